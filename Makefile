@@ -239,12 +239,15 @@ campaign: $(VENV)/.bench
 	LOCUS_TEST_LONG=1 $(PYTEST) $(QUICK) tests/test_framework_storm.py
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/test_http_network.py tests/service/test_two_tenants.py \
 		tests/service/test_hostile_requests.py tests/service/test_openapi.py \
-		tests/inspector/test_hostile_content.py tests/inspector/test_other_origins.py
+		tests/inspector/test_hostile_content.py tests/inspector/test_other_origins.py \
+		tests/backends/opensearch/test_opensearch_answers.py
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py
 	$(BIN)/python -m benchmarks.storms.storm --oci --saves 2000
 	$(BIN)/python -m benchmarks.storms.kills --oci
+	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/opensearch
+	$(BIN)/python -m benchmarks.storms.nodes
 	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/test_oci_kills.py tests/backends/oci/test_oci_double.py
 
 clean:

@@ -78,7 +78,6 @@ MESSAGE_LOGS = {
 
 BACKENDS = {
     "http": "HTTPBackend",
-    "opensearch": "OpenSearchBackend",
     "oracle": "OracleBackend",
     "postgresql": "PostgreSQLBackend",
     "redis": "RedisBackend",
@@ -205,7 +204,7 @@ def _beside(
         raise InvalidArgumentError(f"no {what} for {_scheme(url)}: URLs; known are: {there}")
     kind = getattr(import_module("locus_store.backends"), classes[module])
     found = _read(url, module, factory)
-    known = _parameters(_backend(module)) if module in BACKENDS else {}
+    known = _parameters(_backend(module) if module in BACKENDS else kind)
     kept = {*known, *PLACES, *named, "max_state_bytes"}
     given = {name: value for name, value in found.items() if name in kept}
     return kind(**{**given, **options})

@@ -22,7 +22,7 @@ from base64 import b64encode
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from servers import LOOPBACK, UnavailableError, free_port, wait_until
 
@@ -209,6 +209,31 @@ class Server:
     @property
     def is_secure(self) -> bool:
         return self.url.startswith("https://")
+
+    def options(self) -> dict[str, Any]:
+        """Return what opens a backend on it."""
+        found: dict[str, Any] = {"hosts": self.url}
+        if self.username is not None:
+            found |= {"username": self.username, "password": self.password}
+        return found | ({"verify_certs": False} if self.is_secure else {})
+
+    def index_url(self, name: str) -> str:
+        """Return the URL of an index for ``open_checkpointer``."""
+        scheme, _, place = self.url.partition("://")
+        secure = scheme == "https"
+        user = (
+            f"{quote(self.username, '')}:{quote(self.password or '', '')}@" if self.username else ""
+        )
+        told = "&verify_certs=false" if secure else ""
+        return f"opensearch{'+https' * secure}://{user}{place}/{name}?refresh=wait{told}"
+
+    def client(self) -> Any:
+        """Return a client of opensearch-py that repeats nothing."""
+        import opensearchpy
+
+        user = {"http_auth": (self.username, self.password)} if self.username else {}
+        trust = {"verify_certs": False, "ssl_show_warn": False} if self.is_secure else {}
+        return opensearchpy.OpenSearch([self.url], max_retries=0, **user, **trust)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Return the JSON of an answer.

@@ -37,7 +37,6 @@ KINDS = {
 
 DATABASES = ("sqlite", "postgresql")
 SHORT = [
-    ("adk", "postgresql"),
     ("openai", "sqlite"),
     ("claude", "postgresql"),
     ("pydantic", "postgresql"),

@@ -135,13 +135,6 @@ def test_a_storm_on_a_bucket_reads_nothing_wrong_and_loses_no_acknowledged_save(
     assert found_nothing(done, "violations: 0")
 
 
-def test_a_storm_on_opensearch_reads_nothing_wrong_and_loses_no_acknowledged_save(
-    index: Any,
-) -> None:
-    done = storm("--url", index.url(), "--processes", "4", "--seed", "5")
-    assert found_nothing(done, "violations: 0")
-
-
 def test_writers_that_are_killed_on_opensearch_lose_no_acknowledged_save(index: Any) -> None:
     done = ran("kills", "--trials", "3", "--seed", "2", "--url", index.url())
     assert found_nothing(done, WHOLE)

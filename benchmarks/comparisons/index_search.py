@@ -20,7 +20,7 @@ from locus_store.backends.opensearch.bulk import batches
 from locus_store.backends.opensearch.documents import version_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from locus_store.backends.opensearch.bulk import BulkWrite
     from locus_store.backends.opensearch.client import IndexObjects
@@ -78,7 +78,7 @@ class Timed:
     def __init__(self, objects: IndexObjects) -> None:
         self._search = objects.search
         self.took: list[int] = []
-        objects.search = self  # type: ignore[assignment, method-assign]
+        objects.search = self  # type: ignore[method-assign]
 
     def __call__(self, body: Any) -> Any:
         found = self._search(body)
@@ -86,7 +86,7 @@ class Timed:
         return found
 
 
-SEARCHES = {
+SEARCHES: dict[str, Callable[[IndexObjects], Any]] = {
     "a frequent word": lambda it: search.with_words(it, ["w0"], LIMIT),
     "two frequent words": lambda it: search.with_words(it, ["w3", "w7"], LIMIT),
     "a rare word": lambda it: search.with_words(it, ["w15000"], LIMIT),

@@ -2,9 +2,9 @@
 
 Two processes save on their threads while the node of the primary shard is killed, and then the
 cluster manager. Each acknowledged save must be there at the end, and each writer must save again
-within ``--seconds`` by itself. Then a full disk, an index without its shard, and a node that accepts
-connections and answers nothing: typed errors, nothing lost, and saves again when the fault has
-ended.
+within ``--seconds`` by itself. Then a full disk, an index without its shard, and a host that
+accepts connections and answers nothing: typed errors, nothing lost, and saves again when the fault
+has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import random
+import socket
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,9 @@ SETTINGS = {
 GREEN_SECONDS = 300
 BLOCK = "index.blocks.read_only_allow_delete"
 WATERMARKS = ("low", "high", "flood_stage")
+SILENT = 12
+"""Saves beside a silent host."""
+
 TOO_MUCH = "999999gb"
 """Free space that no disk has."""
 
@@ -79,6 +83,7 @@ def run(cluster: Cluster, options: argparse.Namespace) -> int:
             cluster.wait_for_green()
             time.sleep(rng.random() * 0.3)
             waits.append(killed(cluster, victim(), writers))
+            print(f"{kind} {len(waits)}: saved again after {waits[-1]:.1f} s", flush=True)
         late += sum(it > options.seconds for it in waits)
         print(f"{kind}: {len(waits)} kills, first save again: {told(waits)}", flush=True)
     for it in writers:
@@ -96,7 +101,7 @@ def template() -> Any:
 
 
 def told(waits: Sequence[float]) -> str:
-    ordered = sorted(waits)
+    ordered = sorted(waits) or [0.0]
     middle = ordered[len(ordered) // 2]
     return f"least {ordered[0]:.1f} s, median {middle:.1f} s, most {ordered[-1]:.1f} s"
 
@@ -251,12 +256,12 @@ async def full_disk(cluster: Cluster) -> int:
     backend = OpenSearchBackend(cluster.hosts, index_name=INDEX, retry_seconds=2)
     await backend.write_state("disk", {"n": 0}, checkpoint_id="v0")
     set_watermarks(cluster, TOO_MUCH)
-    refused = await until(lambda: backend.write_state("disk", {"n": 1}), BackendError)
+    refused = await until(lambda: backend.write_state("disk", {"n": 1}), "a block refuses writes")
     kept = await backend.fetch("disk")
     set_watermarks(cluster, None)
-    again = await until(lambda: backend.write_state("disk", {"n": 2}), None)
+    again = await until(lambda: backend.write_state("disk", {"n": 2}))
     await backend.close()
-    return report("full disk", is_right=refused and kept is not None and again)
+    return report("full disk", refused=refused, kept=kept is not None, again=again)
 
 
 def set_watermarks(cluster: Cluster, value: str | None) -> None:
@@ -266,8 +271,8 @@ def set_watermarks(cluster: Cluster, value: str | None) -> None:
 
 async def no_shard(cluster: Cluster) -> int:
     """Kill the only node that has a copy of the index, and start it again."""
-    body = {"index.number_of_replicas": 0, "index.write.wait_for_active_shards": 1}
-    cluster.ask("PUT", f"/{INDEX}/_settings", body)
+    for name, value in (("write.wait_for_active_shards", 1), ("number_of_replicas", 0)):
+        cluster.ask("PUT", f"/{INDEX}/_settings", {f"index.{name}": value})
     backend = OpenSearchBackend(cluster.hosts, index_name=INDEX, retry_seconds=2, timeout_seconds=3)
     await backend.write_state("red", {"n": 0}, checkpoint_id="v0")
     number = cluster.primary()
@@ -276,21 +281,21 @@ async def no_shard(cluster: Cluster) -> int:
     are_typed = all(isinstance(it, BackendError | ConnectionFailedError) for it in failures)
     cluster.start(number)
     cluster.wait_for_green()
-    again = await until(lambda: backend.write_state("red", {"n": 1}), None)
+    again = await until(lambda: backend.write_state("red", {"n": 1}))
     kept = {it.checkpoint_id for it in await backend.history("red", limit=10)}
     await backend.close()
-    return report("no shard", is_right=are_typed and again and "v0" in kept)
+    return report("no shard", are_typed=are_typed, again=again, kept="v0" in kept)
 
 
 async def silent_node(cluster: Cluster) -> int:
     """Put a host that accepts connections and answers nothing before the others."""
-    silent = await asyncio.start_server(lambda *_: asyncio.sleep(3600), "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
+    silent = socket.create_server(("127.0.0.1", 0))  # the kernel accepts, and nobody reads
+    port = silent.getsockname()[1]
     hosts = [f"http://127.0.0.1:{port}", *cluster.hosts]
     backend = OpenSearchBackend(hosts, index_name=INDEX, timeout_seconds=1)
     failures = [
         await outcome(backend.write_state("silent", {"n": n}, checkpoint_id=f"v{n}"))
-        for n in range(12)
+        for n in range(SILENT)
     ]
     count = len(await backend.history("silent", limit=20))
     await backend.close()
@@ -298,7 +303,7 @@ async def silent_node(cluster: Cluster) -> int:
     is_typed = isinstance(await outcome(alone.fetch("silent")), ConnectionFailedError)
     await alone.close()
     silent.close()
-    return report("silent node", is_right=not any(failures) and count == 12 and is_typed)
+    return report("silent host", saved=not any(failures), kept=count == SILENT, typed=is_typed)
 
 
 async def outcome(call: Any) -> LocusStoreError | None:
@@ -309,20 +314,23 @@ async def outcome(call: Any) -> LocusStoreError | None:
     return None
 
 
-async def until(call: Callable[[], Any], wanted: type[LocusStoreError] | None) -> bool:
-    """Call again until it fails with an error of this class, or succeeds if that is wanted."""
+async def until(call: Callable[[], Any], told: str = "") -> bool:
+    """Call again until it fails with these words, or succeeds if there are none."""
     limit = time.monotonic() + GREEN_SECONDS
+    found: LocusStoreError | None = None
     while time.monotonic() < limit:
         found = await outcome(call())
-        if (found is None) if wanted is None else isinstance(found, wanted):
+        if told in str(found) if told else found is None:
             return True
         await asyncio.sleep(0.5)
+    print(found, flush=True)
     return False
 
 
-def report(name: str, *, is_right: bool) -> int:
-    print(f"{name}: {'as it should be' if is_right else 'WRONG'}", flush=True)
-    return int(not is_right)
+def report(name: str, **found: bool) -> int:
+    wrong = [it for it, is_right in found.items() if not is_right]
+    print(f"{name}: {f'WRONG: {wrong}' if wrong else 'as it should be'}", flush=True)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def message_log_of(backend: StorageBackend, ttl_seconds: float | None) -> BaseMe
     kind = _class_beside(backend, MESSAGE_LOGS)
     if kind is None:
         raise UnsupportedError(
-            f"{type(backend).__name__} keeps no message logs; a session needs SQLite, PostgreSQL, "
-            "Oracle or memory"
+            f"{type(backend).__name__} keeps no message logs; SQLite, PostgreSQL, Oracle, memory "
+            "and a service over HTTP do"
         )
     log: BaseMessageLog = kind(backend=backend, ttl_seconds=ttl_seconds)
     return log

@@ -6,7 +6,9 @@ SQLAlchemy's own call adds about 0.05 ms to a statement that takes 0.01 ms; a sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 
 
 _Convert = Callable[[Any], Any]
+
+_MANY_ROWS: Final = 8
+"""Rows that are converted by column: a column often has one value in all rows."""
+
+_SHARED: Final = {int, str, bytes, datetime, NoneType}
+"""Types of values that several rows may share."""
 
 _NAMES = ("thread_id", "namespace", "line", "sequence", "checkpoint_id")
 """Parameters that say of which thread, line or version a statement is."""
@@ -72,7 +80,10 @@ class Compiled:
         found = cursor.fetchall()
         cursor.close()
         try:
-            return [self._converted(row) for row in found]
+            if len(found) < _MANY_ROWS:
+                return [self._converted(row) for row in found]
+            columns = zip(self._results, zip(*found, strict=True), strict=True)
+            return list(zip(*(_read(*column) for column in columns), strict=True))
         except IntegrityError as exc:
             where = ", ".join(f"{name} {values[name]!r}" for name in _NAMES if name in values)
             damaged = ", ".join(dict.fromkeys(str(it) for row in found for it in self._wrong(row)))
@@ -137,6 +148,19 @@ class Compiled:
                 for value, convert in zip(row, self._results, strict=True)
             ]
         )
+
+
+def _read(convert: _Convert | None, values: Sequence[Any]) -> Sequence[Any]:
+    """Return a column's values; of equal neighbours that cannot be changed, one is converted."""
+    if convert is None:
+        return values
+    read: list[Any] = []
+    value: Any = read  # equal to no value of a column
+    for each in values:
+        is_same = each == value and type(each) is type(value) and type(read[-1]) in _SHARED
+        read.append(read[-1] if is_same else convert(each))
+        value = each
+    return read
 
 
 def _converted(convert: Callable[[Any], Any] | None, values: Sequence[Any]) -> Sequence[Any]:

@@ -30,7 +30,8 @@ def folded(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """Return the folded words: runs of letters and digits; each ideograph is a word of its own."""
-    return _WORD.findall(_IDEOGRAPH.sub(r" \1 ", folded(text)))
+    found = folded(text)
+    return _WORD.findall(found if found.isascii() else _IDEOGRAPH.sub(r" \1 ", found))
 
 
 def query_words(query: str) -> list[str]:

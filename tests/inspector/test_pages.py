@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -11,12 +11,16 @@ from langgraph.types import interrupt
 from pages_reader import ATTRIBUTES, Seen, Site
 from starlette.applications import Starlette
 from starlette.routing import Mount
+from test_round_trips import sqlite_statements
 
-from locus_store import MemoryBackend
+from locus_store import MemoryBackend, open_checkpointer
 from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.inspector import app
 from locus_store.inspector.headers import SECURITY
 from locus_store.inspector.work import Jobs
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -294,3 +298,24 @@ async def test_an_address_with_a_surrogate_or_a_long_number_is_refused(
         answer = await site.get(page, thread="t", format=form, **query)
         assert answer.status_code in {404, 422}
         assert SECURITY.items() <= dict(answer.headers).items()
+
+
+async def test_lists_cost_the_same_statements_whatever_is_stored(tmp_path: Path) -> None:
+    pages = ("threads", "timeline?thread=t")
+    counts: list[list[int]] = []
+    backend = open_checkpointer(f"sqlite:///{tmp_path}/a.db").backend
+    with sqlite_statements() as sent:
+        async with backend:
+            site = Site(backend)
+            for number in (3, 40):  # a multiple of 64 would be packed meanwhile
+                for at in range(number):
+                    await backend.write_state("t", {"n": at})
+                    await backend.write_state(f"t{at}", {"n": at})
+                counts.append([])
+                for page in pages:
+                    await site.page(page)
+                    sent.clear()
+                    await site.page(page)
+                    counts[-1].append(len(sent))
+    assert counts[0] == counts[1]
+    assert all(0 < it <= 20 for it in counts[0]), sent

@@ -157,7 +157,7 @@ class Adk(Sessions):
     def open(self) -> None:
         from locus_store.adapters.adk import LocusSessionService
 
-        self.service = LocusSessionService(self.log)
+        self.service, self.sessions = LocusSessionService(self.log), {}
 
     def thread(self, name: str) -> str:
         return f"app/u/{name}"
@@ -176,10 +176,12 @@ class Adk(Sessions):
             actions=EventActions(state_delta={"newest": text, f"app:{self.writer}": n}),
         )
         try:
-            session = await self.service.get_session(**names)
-            session = session or await self.service.create_session(**names)
-            await self.service.append_event(session, event)
+            if name not in self.sessions:
+                found = await self.service.get_session(**names)
+                self.sessions[name] = found or await self.service.create_session(**names)
+            await self.service.append_event(self.sessions[name], event)
         except (AlreadyExistsError, StaleSessionError):
+            self.sessions.pop(name, None)
             return False
         return True
 

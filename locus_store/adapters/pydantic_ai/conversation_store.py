@@ -9,7 +9,7 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 
-from locus_store.adapters.logs import OpenedByUrl, Places, all_of, settled
+from locus_store.adapters.logs import MAX_PLACES, OpenedByUrl, Places, all_of, settled
 from locus_store.adapters.pydantic_ai.entries import (
     entries_of,
     has_record,
@@ -42,10 +42,16 @@ class ConversationConflictError(ConflictError, ConversationConflict):
 
 
 class _Stored(NamedTuple):
-    """A record, and the revision of the log that has it."""
+    """A stored record, as this store last read or wrote it."""
 
-    record: ConversationRecord
+    token: str
+    """The record's revision."""
+
     revision: int
+    """Of the log that has the record. No other record has it."""
+
+    tips: frozenset[str | None]
+    """The entries that the record names."""
 
 
 class LocusConversationStore(OpenedByUrl, ConversationStore):
@@ -59,17 +65,25 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
         super().__init__(log)
-        self._places = Places()
+        self._forget()
 
     def _enter(self, tenant: str) -> None:
         super()._enter(tenant)
+        self._forget()
+
+    def _forget(self) -> None:
         self._places = Places()
+        self._known: dict[str, _Stored] = {}
 
     # --- records
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        found = await self._stored(conversation_id)
-        return None if found is None else found.record
+        found = await self.log.read(conversation_id, newest=1)
+        if found is None or not has_record(found):
+            return None
+        (record,) = records_of(found.messages)
+        self._note(record, found.info.revision)
+        return record
 
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
@@ -94,12 +108,11 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                 record or an entry names an entry that no conversation has.
             SerializationError: JSON cannot keep a message exactly; nothing was written.
         """
-        found = await self._stored(record.conversation_id)
-        _require(record.conversation_id, found, expected_revision)
+        found = await self._expected(record.conversation_id, expected_revision)
         shared = await self._shared(record, new_entries, found)
         entries = [*shared, *messages_of(new_entries)]
         try:
-            await settled(
+            revision = await settled(
                 self.log.append(
                     record.conversation_id,
                     [record_message(record)],
@@ -109,7 +122,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             )
         except ConflictError as exc:
             raise ConversationConflictError(record.conversation_id) from exc
-        self._places.note(record.conversation_id, (record.head_id, *record.branches))
+        self._note(record, revision)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
         """Delete a conversation with all its messages; a fork keeps its own.
@@ -117,22 +130,39 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         Raises:
             ConversationConflictError: The stored record has not the expected revision.
         """
-        found = await self._stored(conversation_id)
-        if found is None:
-            raise ConversationConflictError(conversation_id)
-        _require(conversation_id, found, expected_revision)
+        found = await self._expected(conversation_id, expected_revision)
+        revision = found.revision if found else 0
         try:
-            await settled(self.log.delete(conversation_id, expected_revision=found.revision))
+            await settled(self.log.delete(conversation_id, expected_revision=revision))
         except ConflictError as exc:
             raise ConversationConflictError(conversation_id) from exc
 
-    async def _stored(self, conversation_id: str) -> _Stored | None:
-        found = await self.log.read(conversation_id, newest=1)
-        if found is None or not has_record(found):
+    async def _expected(self, conversation_id: str, token: str | None) -> _Stored | None:
+        """Return the stored record with a revision; ``None``: there must be no record.
+
+        It may be out of date: a change compares the revision of the log.
+
+        Raises:
+            ConversationConflictError: The stored record has another revision.
+        """
+        if token is None:
             return None
-        (record,) = records_of(found.messages)
-        self._places.note(conversation_id, (record.head_id, *record.branches))
-        return _Stored(record, found.info.revision)
+        known = self._known.get(conversation_id)
+        if known is None or known.token != token:
+            await self.read_record(conversation_id)
+            known = self._known.get(conversation_id)
+        if known is None or known.token != token:
+            raise ConversationConflictError(conversation_id)
+        return known
+
+    def _note(self, record: ConversationRecord, revision: int) -> None:
+        """Remember a record that was read or written."""
+        tips = (record.head_id, *record.branches)
+        self._places.note(record.conversation_id, tips)
+        self._known.pop(record.conversation_id, None)
+        self._known[record.conversation_id] = _Stored(record.revision, revision, frozenset(tips))
+        while len(self._known) > MAX_PLACES:
+            self._known.pop(next(iter(self._known)), None)
 
     # --- entries
 
@@ -195,7 +225,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             ConversationConflictError: No conversation has them.
         """
         named = {record.head_id, *(it.parent_id for it in new)} - {None, *(it.id for it in new)}
-        named -= {found.record.head_id, *found.record.branches} if found else set()
+        named -= found.tips if found else set()
         name = record.conversation_id
         missing: dict[str, LoggedMessage] = {}
         for entry_id in filter(None, named):
@@ -208,8 +238,3 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         return [
             NewMessage(it.content, it.role, it.message_id, it.metadata) for it in missing.values()
         ]
-
-
-def _require(conversation_id: str, found: _Stored | None, expected_revision: str | None) -> None:
-    if (found.record.revision if found else None) != expected_revision:
-        raise ConversationConflictError(conversation_id)

@@ -1,4 +1,4 @@
-"""Batches of a store: changes of several documents, all or none.
+"""ItemBatches of a store: changes of several documents, all or none.
 
 OpenSearch has no transaction over documents. A batch writes into each document its *intent*, the
 document that is to replace it, and then creates one document, the *decision*. This write commits
@@ -61,7 +61,7 @@ class Replacement:
         return Write(self.id, self.tag, source)
 
 
-class Batches:
+class ItemBatches:
     """The batches of an index."""
 
     def __init__(self, index: ItemIndex) -> None:
@@ -127,6 +127,8 @@ class Batches:
 
     def write(self, replacements: Sequence[Replacement]) -> bool:
         """Write all or none; return whether it was done: a document may have changed."""
+        if not replacements:
+            return True
         batch = uuid.uuid4().hex
         ordered = sorted(replacements, key=lambda it: it.id)
         ids = [it.id for it in ordered]

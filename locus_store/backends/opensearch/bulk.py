@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -10,6 +10,9 @@ from locus_store.backends.opensearch import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+IndexTag: TypeAlias = tuple[str, int, int]
+"""The index of a document, its sequence number and its primary term."""
 
 MOST_WRITES: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -30,7 +33,7 @@ class Outcome(NamedTuple):
     """The outcome of one write."""
 
     status: int
-    tag: tuple[str, int, int] | None
+    tag: IndexTag | None
     error: Mapping[str, Any] | None
 
     @property
@@ -82,10 +85,13 @@ def outcomes(answer: Mapping[str, Any]) -> list[Outcome]:
     return [Outcome(it["status"], _tag(it), it.get("error")) for it in found]
 
 
-def _tag(item: Mapping[str, Any]) -> tuple[str, int, int] | None:
-    if "_seq_no" not in item:
-        return None
-    return item["_index"], item["_seq_no"], item["_primary_term"]
+def _tag(item: Mapping[str, Any]) -> IndexTag | None:
+    return tag_of(item) if "_seq_no" in item else None
+
+
+def tag_of(found: Mapping[str, Any]) -> IndexTag:
+    """Return the tag of a document that was read, found or written."""
+    return found["_index"], found["_seq_no"], found["_primary_term"]
 
 
 def require_decided(answer: Mapping[str, Any]) -> None:

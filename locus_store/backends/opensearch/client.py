@@ -23,6 +23,7 @@ from locus_store.backends.opensearch.bulk import (
     body_of,
     outcomes,
     require_decided,
+    tag_of,
     write,
 )
 from locus_store.errors import BackendError, LocusStoreError
@@ -204,7 +205,7 @@ class IndexObjects(IndexClient, Objects):
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""
         found = self._get(name, _source="false") if known is not None else None
-        if found is None or (found.get("found") and _tag(found) != known):
+        if found is None or (found.get("found") and tag_of(found) != known):
             found = self._get(name, _source_includes="content")
         return _found(found) if found.get("found") else None
 
@@ -272,7 +273,7 @@ class IndexObjects(IndexClient, Objects):
         common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
         return write(name, kind, {**_place(name), **condition}, {**common, **fields})
 
-    def deletion(self, name: str, tag: Any = None) -> BulkWrite:
+    def deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
         condition = _condition(tag) if tag else {}
         return write(name, "delete", {**_place(name), **condition})
@@ -390,10 +391,6 @@ def _routing(name: str) -> str:
     return thread.rpartition(CUT)[2] if CUT in thread else digest(decoded(thread) or thread)
 
 
-def _tag(found: Mapping[str, Any]) -> tuple[str, int, int]:
-    return found["_index"], found["_seq_no"], found["_primary_term"]
-
-
 def _condition(tag: Any) -> dict[str, Any]:
     """Return the part of a write that expects the document with this tag, in the same index."""
     return {
@@ -405,4 +402,4 @@ def _condition(tag: Any) -> dict[str, Any]:
 
 def _found(found: Mapping[str, Any]) -> Found:
     source = found.get("_source")
-    return Found(_tag(found), b64decode(source["content"]) if source else None)
+    return Found(tag_of(found), b64decode(source["content"]) if source else None)

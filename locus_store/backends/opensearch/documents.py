@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.deriving import Changes
     from locus_store.backends.documents.forms import Draft, Parsed
     from locus_store.backends.documents.protocol import Body, Found, Tag
-    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
+    from locus_store.backends.opensearch.bulk import BulkWrite, IndexTag, Outcome
     from locus_store.backends.opensearch.client import IndexObjects
 
 
@@ -40,19 +41,19 @@ class IndexDocuments(ObjectDocuments):
         changes: Changes | None = body.beside
         if not changes:
             return super().put(key, body, tag=tag)
-        rest = batches(self._writes(changes.thread_id, changes.written.values()))
+        rest = batches(self._writes(changes))
         some = next(rest, [])
         content = self._before(key) + body.rest
         tag, found = self.objects.put_with(self.name_of(key), content, some, tag=tag)
-        self._settle(changes, some, found)
-        for more in rest:
-            self._settle(changes, more, self.objects.bulk(more))
+        with suppress(LocusStoreError):  # the head is stored, and names what is missing
+            self._settle(changes, some, found)
+            for more in rest:
+                self._settle(changes, more, self.objects.bulk(more))
         return tag
 
-    def _writes(self, thread_id: str, versions: Iterable[Derived]) -> Iterator[BulkWrite]:
-        for it in versions:
-            kind = "create" if it.is_new else "index"
-            yield self.write_of(thread_id, it, kind)
+    def _writes(self, changes: Changes) -> Iterator[BulkWrite]:
+        for it in list(changes.written.values()):
+            yield self.write_of(changes.thread_id, it, "create" if it.is_new else "index")
 
     def write_of(self, thread_id: str, it: Derived, kind: str) -> BulkWrite:
         """Return the write of a version's document."""
@@ -87,8 +88,9 @@ class IndexDocuments(ObjectDocuments):
         return FoundDocuments(self, self.objects.get_all(names), names)
 
     def discard_versions(self, thread_id: str, removed: Iterable[tuple[int, int]]) -> None:
-        """Delete the documents of versions."""
-        self.objects.discard([version_name(thread_id, *it) for it in removed])
+        """Delete the documents of versions; ``vacuum`` deletes those that cannot be now."""
+        with suppress(LocusStoreError):
+            self.objects.discard([version_name(thread_id, *it) for it in removed])
 
 
 class FoundDocuments:
@@ -138,7 +140,7 @@ class IndexForm(SegmentedForm):
         self,
         parsed: Callable[[str], Parsed | None],
         thread_id: str,
-        stored: dict[VersionPlace, tuple[int, int]],
+        stored: dict[VersionPlace, IndexTag],
     ) -> None:
         """Make the documents of a thread those that its head names, if it can be read."""
         objects, missing = self.documents.objects, []

@@ -33,7 +33,7 @@ class Decide:
         self.was_repeated = True
 
 
-class Changing(Decide):
+class ItemChange(Decide):
     """A put or a removal; ``offset``: microseconds, so that the items of a batch have an order."""
 
     def __init__(self, change: Change, offset: int = 0) -> None:
@@ -79,7 +79,7 @@ class Expiring(Decide):
         return (KEEP if found is None or items.is_live(found.source) else None), 1
 
 
-class Renewing(Decide):
+class ItemRenewal(Decide):
     """A new beginning of an item's time to live."""
 
     def __call__(self, found: Document | None) -> tuple[Any, int]:

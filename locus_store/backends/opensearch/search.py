@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from locus_store.backends.opensearch.bulk import tag_of
 from locus_store.backends.opensearch.versions import wanted_tokens, word
 from locus_store.values.text import SNIPPET_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from locus_store.backends.opensearch.bulk import IndexTag
     from locus_store.backends.opensearch.client import IndexObjects
 
 PAGE: Final = 1000
@@ -127,12 +129,12 @@ def _snippet(hit: Mapping[str, Any]) -> str:
     return " ".join(fragment.split())[:SNIPPET_CHARACTERS]
 
 
-def all_versions(objects: IndexObjects) -> Iterator[tuple[VersionPlace, tuple[int, int]]]:
+def all_versions(objects: IndexObjects) -> Iterator[tuple[VersionPlace, IndexTag]]:
     """Yield all documents of versions with their tags, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
     for hits in _answers(objects, query, _BY_NAME, PAGE, seq_no_primary_term=True):
         for it in hits:
-            yield _place(it), (it["_seq_no"], it["_primary_term"])
+            yield _place(it), tag_of(it)
 
 
 # --- words in several versions of a thread

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import os
 import random
 import threading
 import time
+from collections import defaultdict
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -25,14 +27,14 @@ from locus_store.backends.opensearch.access import (
     place_of,
     require,
 )
-from locus_store.backends.opensearch.batches import Batches, Replacement
+from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.backends.opensearch.item_changes import (
     KEEP,
-    Changing,
     Clearing,
     Decide,
     Expiring,
-    Renewing,
+    ItemChange,
+    ItemRenewal,
 )
 from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
 from locus_store.errors import SchemaError
@@ -44,6 +46,7 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from locus_store.backends.opensearch.item_index import ItemIndex
     from locus_store.backends.opensearch.items import Document
     from locus_store.store import Embed
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
@@ -83,11 +86,93 @@ BEFORE_A_PUT: Final = {
 LONGEST_PAUSE_SECONDS: Final = 0.1
 
 
-class OpenSearchStore(BaseStore):
+class _Writing:
+    """Changes of single documents, and the searches that precede them."""
+
+    index: ItemIndex
+    _batches: ItemBatches
+
+    def _clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        self.index.refresh_now()
+        scope = _scope(namespace, recursive=recursive)
+        self._finish_batches(scope)
+        body = {**_body([*scope, IS_ITEM]), "_source": ["namespace", "key", "updated"]}
+        return self._take_all(body, PAGES_OF_NAMES)
+
+    def _take_all(self, body: Mapping[str, Any], size: int) -> int:
+        """Remove the items that a search finds, unless they were put again meanwhile."""
+        removed = 0
+        for hits in self.index.pages({**body, "size": size, "sort": BY_NAME}):
+            seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
+            removed += sum(self._each(list(seen), Clearing(seen), BEFORE_A_REMOVAL))
+        return removed
+
+    def _sweep(self, limit: int) -> int:
+        self.index.refresh_now()
+        self._end_batches()
+        over = [IS_ITEM, {"range": {"expires": {"lte": items.now()}}}]
+        hits = hits_of(self.index.search({**_body(over), "size": limit}))
+        names = [items.name_of(it["_source"]) for it in hits]
+        self._each(names, Expiring(), BEFORE_A_REMOVAL)
+        return len(names)
+
+    def _end_batches(self) -> None:
+        """End batches whose writers have died, and forget decisions of a day ago."""
+        held = hits_of(self.index.search({**_body([{"exists": {"field": "batch"}}]), "size": 1000}))
+        self._batches.settled([it["_id"] for it in held])
+        old = [{"range": {"decided": {"lt": items.now() - KEPT_MICROSECONDS}}}]
+        batches = [it["_id"] for it in hits_of(self.index.search({**_body(old), "size": 1000}))]
+        self._batches.finish(batches)
+        self._batches.forget(batches)
+
+    def _each(
+        self, names: Sequence[Name], decide: Decide, reading: Mapping[str, str] = NO_PARAMS
+    ) -> list[int]:
+        """Change items, each alone and on the condition of what was read; return the answers."""
+        answers = dict.fromkeys(names, 0)
+        rest = list(names)
+        for attempt in count():
+            if not rest:
+                break
+            found = self._batches.settled([items.document_id(it) for it in rest], **reading)
+            rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers)
+            if rest:
+                _pause(attempt)
+        return list(answers.values())
+
+    def _write_each(
+        self, found: Mapping[Name, Document | None], decide: Decide, answers: dict[Name, int]
+    ) -> list[Name]:
+        """Write what a call makes of each document; return the items that had changed."""
+        writes: dict[Name, Write] = {}
+        for name, document in found.items():
+            plan, answers[name] = decide(document)
+            if plan is not KEEP:
+                writes[name] = Replacement(items.document_id(name), document, plan).write()
+        tags = self.index.write(
+            list(writes.values()), refresh=self.index.refresh, on_repeat=decide.on_repeat
+        )
+        return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
+
+    def _first(self, body: Mapping[str, Any]) -> list[Any]:
+        """Return the first hits of a search, once its committed batches are put in place."""
+        batches = {"batches": {"terms": {"field": "batch", "size": BATCHES}}}
+        answer = self.index.search({**body, "aggs": batches})
+        named = [it["key"] for it in _buckets(answer, "batches")]
+        if self._batches.finish(named):
+            self.index.refresh_now()
+            return hits_of(self.index.search(body))
+        return hits_of(answer)
+
+    def _finish_batches(self, scope: list[Any]) -> None:
+        self._first({**_body(scope), "size": 0})
+
+
+class OpenSearchStore(_Writing, BaseStore):
     """Keeps items in an index of OpenSearch; see docs/opensearch.md.
 
     A put is one conditional write of the item's document, after a read of it. A batch of several
-    items is written whole or not at all, in about six requests.
+    items is written whole or not at all, in six requests.
 
     Args:
         hosts: See ``OpenSearchBackend``, as the options that are not named here.
@@ -150,9 +235,9 @@ class OpenSearchStore(BaseStore):
         require(access)
         place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
         self.index = item_index(place, access)
-        self._batches = Batches(self.index)
-        self._one_batch = threading.Lock()
-        """Batches of this object do not meet each other's intents."""
+        self._batches = ItemBatches(self.index)
+        self._one_batch: dict[int, threading.Lock] = defaultdict(threading.Lock)
+        """By process. ItemBatches of this object do not meet each other's intents."""
         self._has_dimension = False
 
     def __repr__(self) -> str:
@@ -198,13 +283,13 @@ class OpenSearchStore(BaseStore):
         return await self._run(self._apply_all, changes)
 
     def _apply_one(self, change: Change) -> int:
-        [answer] = self._each([change.name], Changing(change), BEFORE_A_PUT)
+        [answer] = self._each([change.name], ItemChange(change), BEFORE_A_PUT)
         return answer
 
     def _apply_all(self, changes: Sequence[Change]) -> list[int]:
         ids = [items.document_id(it.name) for it in changes]
-        decide = [Changing(it, n) for n, it in enumerate(changes)]
-        with self._one_batch:
+        decide = [ItemChange(it, n) for n, it in enumerate(changes)]
+        with self._one_batch[os.getpid()]:
             for attempt in count():
                 found = self._batches.settled(ids)
                 made = [change(it) for change, it in zip(decide, found, strict=True)]
@@ -214,76 +299,14 @@ class OpenSearchStore(BaseStore):
                 _pause(attempt)
         raise AssertionError("unreachable")  # some batch is always written
 
-    def _each(
-        self, names: Sequence[Name], decide: Decide, reading: Mapping[str, str] = NO_PARAMS
-    ) -> list[int]:
-        """Change items, each alone and on the condition of what was read; return the answers."""
-        answers = dict.fromkeys(names, 0)
-        rest = list(names)
-        for attempt in count():
-            if not rest:
-                break
-            found = self._batches.settled([items.document_id(it) for it in rest], **reading)
-            rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers)
-            if rest:
-                _pause(attempt)
-        return list(answers.values())
-
-    def _write_each(
-        self, found: Mapping[Name, Document | None], decide: Decide, answers: dict[Name, int]
-    ) -> list[Name]:
-        """Write what a call makes of each document; return the items that had changed."""
-        writes: dict[Name, Write] = {}
-        for name, document in found.items():
-            plan, answers[name] = decide(document)
-            if plan is not KEEP:
-                writes[name] = Replacement(items.document_id(name), document, plan).write()
-        tags = self.index.write(
-            list(writes.values()), refresh=self.index.refresh, on_repeat=decide.on_repeat
-        )
-        return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
-
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         return await self._run(self._clear, namespace, recursive=recursive)
 
-    def _clear(self, namespace: Namespace, *, recursive: bool) -> int:
-        self.index.refresh_now()
-        scope = _scope(namespace, recursive=recursive)
-        self._finish_batches(scope)
-        body = {**_body([*scope, IS_ITEM]), "_source": ["namespace", "key", "updated"]}
-        return self._take_all(body, PAGES_OF_NAMES)
-
-    def _take_all(self, body: Mapping[str, Any], size: int) -> int:
-        """Remove the items that a search finds, unless they were put again meanwhile."""
-        removed = 0
-        for hits in self.index.pages({**body, "size": size, "sort": BY_NAME}):
-            seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
-            removed += sum(self._each(list(seen), Clearing(seen), BEFORE_A_REMOVAL))
-        return removed
-
     async def renew(self, names: Sequence[Name]) -> None:
-        await self._run(self._each, list(dict.fromkeys(names)), Renewing())
+        await self._run(self._each, list(dict.fromkeys(names)), ItemRenewal())
 
     async def sweep(self, limit: int) -> int:
         return await self._run(self._sweep, limit)
-
-    def _sweep(self, limit: int) -> int:
-        self.index.refresh_now()
-        self._end_batches()
-        over = [IS_ITEM, {"range": {"expires": {"lte": items.now()}}}]
-        hits = hits_of(self.index.search({**_body(over), "size": limit}))
-        names = [items.name_of(it["_source"]) for it in hits]
-        self._each(names, Expiring(), BEFORE_A_REMOVAL)
-        return len(names)
-
-    def _end_batches(self) -> None:
-        """End batches whose writers have died, and forget decisions of a day ago."""
-        held = hits_of(self.index.search({**_body([{"exists": {"field": "batch"}}]), "size": 1000}))
-        self._batches.settled([it["_id"] for it in held])
-        old = [{"range": {"decided": {"lt": items.now() - KEPT_MICROSECONDS}}}]
-        batches = [it["_id"] for it in hits_of(self.index.search({**_body(old), "size": 1000}))]
-        self._batches.finish(batches)
-        self._batches.forget(batches)
 
     # --- reading
 
@@ -341,19 +364,6 @@ class OpenSearchStore(BaseStore):
     def _taken(self, hits: Sequence[Any], takes: Callable[[StoreItem], bool]) -> list[StoreItem]:
         made = (self._item(it["_source"]) for it in hits if items.is_live(it["_source"]))
         return [it for it in made if takes(it)]
-
-    def _first(self, body: Mapping[str, Any]) -> list[Any]:
-        """Return the first hits of a search, once its committed batches are put in place."""
-        batches = {"batches": {"terms": {"field": "batch", "size": BATCHES}}}
-        answer = self.index.search({**body, "aggs": batches})
-        named = [it["key"] for it in _buckets(answer, "batches")]
-        if self._batches.finish(named):
-            self.index.refresh_now()
-            return hits_of(self.index.search(body))
-        return hits_of(answer)
-
-    def _finish_batches(self, scope: list[Any]) -> None:
-        self._first({**_body(scope), "size": 0})
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None

@@ -22,12 +22,15 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
+from services import Service
 
 from locus_store import (
     ConflictError,
     ConnectionFailedError,
+    InMemoryMessageLog,
     IntegrityError,
     LocusStoreError,
+    MemoryBackend,
     NewMessage,
     NotFoundError,
     UnsupportedError,
@@ -495,6 +498,22 @@ class TestOurService:
             await service.close()
             assert await got(service, first) == first
         assert "LocusSessionService(" in repr(service)
+
+    async def test_sessions_over_http(self) -> None:
+        backend = MemoryBackend()
+        served = Service(backend, messages=InMemoryMessageLog(backend=backend))
+        try:
+            async with LocusSessionService.from_url(served.url) as service:
+                first = await made(service, state={"app:a": 1, "n": 0})
+                await service.append_event(first, delta({"user:b": 2, "n": 1}))
+                assert await got(service, first) == first
+                (listed,) = (await service.list_sessions(app_name="app")).sessions
+                assert listed.state == first.state == {"app:a": 1, "user:b": 2, "n": 1}
+                await service.append_event(listed, said("1"))
+                with pytest.raises(StaleSessionError):
+                    await service.append_event(first, said("2"))
+        finally:
+            served.stop()
 
     def test_a_backend_without_logs_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError):

@@ -30,16 +30,16 @@ class TestIndex:
         self.name = name
 
     def options(self, **others: Any) -> dict[str, Any]:
-        return {"hosts": self.server.url, "index_name": self.name, "refresh": "wait", **others}
+        return {**self.server.options(), "index_name": self.name, "refresh": "wait", **others}
 
     @property
     def place(self) -> str:
-        """The part of a URL between its scheme and its options."""
-        return f"{self.server.url.removeprefix('http://')}/{self.name}"
+        """Host and index, for the pages of the documentation."""
+        return f"{self.server.url.partition('://')[2]}/{self.name}"
 
     def url(self) -> str:
         """For other processes."""
-        return f"opensearch://{self.place}?refresh=wait"
+        return self.server.index_url(self.name)
 
     def checkpointer(self, **options: Any) -> Any:
         return opensearch_checkpointer(**self.options(**options))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import opensearchpy
 import pytest
-from amounts import ALL
+from amounts import LONG
 from watched import Watched
 
 from locus_store import (
@@ -28,6 +28,7 @@ from locus_store import (
 from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
 from locus_store.backends.documents.objects import CUT, digest
 from locus_store.backends.opensearch import OpenSearchBackend, access, client
+from locus_store.backends.opensearch.search import all_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-LOST = 1000 if ALL else 40
-SAVES = 250 if ALL else 20
+LOST = 1000 if LONG else 40
+SAVES = 500 if LONG else 20
 ROOT = Path(__file__).parents[3]
 
 
@@ -187,6 +188,11 @@ async def test_two_writers_lose_no_acknowledged_save(index: TestIndex) -> None:
     kept = {it.checkpoint_id for it in await writers[0].history("t", limit=2 * SAVES + 1)}
     assert kept == set(saved)
     assert len(saved) == 2 * SAVES
+    index.refresh()
+    await writers[0].vacuum_report()
+    index.refresh()
+    documents = [it.sequence for it, _ in all_versions(writers[0].index)]
+    assert sorted(documents) == list(range(1, 1 + 2 * SAVES))
     for it in writers:
         await it.close()
 
@@ -297,13 +303,12 @@ async def test_a_client_of_the_caller_is_left_open(index: TestIndex, watched: Wa
 
 
 async def test_a_url_names_hosts_credentials_and_the_index(index: TestIndex) -> None:
-    place = index.server.url.removeprefix("http://")
-    async with open_checkpointer(
-        f"opensearch://{place},{place}/{index.name}?refresh=wait", state_type=dict
-    ) as checkpointer:
+    place = index.server.url.partition("://")[2]
+    twice = index.url().replace(place, f"{place},{place}")
+    async with open_checkpointer(twice, state_type=dict) as checkpointer:
         await checkpointer.save({"n": 1}, "t")
         assert await checkpointer.list_threads() == ["t"]
-    async with open_saver(f"opensearch://{place}/{index.name}") as saver:
+    async with open_saver(index.url()) as saver:
         assert len(await saver.list_checkpoints(thread_id="t")) == 1
 
 
@@ -356,8 +361,8 @@ async def test_doctor_tells_of_missing_copies(
 
 
 def test_a_storm_of_processes_loses_no_acknowledged_save(index: TestIndex) -> None:
-    url = f"opensearch://{index.place}?refresh=wait"
-    options = ["--processes", "4", "--seed", "7", "--url", url, "--saves", "400" if ALL else "120"]
+    url = index.url()
+    options = ["--processes", "4", "--seed", "7", "--url", url, "--saves", "400" if LONG else "120"]
     command = [sys.executable, "-W", "error", "-m", "benchmarks.storms.storm", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "violations: 0" in done.stdout, done.stdout + done.stderr

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-THREADS = 120 if LONG else 25
-FILTERS = 20_000 if LONG else 80
-QUERIES = 10_000 if LONG else 80
+THREADS = 120 if LONG else 15
+FILTERS = 20_000 if LONG else 50
+QUERIES = 10_000 if LONG else 50
 MOST = 10_000
 KEYS = ("k", "u", "u.name", "a.b", "a", "é", "t", ".", "a..b", "deep.er.est", "k.0", "[]", "k=1")
 SCALARS: tuple[Any, ...] = (

@@ -10,10 +10,10 @@ import pytest
 
 from locus_store import InvalidArgumentError, SchemaError, opensearch_checkpointer
 from locus_store.backends.documents.objects import digest
-from locus_store.backends.opensearch import client, versions
+from locus_store.backends.opensearch import bulk, client, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from indexes import TestIndex
 
@@ -36,17 +36,18 @@ class Bulks:
     """A client whose requests may be changed before they are sent."""
 
     def __init__(self, index: TestIndex) -> None:
-        self.real = opensearchpy.OpenSearch([index.server.url], max_retries=0)
+        self.real = index.server.client()
         self.transport = self
         self.asked: list[str] = []
-        self.change: Any = None
+        self.changes: list[Callable[[bytes], bytes]] = []
+        """Of the next writes."""
         self.dies = False
         """The writer ends after the next request."""
 
     def perform_request(self, method: str, url: str, *, body: Any = None, **options: Any) -> Any:
         self.asked.append(url.rsplit("/", maxsplit=1)[-1] if "_doc" not in url else "_doc")
-        if self.change is not None and url.endswith("_bulk"):
-            body, self.change = self.change(body), None
+        if self.changes and url.endswith("_bulk"):
+            body = self.changes.pop(0)(body)
         answer = self.real.transport.perform_request(method, url, body=body, **options)
         if self.dies:
             self.dies = False
@@ -95,7 +96,7 @@ async def test_a_refused_version_leaves_the_save_and_is_written_by_the_next_one(
 ) -> None:
     async with over(index, bulks) as checkpointer:
         await checkpointer.save({"said": "alpha"}, "t", "v1")
-        bulks.change = with_a_bad_last
+        bulks.changes = [with_a_bad_last]
         await checkpointer.save({"said": "beta"}, "t", "v2")
         assert await checkpointer.load("t") == {"said": "beta"}
         assert set(stored(index)) == {1}
@@ -110,7 +111,7 @@ async def test_a_version_that_a_killed_writer_did_not_write_is_written(
 ) -> None:
     async with over(index, bulks) as killed, index.checkpointer(state_type=dict) as other:
         await killed.save({"said": "alpha"}, "t", "v1")
-        bulks.change, bulks.dies = without_the_last, True
+        bulks.changes, bulks.dies = [without_the_last], True
         with pytest.raises(KilledError):
             await killed.save({"said": "beta"}, "t", "v2")
         assert set(stored(index)) == {1}
@@ -134,6 +135,37 @@ async def test_a_refused_head_leaves_no_document_of_a_version(index: TestIndex) 
             2: "mine",
             3: "theirs",
         }
+
+
+def refused(_body: bytes) -> bytes:
+    raise opensearchpy.exceptions.RequestError(400, "refused", {})
+
+
+async def test_documents_of_a_later_request_may_be_refused(
+    index: TestIndex, bulks: Bulks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MOST_WRITES", 1)
+    async with over(index, bulks) as checkpointer:
+        for n in range(3):
+            await checkpointer.save({"said": f"w{n}"}, "t", f"v{n}")
+
+        bulks.changes = [bytes, refused]
+        assert await checkpointer.copy_thread("t", "copy") is True
+        assert len(await checkpointer.list_checkpoints("copy")) == 3
+        assert [it["thread_id"] for it in await checkpointer.search("w2")] == ["t"]
+        await checkpointer.save({"said": "w3"}, "copy")
+        assert {it["thread_id"] for it in await checkpointer.search("w2")} == {"t", "copy"}
+
+
+async def test_documents_that_are_not_removed_do_not_fail_a_deletion(
+    index: TestIndex, bulks: Bulks
+) -> None:
+    async with over(index, bulks) as checkpointer:
+        await checkpointer.save({"said": "alpha"}, "t", "v1")
+        bulks.changes = [bytes, refused]
+        assert await checkpointer.delete("t") is True
+        assert await checkpointer.search("alpha") == []
+        assert set(stored(index)) == {1}
 
 
 async def test_documents_that_no_head_names_are_removed(index: TestIndex) -> None:

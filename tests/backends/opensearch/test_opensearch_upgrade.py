@@ -66,7 +66,7 @@ def older_store(place: TestIndex) -> OpenSearchStore:
 
 def db(place: TestIndex, command: str, *options: str) -> Any:
     """Run the command in a thread without an event loop."""
-    words = ["db", *command.split(), "--url", f"opensearch://{place.place}", *options]
+    words = ["db", *command.split(), "--url", place.url(), *options]
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(CliRunner().invoke, app, words).result()
 

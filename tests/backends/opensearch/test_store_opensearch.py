@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from amounts import LONG
 from test_store_memory import Unblocked
 from watched import Watched
 
 from locus_store import IntegrityError, OpenSearchStore, SchemaError, open_store
 from locus_store.backends.opensearch import batches, items
-from locus_store.backends.opensearch.batches import Batches, Replacement
+from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.blocking import BlockingStore
 from locus_store.testing import StoreContract
 
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.anyio
 
 NS = ("memory", "u42")
 KEYS = ("a", "b", "c")
+LOST = 1000 if LONG else 40
 
 
 @pytest.mark.variant
@@ -62,7 +64,7 @@ async def die_in_a_batch(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(Batches, step, die)
+        patched.setattr(ItemBatches, step, die)
         with pytest.raises(Killed):
             await store.put_batch([(NS, it, value) for it in KEYS])
 
@@ -123,15 +125,15 @@ async def test_a_writer_that_was_taken_for_dead_writes_again(
     store: OpenSearchStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another writer decides against the batch before its own decision."""
-    commits, aborted = Batches._commits, []
+    commits, aborted = ItemBatches._commits, []
 
-    def late(self: Batches, batch: str, ids: Any) -> bool:
+    def late(self: ItemBatches, batch: str, ids: Any) -> bool:
         if not aborted:
             aborted.append(batch)
             self._index.write([batches._decision(batch, batches.ABORTED, ())])
         return commits(self, batch, ids)
 
-    monkeypatch.setattr(Batches, "_commits", late)
+    monkeypatch.setattr(ItemBatches, "_commits", late)
     assert await store.put_batch([(NS, it, 1) for it in KEYS]) == [1, 1, 1]
     assert len(aborted) == 1
     assert [it.value for it in await store.list(NS)] == [1, 1, 1]
@@ -151,7 +153,7 @@ async def test_writers_of_two_objects_wait_for_each_others_batches(index: TestIn
 
 def test_a_batch_that_meets_a_changed_document_leaves_nothing(index: TestIndex) -> None:
     store = index.store()
-    made = Batches(store.index)
+    made = ItemBatches(store.index)
     sources = {it: {"namespace": "", "key": it, "updated": 1, "kept": {}} for it in KEYS}
     assert made.write([Replacement("1", None, sources["a"])])
     stale = [Replacement("0", None, sources["b"]), Replacement("1", None, sources["c"])]
@@ -173,7 +175,7 @@ async def test_a_put_whose_reply_is_lost_counts_once(index: TestIndex) -> None:
     watched = Watched(index)
     async with OpenSearchStore(client=watched, index_name=index.name, refresh="wait") as store:
         await store.put(NS, "other", 0)
-        for n in range(1, 41):
+        for n in range(1, LOST + 1):
             watched.loses_after("/_bulk")
             assert await store.put(NS, "k", n, expected_version=n - 1) == n
             assert not watched.loses
@@ -183,6 +185,28 @@ async def test_a_put_whose_reply_is_lost_counts_once(index: TestIndex) -> None:
         for n in range(10):
             watched.loses_after("/_bulk", skip=n % 4)
             assert await store.put_batch([(NS, it, n) for it in KEYS]) == [n + 1] * 3
+    watched.real.close()
+
+
+async def test_the_requests_of_calls(index: TestIndex) -> None:
+    watched = Watched(index)
+    async with OpenSearchStore(client=watched, index_name=index.name, refresh="wait") as store:
+        await store.put(NS, "k", 0)
+        watched.counted()
+        await store.get(NS, "k")
+        assert watched.counted() == ["POST _mget"]
+        await store.put(NS, "k", 1)
+        assert watched.counted() == ["POST _mget", "POST _bulk"]
+        await store.put_batch([(NS, it, 1) for it in KEYS])
+        assert watched.counted() == ["POST _mget", *["POST _bulk"] * 3, "POST _mget", "POST _bulk"]
+        await store.get_batch([(NS, it) for it in KEYS])
+        assert watched.counted() == ["POST _mget"] * 2
+        await store.search(NS)
+        assert watched.counted() == ["POST _search"]
+        await store.clear_namespace(("none",))
+        watched.counted()
+        assert await store.delete(NS, "none") is False
+        assert watched.counted() == ["POST _mget"]
     watched.real.close()
 
 
@@ -200,7 +224,9 @@ async def test_items_lie_beside_the_threads(index: TestIndex) -> None:
         {"locus_store_items": 1, "oldest": 1},
         "strict",
     )
-    async with OpenSearchStore(index.server.url, index_name=f"{index.name}-store"[:-6]) as again:
+    async with OpenSearchStore(
+        **index.server.options(), index_name=f"{index.name}-store"[:-6]
+    ) as again:
         assert await again.get(NS, "k") == 1
 
 
@@ -244,12 +270,13 @@ async def test_an_item_that_was_changed_by_another_program_is_told(
 
 
 async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) -> None:
-    url = f"opensearch://{index.place}?refresh=wait&ttl_seconds=60"
+    url = f"{index.url()}&ttl_seconds=60&language=german"
     async with open_store(url, dimension=3) as store:
         assert isinstance(store, OpenSearchStore)
         await store.put_with_embedding(NS, "k", 1, [1.0, 0.0, 0.0])
         assert (await store.search(()))[0].expires_at is None
         assert repr(store).startswith("OpenSearchStore(")
+        assert store.index.access.refresh == "wait"
 
 
 async def test_own_puts_are_read_at_once_without_a_wait(index: TestIndex) -> None:

@@ -14,7 +14,7 @@ class Watched:
     """A client that counts its requests, and may lose replies."""
 
     def __init__(self, index: TestIndex) -> None:
-        self.real = opensearchpy.OpenSearch([index.server.url], max_retries=0)
+        self.real = index.server.client()
         self.transport = self
         self.asked: list[str] = []
         self.loses: set[str] = set()
