@@ -67,7 +67,7 @@ class States:
             read = await backend.read_kept(thread, name, namespace=version.namespace)
             if read is None:
                 return None
-            state = read.state or await asyncio.to_thread(read.snapshot.state)
+            state: Any = read.state or await asyncio.to_thread(read.snapshot.state)
             size = await asyncio.to_thread(lambda: read.snapshot.state_bytes)
         seen = Seen(read.version, dict(state), size)
         self._keep(backend.tenant, seen)
