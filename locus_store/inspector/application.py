@@ -22,6 +22,7 @@ from locus_store.inspector.access import (
     require_same_origin,
 )
 from locus_store.inspector.blames import Blames
+from locus_store.inspector.escapes import visible
 from locus_store.inspector.headers import SECURITY
 from locus_store.inspector.links import HOME, Links
 from locus_store.inspector.rendering import FOLDER, rendered
@@ -30,7 +31,7 @@ from locus_store.inspector.sessions import SESSION_SECONDS
 from locus_store.inspector.states import States
 from locus_store.inspector.visits import Method, Page, Query, Redirect, Visit
 from locus_store.inspector.work import Jobs
-from locus_store.service.access import Door
+from locus_store.service.access import Door, Rate
 from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
 from locus_store.service.parts import Parts, PartsOfTenants
 from locus_store.wire import failures
@@ -46,10 +47,12 @@ if TYPE_CHECKING:
     from locus_store.store import BaseStore
 
 log: Final = logging.getLogger("locus_store.inspector")
-"""WARNING a failure of the storage; ERROR a page that failed for an unknown reason; INFO each
-write: the caller, the page and the thread, without content."""
+"""WARNING a failure of the storage; ERROR a page that failed for an unknown reason."""
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+LOGINS_PER_SECOND: Final = 10.0
+"""Of all callers together, with a valid secret or not."""
+
 FORM: Final = BodyLimits(bytes=64_000, seconds=20.0)
 
 
@@ -95,6 +98,7 @@ class Inspector:
         allow_write: The writing routes exist.
         allowed_hosts: See ``app``.
         is_secure: Browsers send the cookie over TLS only.
+        requests_per_second: Of each caller; ``None``: any number.
     """
 
     def __init__(
@@ -105,16 +109,21 @@ class Inspector:
         allow_write: bool,
         allowed_hosts: Collection[str] | None,
         is_secure: bool = False,
+        requests_per_second: float | None = None,
     ) -> None:
         self._parts = parts
         self._entrance = entrance
         self._allow_write = allow_write
         self._door = Door(
-            None, read_only=True, requests_per_second=None, allowed_hosts=allowed_hosts
+            None,
+            read_only=True,
+            requests_per_second=requests_per_second,
+            allowed_hosts=allowed_hosts,
         )
+        self._logins = Rate(LOGINS_PER_SECOND)
         self._is_secure = is_secure
         self._jobs = Jobs()
-        self._states = States()
+        self._states = States(self._jobs)
         self._blames = Blames(self._jobs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,6 +164,7 @@ class Inspector:
         viewer = await self._entrance.viewer(request)
         if viewer is None:
             return self._login_form(401, as_json=as_json)
+        self._door.require_rate(viewer.caller)
         if name == "logout" and request.method == "POST":
             await self._form(request, viewer)
             return self._logout()
@@ -207,6 +217,8 @@ class Inspector:
             secret = Query(_query(request)).text("code")
         else:
             return self._login_form(200, as_json=as_json)
+        if secret:
+            self._logins.require_room()
         subject = self._entrance.subject(secret) if secret else None
         if subject is None:
             return self._login_form(401 if secret else 200, as_json=as_json, was_wrong=bool(secret))
@@ -251,7 +263,8 @@ def _wants_json(request: LimitedRequest) -> bool:
 
 
 def _failed(status: int, message: str, *, as_json: bool) -> Response:
-    page = Page("error", "Not shown", {"status": status, "message": message}, status=status)
+    values = {"status": status, "message": visible(message)}  # may hold a surrogate of an address
+    page = Page("error", "Not shown", values, status=status)
     return rendered(page, as_json=as_json, visit=None)
 
 

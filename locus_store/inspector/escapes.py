@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,6 +14,11 @@ _SHOWN: Final = frozenset("\n\t\u200c\u200d")
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
+_BLANK: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]")
+"""Letters, marks and symbols without a shape."""
+
+_ESCAPE: Final = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8}|[\\nrt])")
+
 
 class Run(NamedTuple):
     """A part of a text."""
@@ -23,12 +29,21 @@ class Run(NamedTuple):
 
 def is_hidden(character: str) -> bool:
     """Return whether a character is shown as an escape."""
-    return character not in _SHOWN and unicodedata.category(character) in _HIDDEN
+    if character in _SHOWN:
+        return False
+    return unicodedata.category(character) in _HIDDEN or _BLANK.match(character) is not None
+
+
+def has_hidden(text: str) -> bool:
+    """Return whether a text has a character that is shown as an escape."""
+    if text.isprintable():
+        return _BLANK.search(text) is not None
+    return any(map(is_hidden, text))
 
 
 def visible(text: str) -> str:
     r"""Return a text with escapes such as ``\\u202e``."""
-    if text.isprintable():
+    if not has_hidden(text):
         return text
     return "".join(_escape(it) if is_hidden(it) else it for it in text)
 
@@ -36,7 +51,7 @@ def visible(text: str) -> str:
 def runs(text: str) -> Iterator[Run]:
     """Yield the parts of a text: those to show unchanged, and escapes."""
     start = 0
-    for at, character in enumerate("" if text.isprintable() else text):
+    for at, character in enumerate(text if has_hidden(text) else ""):
         if is_hidden(character):
             if start < at:
                 yield Run(text[start:at], is_escape=False)
@@ -44,6 +59,19 @@ def runs(text: str) -> Iterator[Run]:
             start = at + 1
     if start < len(text):
         yield Run(text[start:], is_escape=False)
+
+
+def typed(text: str) -> str:
+    """Return a text with hidden characters for a field that a person may change.
+
+    Backslashes are escapes as well, so that ``untyped`` returns exactly the text.
+    """
+    return visible(text.replace("\\", "\\\\")) if has_hidden(text) else text
+
+
+def untyped(text: str) -> str:
+    """Return the text of a field with escapes."""
+    return _ESCAPE.sub(lambda it: it[0].encode().decode("unicode_escape"), text)
 
 
 def _escape(character: str) -> str:

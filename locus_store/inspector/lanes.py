@@ -56,7 +56,7 @@ def _row(lanes: list[str | None], version_id: str, parent_id: str | None) -> Dra
     while lanes and lanes[-1] is None:
         lanes.pop()
     width = WIDTH * min(max([len(lanes), at + 1, *(it + 1 for it in came)]), MOST)
-    return Drawn(_middle(at), " ".join(lines), width)
+    return Drawn(_middle(at), " ".join(dict.fromkeys(lines)), width)  # the last lane has many
 
 
 def _free(lanes: list[str | None]) -> int:

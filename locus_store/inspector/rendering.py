@@ -12,10 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import RedirectResponse, Response
 
 from locus_store.inspector.bounds import MESSAGES, json_line
-from locus_store.inspector.escapes import runs, visible
+from locus_store.inspector.escapes import has_hidden, runs, typed, visible
 from locus_store.inspector.headers import SECURITY
 from locus_store.inspector.lanes import HEIGHT, drawn
-from locus_store.inspector.visits import Download, Redirect
+from locus_store.inspector.visits import ESCAPED, Download, Redirect
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ def _lines(rows: list[Any]) -> list[Drawn]:
     return drawn((it.version.checkpoint_id, it.version.parent_id) for it in rows)
 
 
+def _field(value: str | None, name: str) -> str:
+    """Return the name of a field that is filled with a value."""
+    return f"{ESCAPED}{name}" if value and has_hidden(value) else name
+
+
 def _largest(sizes: list[int]) -> int:
     return max(sizes, default=0)
 
@@ -85,6 +90,8 @@ def _environment() -> Environment:
         "json_line": json_line,
         "compact": compact,
         "runs": runs,
+        "typed": typed,
+        "field": _field,
         "lines": _lines,
         "largest": _largest,
         "bar": _bar,

@@ -108,6 +108,7 @@ def beside(
         allow_write=settings.allow_write and not settings.read_only,
         allowed_hosts=settings.hosts,
         is_secure=settings.behind_proxy,
+        requests_per_second=settings.requests_per_second,
     )
     return _Beside(service, pages)
 

@@ -1,13 +1,17 @@
-"""States that were read, within a bound of bytes."""
+"""States that were read, within a bound of bytes; each is read once for all that wait for it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from locus_store.backend import StorageBackend
+    from locus_store.inspector.work import Jobs
     from locus_store.types import Mark, Version
 
 BYTES: Final = 64_000_000
@@ -27,12 +31,15 @@ class States:
     """The states that pages looked at last. A version is never stored in another form.
 
     Args:
+        jobs: Reading a state is a heavy job.
         most_bytes: Of all states as JSON; the newest one is kept whatever its size.
     """
 
-    def __init__(self, most_bytes: int = BYTES) -> None:
+    def __init__(self, jobs: Jobs, most_bytes: int = BYTES) -> None:
+        self._jobs = jobs
         self._most = most_bytes
         self._kept: OrderedDict[tuple[str | None, Mark], Seen] = OrderedDict()
+        self._readings: dict[tuple[str | None, Mark], _Reading] = {}
 
     async def read(
         self, backend: StorageBackend, thread: str, version: str | None, namespace: str
@@ -41,15 +48,28 @@ class States:
         found = await backend.version(thread, version, namespace=namespace)
         if found is None:
             return None
-        kept = self._kept.get((backend.tenant, found.mark))
-        if kept is not None:
-            self._kept.move_to_end((backend.tenant, found.mark))
-            return kept
-        read = await backend.read_kept(thread, version, namespace=namespace)
-        if read is None:
-            return None
-        state = read.snapshot.state() if read.state is None else read.state
-        seen = Seen(read.version, dict(state), read.snapshot.state_bytes)
+        key = backend.tenant, found.mark
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        if key not in self._readings:
+            self._readings[key] = _Reading(self._read(backend, found))
+        reading = self._readings[key]
+        try:
+            return await reading.seen()
+        finally:
+            if not reading.waiting and self._readings.get(key) is reading:
+                del self._readings[key]
+
+    async def _read(self, backend: StorageBackend, version: Version) -> Seen | None:
+        thread, name = version.thread_id, version.checkpoint_id
+        async with self._jobs.paced():
+            read = await backend.read_kept(thread, name, namespace=version.namespace)
+            if read is None:
+                return None
+            state: Any = read.state or await asyncio.to_thread(read.snapshot.state)
+            size = await asyncio.to_thread(lambda: read.snapshot.state_bytes)
+        seen = Seen(read.version, dict(state), size)
         self._keep(backend.tenant, seen)
         return seen
 
@@ -57,3 +77,22 @@ class States:
         self._kept[tenant, seen.version.mark] = seen
         while len(self._kept) > 1 and sum(it.size for it in self._kept.values()) > self._most:
             self._kept.popitem(last=False)
+
+
+class _Reading:
+    """A state that is being read; it ends when the last that waits for it has left."""
+
+    def __init__(self, reading: Coroutine[Any, Any, Seen | None]) -> None:
+        self._task = asyncio.ensure_future(reading)
+        self.waiting = 0
+
+    async def seen(self) -> Seen | None:
+        """Return the version with its state."""
+        self.waiting += 1
+        try:
+            await asyncio.wait({self._task})
+            return self._task.result()
+        finally:
+            self.waiting -= 1
+            if not self.waiting:
+                self._task.cancel()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.inspector.escapes import untyped
 from locus_store.service.exchange import DIGITS
 
 if TYPE_CHECKING:
@@ -23,21 +24,23 @@ if TYPE_CHECKING:
 Method: TypeAlias = Literal["GET", "POST"]
 MOST_PARAMETERS = 100
 ENCODED = "encoded-"
+ESCAPED = "escaped-"
 
 
 class Query:
     """The parameters of a request.
 
     Those of the field ``at`` count where they are not given. ``encoded-x`` is the parameter ``x``,
-    percent-encoded once more, so that a form leaves its line ends.
+    percent-encoded once more, so that a form leaves its line ends. ``escaped-x`` is ``x`` with
+    escapes for characters that cannot be seen.
     """
 
     def __init__(self, text: str) -> None:
         given = _pairs(text)
         self._values = _pairs(given.pop("at", ""))
         for name, it in given.items():
-            plain = name.removeprefix(ENCODED)
-            self._values[plain] = it if plain == name else unquote(it)
+            kind, plain = _kind(name)
+            self._values[plain] = _DECODERS[kind](it)
 
     def text(self, name: str, default: str = "") -> str:
         """Return a parameter."""
@@ -69,6 +72,15 @@ class Query:
         if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
             raise InvalidArgumentError(f"{name}={text[:40]!r} must be a whole number")
         return int(text)
+
+
+_DECODERS: Final[dict[str, Callable[[str], str]]] = {ENCODED: unquote, ESCAPED: untyped, "": str}
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """Return the form of a parameter, and its name."""
+    kind = next(it for it in _DECODERS if name.startswith(it))
+    return kind, name.removeprefix(kind)
 
 
 def _pairs(text: str) -> dict[str, str]:

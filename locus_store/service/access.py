@@ -76,7 +76,7 @@ class Door:
         self._granted: frozenset[str] = frozenset({"read"}) if read_only else EVERYTHING
         self._hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
         self._rate = requests_per_second
-        self._rates: dict[str, _Rate] = {}
+        self._rates: dict[str, Rate] = {}
         self._failure = ""
 
     def require_host(self, host: str) -> None:
@@ -104,10 +104,17 @@ class Door:
             RefusalError: The token is not valid, or this caller asks too often.
         """
         caller = self._known(authorization)
-        if self._rate is not None:
-            rate = self._rates.setdefault(caller.name, _Rate(self._rate))
-            rate.require_room()
+        self.require_rate(caller)
         return caller
+
+    def require_rate(self, caller: Caller) -> None:
+        """Count a request of a caller.
+
+        Raises:
+            RefusalError: This caller asks too often.
+        """
+        if self._rate is not None:
+            self._rates.setdefault(caller.name, Rate(self._rate)).require_room()
 
     def _known(self, authorization: str) -> Caller:
         if self._file is None:
@@ -156,7 +163,7 @@ class Door:
         return found
 
 
-class _Rate:
+class Rate:
     """A bucket of requests that fills up again.
 
     Args:

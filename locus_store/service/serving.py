@@ -144,17 +144,25 @@ def require_uvicorn() -> None:
 
 
 def _log_to_stderr() -> None:
-    """Write warnings and errors to standard error, with their causes."""
+    """Write to standard error: warnings and errors with their causes, and changes by the pages."""
     root = logging.getLogger("locus_store")
     if any(isinstance(it, logging.StreamHandler) for it in root.handlers):
         return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.setLevel(logging.WARNING)
+    handler = _handler(logging.WARNING)
     root.addHandler(handler)
+    changes = logging.getLogger("locus_store.inspector.changes")
+    changes.setLevel(logging.INFO)
+    changes.addHandler(_handler(logging.INFO))
     servers = logging.getLogger("uvicorn.error")
     servers.setLevel(logging.ERROR)  # each request that is not HTTP would be a warning
     servers.addHandler(handler)
+
+
+def _handler(level: int) -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(level)
+    return handler
 
 
 def _is_loopback(host: str) -> bool:

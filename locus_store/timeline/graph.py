@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from locus_store.backend import StoresThreads, needs
+from locus_store.errors import IntegrityError
 from locus_store.versions.sizes import MeasuresVersions
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class Graph:
     next: Cursor | None
     """The place of the next page; ``None``: there are no older versions."""
 
+    is_damaged: bool = False
+    """The version behind the last node is damaged. No page has the older ones but one that begins
+    at the id of one of them."""
+
 
 async def graph(
     backend: StorageBackend,
@@ -68,11 +73,31 @@ async def graph(
     if head is None:
         return None
     before = None if cursor is None else cursor.before
-    found = await backend.history(thread_id, namespace=namespace, limit=limit, before=before)
+    which: dict[str, Any] = {"namespace": namespace, "before": before}
+    try:
+        found = await backend.history(thread_id, limit=limit, **which)
+    except IntegrityError:
+        found = await _above_damage(backend, thread_id, limit - 1, which)
+        nodes, _ = _placed(found, head, head.checkpoint_id if cursor is None else cursor.main)
+        return Graph(head, nodes, None, is_damaged=True)
     main = head.checkpoint_id if cursor is None else cursor.main
     nodes, main = _placed(found, head, main)
     is_over = len(found) < limit
     return Graph(head, nodes, None if is_over else Cursor(found[-1].checkpoint_id, main))
+
+
+async def _above_damage(
+    backend: StorageBackend, thread_id: str, most: int, which: dict[str, Any]
+) -> list[Version]:
+    """Return the newest versions, up to a damaged one; there are ``most`` at most."""
+    found: list[Version] = []
+    while len(found) < most:
+        middle = (len(found) + most + 1) // 2
+        try:
+            found = await backend.history(thread_id, limit=middle, **which)
+        except IntegrityError:
+            most = middle - 1
+    return found
 
 
 def _placed(found: list[Version], head: Version, main: str | None) -> tuple[list[Node], str | None]:

@@ -23,5 +23,6 @@ async def newer(
     found = await backend.history(thread_id, namespace=namespace, limit=1)
     if not found or found[0].mark.sequence <= sequence:
         return []
-    page = await backend.history(thread_id, namespace=namespace, limit=PAGE)
+    most = min(PAGE, found[0].mark.sequence - sequence)  # an older one may be damaged
+    page = await backend.history(thread_id, namespace=namespace, limit=most)
     return list(takewhile(lambda it: it.mark.sequence > sequence, page))[::-1]

@@ -32,10 +32,13 @@ def _filter(text: str) -> dict[str, Any]:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise InvalidArgumentError(f"a length is a whole number from 0 on, not {text!r}")
+    if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
+        raise InvalidArgumentError(f"a length is a whole number from 0 on, not {text[:40]!r}")
     return int(text)
 
+
+DIGITS: Final = 18
+"""Most digits of a length."""
 
 AT_PATH: Final[dict[str, Callable[[Any, str], Condition]]] = {
     "equals": lambda path, text: conditions.equals(path, json_or_text(text)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from hashlib import blake2b
@@ -14,7 +15,7 @@ from locus_store.timeline.readable import about
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from locus_store.backend import StorageBackend
     from locus_store.timeline.blame import Blame, Blamed, Origin
@@ -94,6 +95,7 @@ async def report(
     *,
     namespace: str = "",
     key: bytes | None = None,
+    step: Callable[[], None] | None = None,
 ) -> dict[str, Any] | None:
     """Return a report on a version, or on the head, as JSON; ``None`` if there is none.
 
@@ -108,28 +110,41 @@ async def report(
         checkpoint_id: The version; ``None``: the head.
         namespace: Its line.
         key: Of the hashes; ``None``: a random one, so that two reports have different hashes.
+        step: Is called often, in a thread; what it raises ends the calculation.
 
     Raises:
         IntegrityError, NotFoundError, UnsupportedError: As ``blame``.
     """
-    told = await blame(backend, thread_id, checkpoint_id, namespace=namespace)
+    told = await blame(backend, thread_id, checkpoint_id, namespace=namespace, step=step)
     if told is None:
         return None
     redaction = Redaction(key)
     way = told.way[-VERSIONS:]
     sizes = await stored_sizes(backend, [Node(it, None) for it in way])
-    values = list(islice(_values(redaction, told, ()), VALUES + 1))
+    values, size = await asyncio.to_thread(_content, redaction, told, step)
     return {
         "backend": type(backend).__name__,
         "thread_id": redaction.name(thread_id),
         "namespace": redaction.name(namespace) if namespace else "",
         "checkpoint_id": redaction.name(told.version.checkpoint_id),
-        "state_bytes": len(encode(told.state)),
+        "state_bytes": size,
         "versions": [_version(redaction, it, sizes) for it in way],
         "older_versions": len(told.way) - len(way),
         "values": values[:VALUES],
         "is_complete": len(values) <= VALUES,
     }
+
+
+def _content(
+    redaction: Redaction, told: Blame, step: Callable[[], None] | None
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the values of a state, one more than fit if there are more, and its size as JSON."""
+    values = []
+    for it in islice(_values(redaction, told, ()), VALUES + 1):
+        if step is not None:
+            step()
+        values.append(it)
+    return values, len(encode(told.state))
 
 
 def _version(redaction: Redaction, version: Version, sizes: dict[int, int]) -> dict[str, Any]:

@@ -67,12 +67,13 @@ async def test_a_rewind_a_fork_and_deletions_in_a_browser(
         await page.click("text=Delete this version")
         await page.click("button:text-is('Delete')")
         assert [it.checkpoint_id for it in await backend.history("trip")][1:] == ["v3", "v1"]
+    copy = "copy 'copy ü/?&\\u202e'"
     told = [it.message for it in caplog.records if it.levelno == logging.INFO]
     assert told == [
-        "'' rewound thread 'trip'",
-        "'' forked thread 'trip'",
-        "'' deleted thread 'copy ü/?&\\u202e'",
-        "'' deleted a version of thread 'trip'",
+        "rewound thread 'trip': caller '', namespace '', version 'v1'",
+        f"forked thread 'trip': caller '', namespace '', version {head.checkpoint_id!r}, {copy}",
+        "deleted thread 'copy ü/?&\\u202e': caller '', namespace ''",
+        "deleted a version of thread 'trip': caller '', namespace '', version 'v2'",
     ]
 
 

@@ -156,3 +156,17 @@ async def test_many_messages_and_parts_are_pages() -> None:
 
 def test_escapes_are_those_of_characters_that_cannot_be_seen() -> None:
     assert visible("a\u202eb\x1b\n\tc\u200d") == "a\\u202eb\\x1b\n\tc\u200d"
+
+
+@pytest.mark.parametrize("text", ["a\u202eb", "\u3164", "a\u2800", "\x1b\\\\u202e\\", "a\\b", ""])
+async def test_a_field_asks_the_same_question_again(text: str) -> None:
+    backend = MemoryBackend()
+    await backend.write_state("t", {"text": text})
+    site = Site(backend)
+    page = await site.page("bisect", thread="t", test="equals", path="text", value=text)
+    if text:
+        assert text not in page.response.text or text == "a\\b"
+    form = next(it for it in page.forms if "path" in it.fields)
+    answer = await site.json("bisect", **form.fields, test="equals")
+    assert answer["value"] == text
+    assert answer["answer"]["first"]

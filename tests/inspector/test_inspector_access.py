@@ -19,6 +19,7 @@ from locus_store.inspector.serving import beside, start_page
 from locus_store.inspector.sessions import Sessions
 from locus_store.inspector.visits import Redirect
 from locus_store.service import app as service_app
+from locus_store.service import serving
 from locus_store.service.parts import Parts, PartsOfTenants
 from locus_store.service.serving import ServeOptions, serve
 from locus_store.service.tokens import TokenFile
@@ -245,6 +246,33 @@ def test_pages_are_not_served_to_strangers(options: dict[str, Any]) -> None:
         serve(ServeOptions(url="memory://", **options), announce=print)
 
 
+# --- rates
+
+
+async def test_the_rate_of_the_service_counts_for_its_pages(tmp_path: Path) -> None:
+    served = Served(tmp_path, requests_per_second=3.0)
+    browser = await served.entered("acme")
+    bearer = {"authorization": f"Bearer {served.secrets['acme']}"}
+    found = [(await browser.get("login")).status_code for _ in range(5)]
+    assert found == [200] * 5
+    answers = [await browser.get("store") for _ in range(3)]
+    assert 429 not in [it.status_code for it in answers]
+    answers = [await browser.get("store", headers=bearer) for _ in range(9)]
+    refused = next(it for it in answers if it.status_code == 429)
+    assert refused.headers["retry-after"]
+    assert refused.headers["x-frame-options"] == "DENY"
+
+
+async def test_logins_are_bounded(served: Served) -> None:
+    client = served.client()
+    found = [
+        (await client.post("login", data={"token": "no"}, headers=SAME)).status_code
+        for _ in range(40)
+    ]
+    assert found[:10] == [401] * 10
+    assert 429 in found
+
+
 # --- writes
 
 
@@ -305,6 +333,30 @@ async def test_pages_are_not_changed_by_other_methods() -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         answer = await site.client.request(method, "/threads", headers=SAME)
         assert answer.status_code == 405
+
+
+async def test_each_change_is_printed_with_its_caller_tenant_and_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served = Served(tmp_path, allow_write=True)
+    for name in ("locus_store", "locus_store.inspector.changes", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        monkeypatch.setattr(logger, "handlers", [])
+        monkeypatch.setattr(logger, "level", logger.level)
+    serving._log_to_stderr()
+    async with served.backend:
+        tenant = served.backend.for_tenant("globex")
+        for name in ("v1", "v2"):
+            await tenant.write_state("t\n", {"text": "content"}, checkpoint_id=name)
+        browser = await served.entered("globex")
+        page = Seen(await browser.get("rewind", params={"thread": "t\n", "version": "v1"}))
+        form = next(it for it in page.forms if "rewind" in it.action)
+        answer = await browser.post(form.action, data=form.fields, headers=SAME)
+    assert answer.status_code == 303
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    place = "rewound thread 't\\n': caller 'globex', tenant 'globex', namespace '', version 'v1'"
+    assert told[0].endswith(place)
 
 
 async def test_logs_hold_no_token_and_no_content(

@@ -16,9 +16,11 @@ from locus_store.inspector import app
 from locus_store.inspector.bounds import json_line
 from locus_store.inspector.pages import store as store_pages
 from locus_store.inspector.pages import writes
+from locus_store.inspector.states import States
 from locus_store.inspector.work import Jobs
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.differences import differences
+from locus_store.timeline.report import report
 from locus_store.types import PendingWrite
 from locus_store.values.frames import value_payload
 from locus_store.versions import JSON_WRITE
@@ -110,6 +112,48 @@ async def test_pages_as_json_are_bounded_as_html() -> None:
 
 
 # --- jobs
+
+
+async def test_a_state_is_read_once_for_all_that_wait_and_when_a_job_may_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, jobs, calls = MemoryBackend(), Jobs(), []
+    for name in ("v1", "v2"):
+        await backend.write_state("t", {"n": name}, checkpoint_id=name)
+    real = backend.read_kept
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(backend, "read_kept", counted)
+    states = States(jobs)
+    async with jobs.paced(), jobs.paced():
+        asked = [asyncio.ensure_future(states.read(backend, "t", None, "")) for _ in range(5)]
+        left = [asyncio.ensure_future(states.read(backend, "t", "v1", "")) for _ in range(2)]
+        await asyncio.sleep(0.02)
+        for it in (*left, asked[0]):
+            it.cancel()
+        await asyncio.sleep(0.02)
+        assert calls == []
+    found = await asyncio.gather(*asked[1:])
+    assert [it.state for it in found if it] == [{"n": "v2"}] * 4
+    assert calls == [("t", "v2")]
+
+
+async def test_a_step_ends_a_report_in_its_thread() -> None:
+    backend = MemoryBackend()
+    await backend.write_state("t", {"many": list(range(50))})
+    calls: list[bool] = []
+
+    def step() -> None:
+        calls.append(threading.current_thread() is threading.main_thread())
+        if len(calls) == 20:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        await report(backend, "t", step=step)
+    assert calls[-1] is False
 
 
 async def test_a_job_that_its_caller_left_keeps_its_place_until_its_thread_ends() -> None:

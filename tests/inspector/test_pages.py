@@ -288,6 +288,18 @@ async def test_a_page_says_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch
     assert "took longer than 0 seconds" in answer.text
 
 
+@pytest.mark.parametrize("form", ["json", ""])
+async def test_an_address_with_a_surrogate_or_a_long_number_is_refused(
+    site: Site, form: str
+) -> None:
+    wrong = [("version", {"path": "[id='\\ud800']"}), ("version", {"path": "['\\ud800']"})]
+    wrong += [("bisect", {"test": "longer-than", "path": "city", "value": "9" * 5_000})]
+    for page, query in wrong:
+        answer = await site.get(page, thread="t", format=form, **query)
+        assert answer.status_code in {404, 422}
+        assert SECURITY.items() <= dict(answer.headers).items()
+
+
 async def test_lists_cost_the_same_statements_whatever_is_stored(tmp_path: Path) -> None:
     pages = ("threads", "timeline?thread=t")
     counts: list[list[int]] = []

@@ -6,10 +6,10 @@ A form says what it does, and carries the head that its reader saw; a head that 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from locus_store.backend import StoresThreads, needs
-from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.inspector.escapes import visible
 from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
 from locus_store.timeline.lineage import PAGE, lineage
@@ -20,9 +20,21 @@ if TYPE_CHECKING:
     from locus_store.inspector.visits import Answer, Visit
     from locus_store.types import Version
 
-log: Final = logging.getLogger("locus_store.inspector")
+log: Final = logging.getLogger("locus_store.inspector.changes")
+"""INFO each change, without content. ``serve`` and ``inspect`` print it."""
+
 COUNTED: Final = 10_000
 """Versions that are counted, in pages without states."""
+
+UNCOUNTED: Final = "an unknown number of versions, some of them damaged"
+
+
+class _Head(NamedTuple):
+    checkpoint_id: str
+    sequence: int
+
+
+DAMAGED: Final = _Head("(damaged)", 0)
 
 
 async def rewind(visit: Visit) -> Answer:
@@ -34,7 +46,7 @@ async def rewind(visit: Visit) -> Answer:
         made = await rewound(
             backend, visit.thread, name, namespace=visit.namespace, expected_head=head.checkpoint_id
         )
-        _audit(visit, "rewound")
+        _audit(visit, "rewound", version=name)
         return Redirect(visit.to("version", version=made))
     newer = await _count(visit, visit.namespace, since=version.mark.sequence)
     will = [
@@ -54,7 +66,7 @@ async def fork(visit: Visit) -> Answer:
         new = visit.query.required("new_thread")
         if not await forked(backend, visit.thread, new, name, namespace=visit.namespace):
             raise missing_version(visit.thread, name)
-        _audit(visit, "forked")
+        _audit(visit, "forked", version=name, copy=new)
         return Redirect(visit.links.to("version", thread=new, namespace=visit.namespace))
     will = ["The copy has an id of its own. This thread stays as it is."]
     if name is None:
@@ -79,6 +91,7 @@ async def delete(visit: Visit) -> Answer:
         will = [f"All of the thread is deleted: {await _contents(visit)}, and its messages."]
         label = f"Type the id of the thread to delete it: {visible(visit.thread)}"
         field = {"name": "typed", "label": label}
+        will.append("A version that is saved at the moment of the deletion is deleted as well.")
     else:
         await _version(visit, name)
         will = [f"{visible(name)} is deleted: 1 version, and its pending writes."]
@@ -92,7 +105,7 @@ async def _deleted(visit: Visit, name: str | None) -> Redirect:
     if name is not None:
         if not await backend.remove(visit.thread, [name], namespace=visit.namespace):
             raise missing_version(visit.thread, name)
-        _audit(visit, "deleted a version of")
+        _audit(visit, "deleted a version of", version=name)
         return Redirect(visit.links.to("threads"))
     if visit.query.text("typed") not in {visit.thread, visible(visit.thread)}:
         raise InvalidArgumentError(
@@ -108,12 +121,12 @@ def _form(
     action: str,
     verb: str,
     will: list[str],
-    head: Version,
+    head: _Head,
     *,
     field: dict[str, str] | None = None,
     version: str | None,
 ) -> Page:
-    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.mark.sequence}
+    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence}
     values: dict[str, Any] = {
         "thread_id": visit.thread,
         "namespace": visit.namespace,
@@ -128,11 +141,15 @@ def _form(
     return Page("change", f"{verb} {visible(version or visit.thread)}", values)
 
 
-async def _head(visit: Visit) -> Version:
-    found = await visit.parts.threads.version(visit.thread, namespace=visit.namespace)
+async def _head(visit: Visit) -> _Head:
+    """Return the head; of a damaged one its place only, so that its thread can be deleted."""
+    try:
+        found = await visit.parts.threads.version(visit.thread, namespace=visit.namespace)
+    except IntegrityError:
+        return DAMAGED
     if found is None:
         raise missing_thread(visit.thread)
-    return found
+    return _Head(found.checkpoint_id, found.mark.sequence)
 
 
 async def _version(visit: Visit, name: str) -> Version:
@@ -142,10 +159,10 @@ async def _version(visit: Visit, name: str) -> Version:
     return found
 
 
-async def _require_head(visit: Visit, head: Version) -> None:
+async def _require_head(visit: Visit, head: _Head) -> None:
     """Refuse a form whose reader saw another head."""
     seen = visit.query.required("head")
-    if (head.checkpoint_id, head.mark.sequence) != (seen, visit.query.number("sequence")):
+    if head != (seen, visit.query.number("sequence")):
         raise ConflictError(
             f"the head is {head.checkpoint_id!r} now, and not the {seen!r} that this form was "
             "opened with; nothing was changed. Look at the newer versions, then open the form again"
@@ -155,13 +172,18 @@ async def _require_head(visit: Visit, head: Version) -> None:
 async def _contents(visit: Visit) -> str:
     """Return the numbers of versions and namespaces of the thread."""
     names = await needs(visit.parts.threads, StoresThreads).namespaces(visit.thread)
-    counts = [await _number(visit, it) for it in names]
-    told = _counted(sum(counts))
+    try:
+        told = _counted(sum([await _number(visit, it) for it in names]))
+    except IntegrityError:
+        told = UNCOUNTED
     return told if len(names) == 1 else f"{told} in {len(names):,} namespaces"
 
 
 async def _count(visit: Visit, namespace: str, *, since: int) -> str:
-    return _counted(await _number(visit, namespace, since))
+    try:
+        return _counted(await _number(visit, namespace, since))
+    except IntegrityError:
+        return UNCOUNTED
 
 
 async def _number(visit: Visit, namespace: str, since: int = 0) -> int:
@@ -183,5 +205,8 @@ def _counted(number: int) -> str:
     return f"{number:,} version{'' if number == 1 else 's'}"
 
 
-def _audit(visit: Visit, action: str) -> None:
-    log.info("%r %s thread %r", visit.viewer.caller.name, action, visit.thread)
+def _audit(visit: Visit, action: str, **told: str | None) -> None:
+    found = {"caller": visit.viewer.caller.name, "tenant": visit.tenant}
+    found |= {"namespace": visit.namespace, **told}
+    places = ", ".join(f"{name} {it!r}" for name, it in found.items() if it is not None)
+    log.info("%s thread %r: %s", action, visit.thread, places)

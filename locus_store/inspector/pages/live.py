@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from locus_store.inspector.escapes import visible
-from locus_store.inspector.visits import Page
+from locus_store.inspector.visits import Page, missing_thread
 from locus_store.timeline.live import newer
 
 if TYPE_CHECKING:
@@ -13,9 +13,16 @@ if TYPE_CHECKING:
 
 
 async def page(visit: Visit) -> Page:
-    """Return the versions above a sequence, the oldest first, without states."""
+    """Return the versions above a sequence, the oldest first, without states.
+
+    Raises:
+        NotFoundError: There is no such thread any more.
+    """
     after = visit.query.number("after")
-    found = await newer(visit.parts.threads, visit.thread, after, namespace=visit.namespace)
+    backend, namespace = visit.parts.threads, visit.namespace
+    found = await newer(backend, visit.thread, after, namespace=namespace)
+    if not found and await backend.version(visit.thread, namespace=namespace) is None:
+        raise missing_thread(visit.thread)
     versions = [
         {
             "checkpoint_id": it.checkpoint_id,

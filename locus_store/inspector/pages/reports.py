@@ -23,7 +23,7 @@ async def page(visit: Visit) -> Page:
 async def file(visit: Visit) -> Download:
     """Return a report to attach to a bug."""
     found = await _report(visit)
-    content = orjson.dumps(found, option=orjson.OPT_INDENT_2)
+    content = await visit.jobs.run(lambda _: orjson.dumps(found, option=orjson.OPT_INDENT_2))
     return Download(f"report-{found['checkpoint_id']}.json", content)
 
 
@@ -39,8 +39,9 @@ async def export(visit: Visit) -> Download:
 
 async def _report(visit: Visit) -> dict[str, Any]:
     name = visit.query.optional("version")
-    async with visit.jobs.paced():
-        found = await report(visit.parts.threads, visit.thread, name, namespace=visit.namespace)
+    backend, namespace = visit.parts.threads, visit.namespace
+    async with visit.jobs.paced() as pace:
+        found = await report(backend, visit.thread, name, namespace=namespace, step=pace.step)
     if found is None:
         raise missing_version(visit.thread, name)
     return found

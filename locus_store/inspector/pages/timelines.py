@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +63,7 @@ async def page(visit: Visit) -> Page | Redirect:
         "value": visit.query.text("value"),
         "rows": rows,
         "no_sizes": reason,
+        "is_damaged": found.is_damaged,
         "next": _next(found.next),
     }
     return Page("timeline", f"Timeline of {visit.thread}", values)
@@ -113,7 +114,8 @@ async def _from(visit: Visit, version: str) -> Graph:
     )
     if found is None:
         raise missing_thread(visit.thread)
-    return Graph(found.head, [_node(at, found.head), *found.nodes], found.next)
+    nodes = [_node(at, found.head), *found.nodes]
+    return replace(found, nodes=nodes)
 
 
 def _node(version: Version, head: Version) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from locus_store.errors import LocusStoreError, NotFoundError
+from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.inspector.bounds import CHARACTERS, INLINE, ROWS, CutText, Room
 from locus_store.inspector.rows import row
 from locus_store.inspector.talks import Talk, talk
@@ -58,7 +58,12 @@ async def page(visit: Visit) -> Page:
 
 async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
     """Return the ids of the versions saved before and after, among the newest of the thread."""
-    found = await visit.parts.threads.history(visit.thread, namespace=visit.namespace, limit=ROWS)
+    try:
+        found = await visit.parts.threads.history(
+            visit.thread, namespace=visit.namespace, limit=ROWS
+        )
+    except IntegrityError:  # another version is damaged
+        found = []
     ids = [it.checkpoint_id for it in found]
     if seen.version.checkpoint_id not in ids:
         return {"newer": None, "older": seen.version.parent_id}
