@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from agent_framework import HistoryProvider, Message
+import agent_framework
+from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
 from locus_store.adapters.logs import LogAdapter, settled
@@ -79,7 +80,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
 
     async def get_messages(
         self, session_id: str | None, *, state: dict[str, Any] | None = None, **kwargs: Any
-    ) -> list[Message]:
+    ) -> list[agent_framework.Message]:
         """Return the messages of a session, oldest first.
 
         Raises:
@@ -94,7 +95,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
     async def save_messages(
         self,
         session_id: str | None,
-        messages: Sequence[Message],
+        messages: Sequence[agent_framework.Message],
         *,
         state: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -104,7 +105,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         if incoming:
             await settled(self._append(session_id or NO_SESSION, incoming))
 
-    async def _append(self, thread_id: str, incoming: list[Message]) -> None:
+    async def _append(self, thread_id: str, incoming: list[agent_framework.Message]) -> None:
         newest = len(incoming) + 1  # one more shows that the log is longer than what is given
         while True:
             found = await self.log.read(thread_id, namespace=self._namespace, newest=newest)
@@ -124,9 +125,9 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
             return
 
 
-def _restored(message: LoggedMessage) -> Message:
+def _restored(message: LoggedMessage) -> agent_framework.Message:
     try:
-        return Message.from_dict(message.content)
+        return agent_framework.Message.from_dict(message.content)
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise IntegrityError(
             f"message {message.message_id!r} is not one of Agent Framework: {exc}"
