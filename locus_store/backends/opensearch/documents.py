@@ -53,6 +53,10 @@ class IndexDocuments(ObjectDocuments):
         self._identified = own
         return found
 
+    def identify(self, store: str) -> None:
+        super().identify(store)
+        self._identified = self.objects.own()
+
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         """See ``Documents``. Documents of versions may be missing when it returns."""
         changes: Changes | None = body.beside
