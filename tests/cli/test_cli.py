@@ -316,6 +316,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "forget",
         "tenants list",
         "oci lifecycle",
+        "inspect",
         "serve",
         "tokens add",
         "tokens list",
