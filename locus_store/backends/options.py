@@ -56,6 +56,7 @@ class BackendOptions(TypedDict, total=False):
     username: str | None
     verify_certs: bool
     ca_certs: str | None
+    language: str | None
     refresh: Refresh
     db: int
     client: Any
