@@ -28,14 +28,16 @@ def inspect(
     Changes nothing without --allow-write. The printed link works once and for a minute. Ctrl-C ends
     it.
     """
-    serving: Any = importlib.import_module("locus_store.inspector.serving")
+    server: Any = importlib.import_module("locus_store.server.inspecting")
 
     def announce(link: str) -> None:
         note(f"Inspecting on {link}")
         if not no_browser:
-            webbrowser.open(serving.start_page(link).as_uri())
+            webbrowser.open(server.start_page(link).as_uri())
 
     backend = opened(url)
-    store = importlib.import_module("locus_store.service.serving").store_beside(url, backend)
-    options = serving.InspectOptions(port=port, allow_write=allow_write)
-    serving.inspect(backend, store, options, announce)
+    store = importlib.import_module("locus_store.server.storages").store_beside(url, backend)
+    options = importlib.import_module("locus_store.server.options").InspectOptions(
+        port=port, allow_write=allow_write
+    )
+    server.inspect(backend, store, options, announce)

@@ -66,9 +66,10 @@ def serve(
 
     Ctrl-C or SIGTERM ends it, once the requests that are under way have their answers.
     """
-    serving: Any = importlib.import_module("locus_store.service.serving")
-    serving.serve(
-        serving.ServeOptions(
+    server: Any = importlib.import_module("locus_store.server.serving")
+    options: Any = importlib.import_module("locus_store.server.options")
+    server.serve(
+        options.ServeOptions(
             url=url,
             host=host,
             port=port,

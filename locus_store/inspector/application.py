@@ -31,7 +31,7 @@ from locus_store.inspector.sessions import SESSION_SECONDS
 from locus_store.inspector.states import States
 from locus_store.inspector.visits import Method, Page, Query, Redirect, Visit
 from locus_store.inspector.work import Jobs
-from locus_store.service.access import Door, Rate
+from locus_store.service.access import LOOPBACK, Door, Rate
 from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
 from locus_store.service.parts import Parts, PartsOfTenants
 from locus_store.wire import failures
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("locus_store.inspector")
 """WARNING a failure of the storage; ERROR a page that failed for an unknown reason."""
 
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 LOGINS_PER_SECOND: Final = 10.0
 """Of all callers together, with a valid secret or not."""
 

@@ -26,6 +26,9 @@ log: Final = logging.getLogger("locus_store.service")
 
 EVERYTHING: Final = frozenset[str](get_args(Right))
 
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+"""Names in ``Host`` that mean this machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:

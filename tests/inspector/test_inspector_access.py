@@ -13,15 +13,18 @@ from pages_reader import BASE, Seen, Site
 from locus_store import InvalidArgumentError, MemoryBackend, open_checkpointer
 from locus_store.inspector import Caller, access, app
 from locus_store.inspector.access import Codes
-from locus_store.inspector.application import LOOPBACK, Inspector
+from locus_store.inspector.application import Inspector
 from locus_store.inspector.routes import ROUTES, Route
-from locus_store.inspector.serving import beside, start_page
 from locus_store.inspector.sessions import Sessions
 from locus_store.inspector.visits import Redirect
+from locus_store.server.inspecting import start_page
+from locus_store.server.listener import log_to_stderr
+from locus_store.server.options import ServeOptions
+from locus_store.server.pages import beside
+from locus_store.server.serving import serve
 from locus_store.service import app as service_app
-from locus_store.service import serving
+from locus_store.service.access import LOOPBACK
 from locus_store.service.parts import Parts, PartsOfTenants
-from locus_store.service.serving import ServeOptions, serve
 from locus_store.service.tokens import TokenFile
 
 if TYPE_CHECKING:
@@ -343,7 +346,7 @@ async def test_each_change_is_printed_with_its_caller_tenant_and_version(
         logger = logging.getLogger(name)
         monkeypatch.setattr(logger, "handlers", [])
         monkeypatch.setattr(logger, "level", logger.level)
-    serving._log_to_stderr()
+    log_to_stderr()
     async with served.backend:
         tenant = served.backend.for_tenant("globex")
         for name in ("v1", "v2"):

@@ -1,0 +1,1 @@
+"""The servers of the command line, ``serve`` and ``inspect``, over the applications."""

@@ -1,0 +1,79 @@
+"""``locus-store inspect``: the pages of the inspector on loopback, behind a login link."""
+
+from __future__ import annotations
+
+import html
+import os
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from starlette.routing import Router
+
+from locus_store.inspector.access import Codes
+from locus_store.inspector.application import Inspector
+from locus_store.server.listener import listening, require_uvicorn, served
+from locus_store.service.access import EVERYTHING, LOOPBACK
+from locus_store.service.parts import Parts, PartsOfTenants
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from locus_store.backend import StorageBackend
+    from locus_store.server.options import InspectOptions
+    from locus_store.store import BaseStore
+
+
+def inspect(
+    backend: StorageBackend,
+    store: BaseStore | None,
+    options: InspectOptions,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve the pages on loopback until a signal ends the process.
+
+    Args:
+        backend: Opened and closed here.
+        store: Likewise, if there is one.
+        options: The options.
+        announce: Called with the login link once the port is taken.
+
+    Raises:
+        ConnectionFailedError: The port is taken.
+        MissingExtraError: uvicorn is not installed.
+    """
+    require_uvicorn()
+    codes = Codes(EVERYTHING if options.allow_write else frozenset({"read"}))
+    pages = Inspector(
+        PartsOfTenants(Parts(backend, store, None)),
+        codes,
+        allow_write=options.allow_write,
+        allowed_hosts=LOOPBACK,
+    )
+
+    @asynccontextmanager
+    async def running(_: Any) -> AsyncIterator[None]:
+        async with backend:
+            if store is None:
+                yield
+            else:
+                async with store:
+                    yield
+
+    application = Router(default=pages, lifespan=running, redirect_slashes=False)
+    with listening("127.0.0.1", options.port) as listener:
+        port = listener.getsockname()[1]
+        announce(f"http://127.0.0.1:{port}/login?code={codes.new_code()}")
+        served(application, listener)
+
+
+def start_page(link: str) -> Path:
+    """Return a file that leads to a login link, readable for its owner only.
+
+    Other users of the machine see the arguments of the browser, so the link is not among them.
+    """
+    path = Path(mkdtemp(prefix="locus-store-")) / "inspect.html"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">')
+    return path

@@ -1,0 +1,98 @@
+"""``locus-store serve``: the service over the storage of a URL, in one process or in several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.open import open_checkpointer
+from locus_store.server.listener import listening, log_to_stderr, require_uvicorn, served
+from locus_store.server.storages import messages_beside, store_beside
+from locus_store.server.workers import supervise
+from locus_store.service.application import app
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from starlette.types import ASGIApp
+
+    from locus_store.server.options import ServeOptions
+
+MAX_PORT: Final = 65_535
+
+
+def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
+    """Serve until a signal ends the process.
+
+    Args:
+        settings: The options.
+        announce: Called with the URL once the port is taken.
+
+    Raises:
+        InvalidArgumentError: An option is not valid, or the port would be open to strangers.
+        ConnectionFailedError: The port is taken.
+        MissingExtraError: uvicorn is not installed.
+    """
+    require_uvicorn()
+    log_to_stderr()
+    if settings.token_file is None and not settings.is_on_loopback:
+        raise InvalidArgumentError(
+            f"--host {settings.host} lets strangers in: pass --token-file, which "
+            "`locus-store tokens add` makes"
+        )
+    if settings.inspector and not settings.is_on_loopback and not settings.behind_proxy:
+        raise InvalidArgumentError(
+            f"--inspector on --host {settings.host} would send tokens without TLS: put a proxy "
+            "with TLS before it, and pass --behind-proxy"
+        )
+    if settings.behind_proxy and settings.token_file is None:
+        raise InvalidArgumentError("--behind-proxy needs --token-file: a proxy lets strangers in")
+    if settings.workers < 1:
+        raise InvalidArgumentError("--workers must be at least 1")
+    if settings.workers > 1 and settings.url.partition(":")[0] == "memory":
+        raise InvalidArgumentError(
+            "--workers: each process would have a memory of its own; use one worker, or a database"
+        )
+    if not 0 <= settings.port <= MAX_PORT:
+        raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
+    service = opened(settings)  # raises for a wrong option, before the port is announced
+    with listening(settings.host, settings.port) as listener:
+        announce(f"http://{settings.literal_host}:{listener.getsockname()[1]}")
+        if settings.workers == 1:
+            run(settings, listener, service)
+        else:
+            supervise(settings.workers, run, settings, listener)
+
+
+def run(settings: ServeOptions, listener: socket.socket, service: ASGIApp | None = None) -> None:
+    """Serve on a socket, in this process; a worker opens a service of its own."""
+    served(service or opened(settings), listener)
+
+
+def opened(settings: ServeOptions) -> ASGIApp:
+    """Return the service over the storage of a URL, which it opens and closes, with its pages.
+
+    Raises:
+        InvalidArgumentError: The URL is not valid.
+    """
+    backend = open_checkpointer(settings.url).backend
+    store = store_beside(
+        settings.url, backend, dimension=settings.dimension, metric=settings.metric
+    )
+    service = app(
+        backend,
+        store=store,
+        messages=messages_beside(backend),
+        token_file=settings.token_file,
+        read_only=settings.read_only,
+        max_body=settings.max_body,
+        requests_per_second=settings.requests_per_second,
+        allowed_hosts=settings.hosts if settings.token_file is None else None,
+        owns=True,
+    )
+    if not settings.inspector:
+        return service
+    from locus_store.server.pages import beside  # noqa: PLC0415  (needs Jinja2)
+
+    return beside(service, backend, store, settings)
