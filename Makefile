@@ -133,6 +133,9 @@ pyagenity-tests: $(VENV)/.$(LIBRARY)
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term
 
+# PyPI has no wheel of it: what its package installs comes from GitHub.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -146,6 +149,8 @@ lint: $(VENV)/.dev
 	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
 	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint deploy/Dockerfile; \
 	else echo "deploy/Dockerfile: not linted, hadolint has no wheel for this machine"; fi
+	@if GOBIN=$(abspath $(BIN)) go install $(ACTIONLINT) 2>/dev/null; then $(BIN)/actionlint -no-color; \
+	else echo ".github/workflows: not linted with actionlint, which Go builds"; fi
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

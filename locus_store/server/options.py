@@ -53,7 +53,7 @@ class ServeOptions:
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether only this machine reaches the service."""
+        """True if only this machine reaches the service."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
