@@ -192,11 +192,11 @@ oldest-tests: $(VENV)/.oldest
 		tests/backends/http/test_http.py tests/backends/oci/test_oci.py tests/service/test_serving.py
 	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/backends/postgresql/test_contract_postgresql.py
 
-# With one Python, whose environment is .venv: what `make matrix` runs with each other one.
+# With one Python: what `make matrix` runs with each other one.
 short: short-tests
 
 .PHONY: short-tests
-short-tests: $(VENV)/.dev
+short-tests: $(VENV)/.short
 	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/test_state.py tests/test_encoding.py \
 		tests/adapters/locus/test_agent.py
 
@@ -276,6 +276,8 @@ $(VENV)/.agent: pyproject.toml $(VENV)/.base
 	@$(PIP) install -q --editable ".[agent,postgres]"
 	@touch $@
 
+SHORT_EXTRAS := agent,http,langgraph,oci,otel,oracle,postgres,redis,service,vectors
+
 $(VENV)/.dev: pyproject.toml $(VENV)/.base
 	@$(PIP) install -q --editable . --group dev
 	@touch $@ $(VENV)/.agent
@@ -283,8 +285,11 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.base
 # What it installs is older than what .dev does: only in an environment of its own.
 $(VENV)/.oldest: pyproject.toml .ci/oldest $(VENV)/.base
 	@$(BIN)/python .ci/oldest > $(VENV)/constraints.txt
-	@$(PIP) install -q --constraint $(VENV)/constraints.txt --group test \
-		--editable ".[agent,http,langgraph,oci,otel,oracle,postgres,redis,service,vectors]"
+	@$(PIP) install -q --constraint $(VENV)/constraints.txt --group test --editable ".[$(SHORT_EXTRAS)]"
+	@touch $@
+
+$(VENV)/.short: pyproject.toml $(VENV)/.base
+	@$(PIP) install -q --group test --editable ".[$(SHORT_EXTRAS)]"
 	@touch $@
 
 $(VENV)/.langgraph-redis: pyproject.toml $(VENV)/.base
