@@ -208,11 +208,14 @@ class IndexClient:
         return made
 
     def create(self) -> None:
-        """Create the index, which another process may have created meanwhile."""
+        """Create the index, unless another process has done so, or an upgrade has moved it."""
+        self.renew()
+        self._check()
+        if self._own:
+            return
         name = index.first_index(self.place)
         body = index.definition(self.place, name, self.layout)
         made = self.call("PUT", f"/{name}", body, seen=(400,))
-        self._own = None
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
@@ -371,9 +374,9 @@ class IndexObjects(IndexClient, Objects):
         found = ask()
         if found[0].is_without_index:
             self.renew()
-        if creates and found[0].is_without_index:
-            self.create()
-            found = ask()
+            if creates:
+                self.create()
+                found = ask()
         return found
 
     def settle(self, writes: Sequence[BulkWrite]) -> list[Outcome]:

@@ -10,7 +10,7 @@ from amounts import LONG
 from test_store_memory import Unblocked
 from watched import Watched
 
-from locus_store import IntegrityError, OpenSearchStore, SchemaError, open_store
+from locus_store import IntegrityError, InvalidArgumentError, OpenSearchStore, SchemaError, open_store
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.blocking import BlockingStore
@@ -270,13 +270,20 @@ async def test_an_item_that_was_changed_by_another_program_is_told(
 
 
 async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) -> None:
-    url = f"{index.url()}&ttl_seconds=60&language=german"
+    url = f"{index.url()}&ttl_seconds=60"
     async with open_store(url, dimension=3) as store:
         assert isinstance(store, OpenSearchStore)
         await store.put_with_embedding(NS, "k", 1, [1.0, 0.0, 0.0])
         assert (await store.search(()))[0].expires_at is None
         assert repr(store).startswith("OpenSearchStore(")
         assert store.index.access.refresh == "wait"
+
+
+async def test_a_store_has_no_language(index: TestIndex) -> None:
+    with pytest.raises(InvalidArgumentError, match="language= .* a store does not have: leave"):
+        open_store(f"{index.url()}&language=german", dimension=3)
+    with pytest.raises(TypeError, match="language"):
+        open_store(index.url(), dimension=3, language="german")
 
 
 async def test_own_puts_are_read_at_once_without_a_wait(index: TestIndex) -> None:
