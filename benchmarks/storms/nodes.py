@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,16 +82,20 @@ def run(cluster: Cluster, options: argparse.Namespace) -> int:
     rng, late = random.Random(options.seed), 0
     for it in writers:
         it.next_save()
-    for kind, victim in (("primary", cluster.primary), ("manager", cluster.manager)):
-        waits = []
-        for _ in range(options.kills):
+    victims = {"primary": cluster.primary, "manager": cluster.manager}
+    waits: dict[str, list[float]] = {kind: [] for kind in victims}
+    for _ in range(options.kills):
+        for kind, victim in victims.items():
             cluster.wait_for_green()
             time.sleep(rng.random() * 0.3)
-            waits.append(killed(cluster, victim(), writers))
+            saved, written = killed(cluster, victim(), writers)
+            waits[kind].append(saved)
             load = f"load average {os.getloadavg()[0]:.0f}"
-            print(f"{kind} {len(waits)}: saved again after {waits[-1]:.1f} s, {load}", flush=True)
-        late += sum(it > options.seconds for it in waits)
-        print(f"{kind}: {len(waits)} kills, first save again: {told(waits)}", flush=True)
+            print(f"{kind}: saved again after {saved:.1f} s, written {written:.1f} s, {load}")
+            sys.stdout.flush()
+    for kind, some in waits.items():
+        late += sum(it > options.seconds for it in some)
+        print(f"{kind}: {len(some)} kills, first save again: {told(some)}", flush=True)
     for it in writers:
         it.stop()
     cluster.wait_for_green()
@@ -112,15 +117,33 @@ def told(waits: Sequence[float]) -> str:
     return f"least {ordered[0]:.1f} s, median {middle:.1f} s, most {ordered[-1]:.1f} s"
 
 
-def killed(cluster: Cluster, number: int, writers: Sequence[Writer]) -> float:
-    """Kill a node and start it again; return the seconds until all writers had saved again."""
+def killed(cluster: Cluster, number: int, writers: Sequence[Writer]) -> tuple[float, float]:
+    """Kill a node and start it again.
+
+    Returns:
+        The seconds until all writers had saved again, and those until the server had answered a
+        write without this library.
+    """
     cluster.nodes[number].kill()
     begun = time.monotonic()
-    for it in writers:
-        it.next_save()
-    waited = time.monotonic() - begun
+    with ThreadPoolExecutor(1) as thread:
+        written = thread.submit(until_written, cluster)
+        for it in writers:
+            it.next_save()
+        waited = time.monotonic() - begun
     cluster.start(number)
-    return waited
+    return waited, written.result() - begun
+
+
+def until_written(cluster: Cluster) -> float:
+    """Return the time at which the server has answered a bare write."""
+    while True:
+        try:
+            cluster.ask("PUT", f"/{INDEX}/_doc/bare", {"name": "bare"})
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return time.monotonic()
 
 
 # --- the cluster
@@ -233,7 +256,7 @@ class Writer:
 
 async def write(hosts: Sequence[str], thread: str) -> None:
     """Save for ever; print what was acknowledged, and ``null`` for a call that failed."""
-    backend = OpenSearchBackend(list(hosts), index_name=INDEX, timeout_seconds=5)
+    backend = OpenSearchBackend(list(hosts), index_name=INDEX)
     n = 0
     while True:
         state = {"n": n, "text": f"{n} " * 20}

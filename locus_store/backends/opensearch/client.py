@@ -52,6 +52,9 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 5.0
 """How long writes are retried that a stored head does not depend on."""
 
+SERVERS_PART: Final = 0.8
+"""Of the time limit of an answer: how long the server waits for the shard of a write."""
+
 _TIME: Final = ("modified_at",)
 _CONTENT: Final = ("modified_at", "content")
 VERSIONS: Final = LAYOUT + "versions/"
@@ -153,10 +156,11 @@ class IndexClient:
         import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
         what = f"{method} {path}"
+        options = {"ignore": tuple(seen), "timeout": self.access.timeout_seconds}
         deadline = time.monotonic() + min(self.access.retry_seconds, seconds)
         for attempt in range(1_000_000):
             try:
-                answer = self._perform()(method, path, params=params, body=body, ignore=tuple(seen))
+                answer = self._perform()(method, path, params=params, body=body, **options)
                 check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
                 pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
@@ -180,6 +184,19 @@ class IndexClient:
             self._check()
             answer = self.call(method, where, body, **options)
         return answer
+
+    def send(self, writes: Iterable[BulkWrite], **options: Any) -> Any:
+        """Return the answer to writes in one request.
+
+        A server whose shard is not ready says so before this client's time limit ends.
+
+        Args:
+            writes: In this order.
+            options: Of ``call``.
+        """
+        limit = f"{int(self.access.timeout_seconds * SERVERS_PART * 1000)}ms"
+        body = body_of(writes)
+        return self.documents("POST", "_bulk", body, require_alias="true", timeout=limit, **options)
 
     def own(self) -> str:
         """Return the second alias of the index, which an index that is created later lacks.
@@ -359,16 +376,8 @@ class IndexObjects(IndexClient, Objects):
         """
 
         def ask() -> list[Outcome]:
-            own = self.own()
-            answer = self.documents(
-                "POST",
-                "_bulk",
-                body_of(writes),
-                check=require_decided,
-                refresh=refresh or self.refresh,
-                require_alias="true",
-                **options,
-            )
+            own, when = self.own(), refresh or self.refresh
+            answer = self.send(writes, check=require_decided, refresh=when, **options)
             return outcomes(answer, own)
 
         found = ask()

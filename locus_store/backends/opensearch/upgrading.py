@@ -41,7 +41,6 @@ class _OvertakenError(Exception):
     """Another upgrade has moved the alias."""
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStatus:
     """The state of an index; ``state`` has the words of ``locus-store db check``."""

@@ -6,12 +6,15 @@ import asyncio
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import opensearchpy
 import pytest
 from amounts import LONG
+from servers import Proxy
 from watched import Watched
 
 from locus_store import (
@@ -273,6 +276,43 @@ async def test_a_host_that_does_not_answer_is_left_out(index: TestIndex) -> None
         assert await checkpointer.load("t") == {"n": 3}
 
 
+async def test_a_host_that_falls_silent_is_left_out(index: TestIndex) -> None:
+    """A proxy passes requests on, and no answers; the saves that it passed on are repeated."""
+    node = urlsplit(index.server.url)
+    assert node.hostname
+    assert node.port
+    with closing(Proxy(node.port, node.hostname)) as proxy:
+        hosts = [f"{node.scheme}://127.0.0.1:{proxy.port}", index.server.url]
+        given = {"hosts": hosts, "timeout_seconds": 0.5, "retry_seconds": 60}
+        async with index.checkpointer(state_type=dict, **given) as checkpointer:
+            for n in range(8):
+                if n == 4:
+                    proxy.swallow_replies()
+                await checkpointer.save({"n": n}, "t")
+            assert len(await checkpointer.list_checkpoints("t", limit=20)) == 8
+
+
+async def test_a_host_that_does_not_answer_leaves_time_for_the_others() -> None:
+    assert 2 * access.TIMEOUT_SECONDS < access.RETRY_SECONDS
+
+
+async def test_copies_that_are_missing_are_told(index: TestIndex) -> None:
+    """The server answers before the client's time limit ends."""
+    wanted = "index.write.wait_for_active_shards"
+    async with (
+        index.checkpointer(state_type=dict) as checkpointer,
+        index.checkpointer(state_type=dict, timeout_seconds=3, retry_seconds=0) as other,
+    ):
+        await checkpointer.save({"n": 1}, "t")
+        index.ask("PUT", f"/{index.name}/_settings", {"index.number_of_replicas": 1, wanted: 2})
+        try:
+            with pytest.raises(BackendError, match="Not enough active copies"):
+                await other.save({"n": 2}, "t")
+            assert await checkpointer.load("t") == {"n": 1}
+        finally:
+            index.remove()
+
+
 async def test_a_cluster_that_does_not_answer_raises(index: TestIndex) -> None:
     port = closed_port()
     options = {"hosts": f"http://127.0.0.1:{port}", "retry_seconds": 0.1}
@@ -319,6 +359,7 @@ async def test_a_full_disk_is_told_at_once_and_loses_nothing(index: TestIndex) -
         ({"hosts": "h", "refresh": "true"}, "refresh='true'"),
         ({"hosts": "h", "username": "me"}, "belong together"),
         ({"hosts": "h", "retry_seconds": -1}, "retry_seconds=-1"),
+        ({"hosts": "h", "timeout_seconds": 0}, "timeout_seconds= must be above 0"),
         ({"hosts": "h", "pool_size": 0}, "pool_size=0"),
         ({"client": object()}, "opensearchpy.OpenSearch"),
         ({"client": opensearchpy.AsyncOpenSearch("h")}, "which is not async"),

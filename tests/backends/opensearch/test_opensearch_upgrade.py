@@ -219,7 +219,9 @@ async def test_two_processes_upgrade_an_index_once(place: TestIndex) -> None:
     await backend.close()
 
 
-@pytest.mark.parametrize("step", ["_require_current", "_ask", "_create", "_copy", "_finish_tasks", "_move"])
+@pytest.mark.parametrize(
+    "step", ["_require_current", "_ask", "_create", "_copy", "_finish_tasks", "_move"]
+)
 async def test_an_upgrade_that_was_overtaken_changes_nothing(
     place: TestIndex, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

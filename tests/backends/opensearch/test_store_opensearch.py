@@ -10,7 +10,13 @@ from amounts import LONG
 from test_store_memory import Unblocked
 from watched import Watched
 
-from locus_store import IntegrityError, InvalidArgumentError, OpenSearchStore, SchemaError, open_store
+from locus_store import (
+    IntegrityError,
+    InvalidArgumentError,
+    OpenSearchStore,
+    SchemaError,
+    open_store,
+)
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.blocking import BlockingStore
@@ -280,7 +286,7 @@ async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) 
 
 
 async def test_a_store_has_no_language(index: TestIndex) -> None:
-    with pytest.raises(InvalidArgumentError, match="language= .* a store does not have: leave"):
+    with pytest.raises(InvalidArgumentError, match=r"language= .* a store does not have: leave"):
         open_store(f"{index.url()}&language=german", dimension=3)
     with pytest.raises(TypeError, match="language"):
         open_store(index.url(), dimension=3, language="german")
