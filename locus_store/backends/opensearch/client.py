@@ -216,6 +216,7 @@ class IndexClient:
             self._require_none()
         else:
             name, _ = index.require_ours(found, self.place, self.layout)
+            index.require_plain(found[name], self.place, self.layout)
             self._own = index.own_alias_of(found, name) or self._give_alias(name)
 
     def _give_alias(self, name: str) -> str:

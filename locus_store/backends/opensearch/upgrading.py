@@ -18,7 +18,7 @@ from locus_store.backends.opensearch import failures, index
 from locus_store.errors import BackendError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from locus_store.backends.opensearch.client import IndexClient
 
@@ -27,8 +27,11 @@ DIGITS: Final = 6
 """Of the number at the end of an index's name."""
 
 REINDEX: Final = "indices:data/write/reindex"
-OF_ONE_INDEX: Final = frozenset({"uuid", "version", "creation_date", "provided_name", "blocks"})
-"""Settings that a copy does not have."""
+OF_ONE_INDEX: Final = (
+    "uuid", "version.", "creation_date", "provided_name", "blocks.", "resize.", "history.",
+    "routing.allocation.initial_recovery.",
+)  # fmt: skip
+"""How the names of settings begin that a copy does not have."""
 
 COPY: Final = "-copy"
 """The end of the alias that documents are copied into."""
@@ -118,7 +121,7 @@ def _replace(client: IndexClient, old: str, found: Mapping[str, Any]) -> None:
     _move(client, old, new, copy)
 
 
-def _ask(client: IndexClient, method: str, path: str, body: Any = None, **params: str) -> Any:
+def _ask(client: IndexClient, method: str, path: str, body: Any = None, **params: Any) -> Any:
     """Return the JSON of an answer about an index or alias that another upgrade may have removed.
 
     Raises:
@@ -157,7 +160,9 @@ def _found(client: IndexClient) -> Mapping[str, Any]:
 def _next(name: str) -> str:
     """Return the name of the index that comes after this one."""
     base, _, number = name.rpartition("-")
-    return f"{base}-{int(number) + 1:0{DIGITS}}"
+    is_numbered = number.isdecimal() and number.isascii()
+    base, last = (base, int(number)) if is_numbered else (name, 1)  # restored by another name
+    return f"{base}-{last + 1:0{DIGITS}}"
 
 
 def _create(client: IndexClient, new: str, old: Mapping[str, Any]) -> str:
@@ -167,46 +172,51 @@ def _create(client: IndexClient, new: str, old: Mapping[str, Any]) -> str:
         Its alias for the copy.
 
     Raises:
-        SchemaError: There is one that no upgrade has created.
+        SchemaError: There is one that no upgrade has created, or a template has changed it.
         BackendError: The server refuses it.
         _OvertakenError: Another upgrade has moved the alias.
     """
     told = old["settings"]["index"]
-    settings = {name: it for name, it in told.items() if name not in OF_ONE_INDEX}
+    settings = {name: it for name, it in _flat(told) if not name.startswith(OF_ONE_INDEX)}
     mappings = index.mappings(client.layout)
     copy = f"{new}-{secrets.token_hex(8)}{COPY}"
     aliases: dict[str, Any] = {index.own_alias(new): {}, copy: {}}
     body = {"aliases": aliases, "settings": {"index": settings}, "mappings": mappings}
     made = client.call("PUT", f"/{new}", body, seen=(400,))
-    if failures.type_of(made) == failures.EXISTS:
-        return _joined(client, new)
-    if "error" in made:
+    if failures.type_of(made) not in {None, failures.EXISTS}:
         raise BackendError(f"index {new!r} cannot be created: {made['error']}")
-    return copy
+    return _copy_alias(client, new)
 
 
-def _joined(client: IndexClient, new: str) -> str:
-    """Return the alias for the copy of an index that another upgrade has created.
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings with their full names."""
+    for name, it in settings.items():
+        if isinstance(it, dict):
+            yield from _flat(it, f"{prefix}{name}.")
+        else:
+            yield prefix + name, it
+
+
+def _copy_alias(client: IndexClient, new: str) -> str:
+    """Return the alias for the copy of an index that an upgrade has created.
 
     Raises:
-        SchemaError: It has none.
+        SchemaError: It has none, or a template of the cluster has changed it.
         _OvertakenError: Another upgrade has moved the alias.
     """
     found = _ask(client, "GET", f"/{new}")
     index.require_ours(found, client.place, client.layout)
+    index.require_plain(found[new], client.place, client.layout)
     if client.place.name in found[new]["aliases"]:
         raise _OvertakenError
-    copy = _copy_alias(found, new)
+    copies = (str(it) for it in found[new]["aliases"] if it.endswith(COPY))
+    copy = min(copies, default=None)
     if copy is None:
         raise SchemaError(
             f"index {new!r} exists, and no upgrade has created it; look at its documents, remove "
             "it, and run the upgrade again"
         )
     return copy
-
-
-def _copy_alias(found: Mapping[str, Any], new: str) -> str | None:
-    return min((it for it in found[new]["aliases"] if it.endswith(COPY)), default=None)
 
 
 def _copy(client: IndexClient, old: str, copy: str) -> None:

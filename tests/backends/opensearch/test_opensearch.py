@@ -183,6 +183,49 @@ async def test_an_index_of_that_name_without_an_alias_is_refused(index: TestInde
         index.ask("DELETE", f"/{name}")
 
 
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ({"mappings": {"_source": {"enabled": False}}}, "does not keep all fields"),
+        ({"mappings": {"_source": {"excludes": ["content"]}}}, "does not keep all fields"),
+        (
+            {"settings": {"analysis": {"analyzer": {"whitespace": {"type": "simple"}}}}},
+            "replace the analyzer 'whitespace'",
+        ),
+    ],
+)
+async def test_a_template_that_would_lose_documents_is_refused(
+    template: Any, told: str, index: TestIndex
+) -> None:
+    """Before anything is saved."""
+    alias = f"{index.name}-templated"
+    body = {"index_patterns": [f"{alias}-*"], "priority": 500, "template": template}
+    index.ask("PUT", f"/_index_template/{alias}", body)
+    try:
+        async with index.checkpointer(index_name=alias, state_type=dict) as checkpointer:
+            for _ in range(2):
+                with pytest.raises(SchemaError, match=told):
+                    await checkpointer.save({"n": 1}, "t")
+    finally:
+        index.ask("DELETE", f"/_index_template/{alias}")
+        index.ask("DELETE", f"/{alias}-000001")
+
+
+@pytest.mark.parametrize("option", [{"filter": {"term": {"name": "x"}}}, {"routing": "x"}])
+async def test_an_alias_that_hides_documents_is_refused(option: Any, index: TestIndex) -> None:
+    """Otherwise ``vacuum`` would remove the segments of heads that it does not see."""
+    async with index.checkpointer(state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+    hiding = {"index": f"{index.name}-000001", "alias": index.name, **option}
+    index.ask("POST", "/_aliases", {"actions": [{"add": hiding}]})
+    try:
+        async with index.checkpointer(state_type=dict) as checkpointer:
+            with pytest.raises(SchemaError, match="which hides documents"):
+                await checkpointer.vacuum(0)
+    finally:
+        index.remove()
+
+
 def test_a_head_and_its_segments_share_a_shard() -> None:
     long = "é" * 600
     for thread in ("t", "a b", long):

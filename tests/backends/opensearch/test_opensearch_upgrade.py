@@ -301,6 +301,39 @@ async def test_an_index_that_no_upgrade_has_created_is_left_alone(place: TestInd
     await backend.close()
 
 
+async def test_a_template_that_would_lose_documents_ends_an_upgrade(place: TestIndex) -> None:
+    await saved(place, 1)
+    backend, name = place.backend(), f"{place.name}-000002"
+    template = {"mappings": {"_source": {"enabled": False}}}
+    body = {"index_patterns": [name], "priority": 500, "template": template}
+    place.ask("PUT", f"/_index_template/{name}", body)
+    try:
+        for _ in range(2):
+            with pytest.raises(SchemaError, match="does not keep all fields"):
+                upgrading.upgrade(backend.index)
+    finally:
+        place.ask("DELETE", f"/_index_template/{name}")
+    assert await older(place).fetch("t0") is not None
+    place.ask("DELETE", f"/{name}")
+    assert upgrading.upgrade(backend.index) == CURRENT
+    assert await backend.fetch("t0") is not None
+    await backend.close()
+
+
+async def test_an_index_that_was_restored_by_another_name_is_upgraded(place: TestIndex) -> None:
+    await saved(place, 1)
+    old, restored = f"{place.name}-000001", f"{place.name}-restored"
+    place.ask("PUT", f"/{old}/_block/write")
+    place.ask("POST", f"/{old}/_clone/{restored}", {"settings": {"index.blocks.write": None}})
+    moved = [{"add": {"index": restored, "alias": place.name}}, {"remove_index": {"index": old}}]
+    assert place.ask("POST", "/_aliases", {"actions": moved}) == {"acknowledged": True}
+    backend = place.backend()
+    assert upgrading.upgrade(backend.index) == CURRENT
+    assert list(place.ask("GET", f"/{place.name}/_alias")) == [f"{restored}-000002"]
+    assert await backend.fetch("t0") is not None
+    await backend.close()
+
+
 async def test_a_first_save_during_the_move_creates_no_other_index(place: TestIndex) -> None:
     """The server answers that the old index does not exist, which is then behind no alias."""
     await saved(place, 1)

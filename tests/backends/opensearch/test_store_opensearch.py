@@ -20,6 +20,7 @@ from locus_store import (
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.blocking import BlockingStore
+from locus_store.service.serving import store_beside
 from locus_store.testing import StoreContract
 
 if TYPE_CHECKING:
@@ -283,6 +284,23 @@ async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) 
         assert (await store.search(()))[0].expires_at is None
         assert repr(store).startswith("OpenSearchStore(")
         assert store.index.access.refresh == "wait"
+
+
+async def test_a_store_beside_a_backend_uses_its_index(index: TestIndex) -> None:
+    """So do ``serve`` and ``inspect``."""
+    backend = index.backend(max_state_bytes=5000, pool_size=3)
+    async with store_beside(index.url(), backend, dimension=3) as store:
+        await store.put(NS, "k", 1)
+        assert store.index.access == backend.index.access
+        assert store.max_state_bytes == 5000
+    async with index.store() as other:
+        assert await other.get(NS, "k") == 1
+    for options in ({"hosts": "h"}, {"index_name": "other"}, {"pool_size": 2}):
+        with pytest.raises(InvalidArgumentError, match="give backend= alone"):
+            OpenSearchStore(backend=backend, **options)
+    with pytest.raises(InvalidArgumentError, match="must be an OpenSearchBackend"):
+        OpenSearchStore(backend=store)
+    await backend.close()
 
 
 async def test_a_store_has_no_language(index: TestIndex) -> None:
