@@ -10,11 +10,9 @@ from base64 import b64decode, b64encode
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from locus_store.backends.documents.object_documents import HEADS, LAYOUT, SEGMENTS
-from locus_store.backends.documents.objects import CUT, ListedObject, Objects, decoded, digest
+from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.workers import Workers
 from locus_store.backends.opensearch import failures, index
@@ -26,6 +24,7 @@ from locus_store.backends.opensearch.bulk import (
     require_decided,
     write,
 )
+from locus_store.backends.opensearch.names import address_of, path_of, routing_of
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 
@@ -57,7 +56,6 @@ SERVERS_PART: Final = 0.8
 
 _TIME: Final = ("modified_at",)
 _CONTENT: Final = ("modified_at", "content")
-VERSIONS: Final = LAYOUT + "versions/"
 _DELETED: Final = 200
 
 
@@ -275,8 +273,8 @@ class IndexObjects(IndexClient, Objects):
         return _found(found) if found.get("found") else None
 
     def _get(self, name: str, fields: Sequence[str]) -> Any:
-        path, own = _path(name), self.own()
-        options = {"routing": _routing(name), "_source_includes": ",".join(fields)}
+        path, own = path_of(name), self.own()
+        options = {"routing": routing_of(name), "_source_includes": ",".join(fields)}
         found = self.documents("GET", path, seen=(failures.MISSING,), **options)
         return {**found, "own": own}
 
@@ -347,12 +345,12 @@ class IndexObjects(IndexClient, Objects):
     ) -> BulkWrite:
         """Return a write of a document; see ``bulk.write``."""
         common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
-        return write(name, kind, {**_place(name), **condition}, {**common, **fields})
+        return write(name, kind, {**address_of(name), **condition}, {**common, **fields})
 
     def deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
         condition = _condition(tag) if tag else {}
-        return write(name, "delete", {**_place(name), **condition})
+        return write(name, "delete", {**address_of(name), **condition})
 
     def removal(self, stored: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
@@ -443,7 +441,7 @@ class IndexObjects(IndexClient, Objects):
 
     def _found_of(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
-            {**_place(name), "_source": _CONTENT if tag is None else _TIME}
+            {**address_of(name), "_source": _CONTENT if tag is None else _TIME}
             for name, tag in known.items()
         ]
         own = self.own()
@@ -464,28 +462,6 @@ class IndexObjects(IndexClient, Objects):
 
     def where(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
-
-
-def id_of(name: str) -> str:
-    """Return the id of a document; an id has up to 512 bytes, and a name up to 1,024."""
-    return sha256(name.encode()).hexdigest()
-
-
-def _path(name: str) -> str:
-    return f"_doc/{id_of(name)}"
-
-
-def _place(name: str) -> dict[str, str]:
-    return {"_id": id_of(name), "routing": _routing(name)}
-
-
-def _routing(name: str) -> str:
-    """Return the digest of the thread, so that its documents share a shard."""
-    for prefix in (SEGMENTS, VERSIONS):
-        if name.startswith(prefix):
-            return name.removeprefix(prefix).partition("/")[0]
-    thread = name.removeprefix(HEADS)
-    return thread.rpartition(CUT)[2] if CUT in thread else digest(decoded(thread) or thread)
 
 
 def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:

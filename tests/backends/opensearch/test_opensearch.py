@@ -30,7 +30,7 @@ from locus_store import (
 )
 from locus_store.backends.documents.object_documents import HEADS, IDENTITY, SEGMENTS
 from locus_store.backends.documents.objects import CUT, digest
-from locus_store.backends.opensearch import OpenSearchBackend, access, client
+from locus_store.backends.opensearch import OpenSearchBackend, access, client, names
 from locus_store.backends.opensearch.search import all_versions
 
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ def test_a_head_and_its_segments_share_a_shard() -> None:
     long = "é" * 600
     for thread in ("t", "a b", long):
         cut = f"{long[:400]}{CUT}{digest(long)}" if thread is long else thread.replace(" ", " ~")
-        assert client._routing(HEADS + cut) == digest(thread)
-        assert client._routing(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
+        assert names.routing_of(HEADS + cut) == digest(thread)
+        assert names.routing_of(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
 
 
 # --- requests

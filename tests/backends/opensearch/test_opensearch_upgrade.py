@@ -294,6 +294,7 @@ async def test_changes_after_an_interrupted_upgrade_are_not_lost(
 async def test_an_index_that_no_upgrade_has_created_is_left_alone(place: TestIndex) -> None:
     await saved(place, 1)
     backend, name = place.backend(), f"{place.name}-000002"
+    place.ask("PUT", f"/{place.name}-000001/_block/write")
     place.ask("PUT", f"/{name}", {"mappings": index.mappings(backend.index.layout)})
     with pytest.raises(SchemaError, match="no upgrade has created it"):
         upgrading.upgrade(backend.index)
