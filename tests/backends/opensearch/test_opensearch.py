@@ -432,6 +432,25 @@ async def test_credentials_are_sent(index: TestIndex, monkeypatch: pytest.Monkey
     assert sent == "Basic bWU6cGFzcw=="
 
 
+async def test_credentials_that_expire_are_reported_at_once(
+    index: TestIndex, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fake of the refusal: the server of the tests has no security plugin."""
+    expired = opensearchpy.exceptions.AuthenticationException(401, "Unauthorized", "")
+
+    def refuse(*_given: Any, **_options: Any) -> Any:
+        raise expired
+
+    async with over(index, watched, retry_seconds=600) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        with monkeypatch.context() as patched:
+            patched.setattr(watched, "perform_request", refuse)
+            for call in (checkpointer.load("t"), checkpointer.save({"n": 2}, "t")):
+                with pytest.raises(ConnectionFailedError, match="refused the credentials"):
+                    await call
+        assert await checkpointer.load("t") == {"n": 1}
+
+
 def test_hosts_without_a_scheme_are_asked_by_https() -> None:
     def hosts(*given: str, **options: Any) -> tuple[str, ...]:
         return OpenSearchBackend(list(given), **options).index.place.hosts
