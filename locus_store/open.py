@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.types.arguments import is_path, not_a_url
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
-    from locus_store.checkpointer import S, StorageBackendAdapter
+    from locus_store.checkpointer import S
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore, Embed
     from locus_store.values.vectors import Metric
@@ -147,7 +148,8 @@ def open_store(
 ) -> BaseStore:
     """Return the store that ``url`` names; see ``open_checkpointer`` for URLs.
 
-    A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
+    A checkpointer's URL is valid: options of checkpoints in its query string (``on_conflict``,
+    ``keep_last``, ``ttl_seconds``, ``refresh_on_read``) are ignored.
 
     Args:
         url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``opensearch:``,
@@ -206,6 +208,11 @@ def _beside(
     found = _read(url, module, factory)
     known = _parameters(_backend(module) if module in BACKENDS else kind)
     kept = {*known, *PLACES, *named, "max_state_bytes"}
+    if refused := sorted(found.keys() - kept - _parameters(StorageBackendAdapter).keys()):
+        raise InvalidArgumentError(
+            f"{refused[0]}= in the URL is an option of the checkpointer, which a {what} does not "
+            "have: leave it out"
+        )
     given = {name: value for name, value in found.items() if name in kept}
     return kind(**{**given, **options})
 

@@ -37,6 +37,7 @@ import yaml
 from oracle_twin import TwinServer
 from services import Service
 
+from benchmarks.storms import nodes
 from locus_store import MemoryBackend
 
 if TYPE_CHECKING:
@@ -304,6 +305,13 @@ def test_the_file_for_langgraph_dev_names_what_the_page_shows() -> None:
     assert f"async def {name}():" in code
     for graph in settings["graphs"].values():
         assert re.fullmatch(r"\./\w+\.py:\w+", graph)
+
+
+def test_the_storm_of_nodes_has_the_settings_of_the_page() -> None:
+    shown = list(blocks(ROOT / "docs" / "opensearch.md"))
+    (template,) = [json.loads(it.code) for it in shown if it.language == "json"]
+    settings = {f"index.{name}": it for name, it in nodes.SETTINGS.items()}
+    assert settings == {**template["template"]["settings"], "index.number_of_shards": 1}
 
 
 def targets() -> set[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,10 @@ SETTINGS = {
     "number_of_replicas": NODES - 1,
     "write.wait_for_active_shards": 2,
     "unassigned.node_left.delayed_timeout": "0",
+    "translog.flush_threshold_size": "16mb",
 }
+"""Those of "Loss of a node" in docs/opensearch.md, and copies on all nodes."""
+
 GREEN_SECONDS = 300
 BLOCK = "index.blocks.read_only_allow_delete"
 WATERMARKS = ("low", "high", "flood_stage")
@@ -77,23 +82,29 @@ def run(cluster: Cluster, options: argparse.Namespace) -> int:
     rng, late = random.Random(options.seed), 0
     for it in writers:
         it.next_save()
-    for kind, victim in (("primary", cluster.primary), ("manager", cluster.manager)):
-        waits = []
-        for _ in range(options.kills):
+    victims = {"primary": cluster.primary, "manager": cluster.manager}
+    waits: dict[str, list[float]] = {kind: [] for kind in victims}
+    for _ in range(options.kills):
+        for kind, victim in victims.items():
             cluster.wait_for_green()
             time.sleep(rng.random() * 0.3)
-            waits.append(killed(cluster, victim(), writers))
-            print(f"{kind} {len(waits)}: saved again after {waits[-1]:.1f} s", flush=True)
-        late += sum(it > options.seconds for it in waits)
-        print(f"{kind}: {len(waits)} kills, first save again: {told(waits)}", flush=True)
+            saved, written = killed(cluster, victim(), writers)
+            waits[kind].append(saved)
+            load = f"load average {os.getloadavg()[0]:.0f}"
+            print(f"{kind}: saved again after {saved:.1f} s, written {written:.1f} s, {load}")
+            sys.stdout.flush()
+    for kind, some in waits.items():
+        late += sum(it > options.seconds for it in some)
+        print(f"{kind}: {len(some)} kills, first save again: {told(some)}", flush=True)
     for it in writers:
         it.stop()
     cluster.wait_for_green()
     lost, acknowledged = asyncio.run(missing(cluster.hosts, writers))
-    print(f"acknowledged: {acknowledged}, lost: {lost}, late: {late}", flush=True)
+    failed = sum(it.failed for it in writers)
+    print(f"acknowledged: {acknowledged}, lost: {lost}, late: {late}, failed: {failed}", flush=True)
     wrong = asyncio.run(faults(cluster))
     print(f"faults: wrong: {wrong}", flush=True)
-    return int(bool(lost or late or wrong))
+    return int(bool(lost or late or failed or wrong))
 
 
 def template() -> Any:
@@ -106,15 +117,33 @@ def told(waits: Sequence[float]) -> str:
     return f"least {ordered[0]:.1f} s, median {middle:.1f} s, most {ordered[-1]:.1f} s"
 
 
-def killed(cluster: Cluster, number: int, writers: Sequence[Writer]) -> float:
-    """Kill a node and start it again; return the seconds until all writers had saved again."""
+def killed(cluster: Cluster, number: int, writers: Sequence[Writer]) -> tuple[float, float]:
+    """Kill a node and start it again.
+
+    Returns:
+        The seconds until all writers had saved again, and those until the server had answered a
+        write without this library.
+    """
     cluster.nodes[number].kill()
     begun = time.monotonic()
-    for it in writers:
-        it.next_save()
-    waited = time.monotonic() - begun
+    with ThreadPoolExecutor(1) as thread:
+        written = thread.submit(until_written, cluster)
+        for it in writers:
+            it.next_save()
+        waited = time.monotonic() - begun
     cluster.start(number)
-    return waited
+    return waited, written.result() - begun
+
+
+def until_written(cluster: Cluster) -> float:
+    """Return the time at which the server has answered a bare write."""
+    while True:
+        try:
+            cluster.ask("PUT", f"/{INDEX}/_doc/bare", {"name": "bare"})
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return time.monotonic()
 
 
 # --- the cluster
@@ -197,6 +226,7 @@ class Writer:
         command += ["--write", thread, "--hosts", ",".join(hosts)]
         self.thread = thread
         self.saved: list[int] = []
+        self.failed = 0
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read)
@@ -206,7 +236,9 @@ class Writer:
         assert self._process.stdout is not None  # noqa: S101  (a pipe was asked for)
         for line in self._process.stdout:
             with self._news:
-                self.saved.append(json.loads(line))
+                n = json.loads(line)
+                self.failed += n is None
+                self.saved += [] if n is None else [n]
                 self._news.notify_all()
 
     def next_save(self) -> None:
@@ -223,11 +255,14 @@ class Writer:
 
 
 async def write(hosts: Sequence[str], thread: str) -> None:
-    """Save for ever; print what was acknowledged."""
-    backend = OpenSearchBackend(list(hosts), index_name=INDEX, timeout_seconds=5)
-    for n in range(10**9):
-        await backend.write_state(thread, {"n": n, "text": f"{n} " * 20}, checkpoint_id=f"v{n}")
-        print(n, flush=True)
+    """Save for ever; print what was acknowledged, and ``null`` for a call that failed."""
+    backend = OpenSearchBackend(list(hosts), index_name=INDEX)
+    n = 0
+    while True:
+        state = {"n": n, "text": f"{n} " * 20}
+        failure = await outcome(backend.write_state(thread, state, checkpoint_id=f"v{n}"))
+        print(json.dumps(None if failure else n), flush=True)
+        n += failure is None
 
 
 async def missing(hosts: Sequence[str], writers: Sequence[Writer]) -> tuple[int, int]:

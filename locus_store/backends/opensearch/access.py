@@ -20,7 +20,9 @@ Refresh: TypeAlias = Literal["interval", "wait"]
 DEFAULT_INDEX: Final = "locus-checkpoints"
 POOL_SIZE: Final = 16
 RETRY_SECONDS: Final = 30.0
-TIMEOUT_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 10.0
+"""Less than ``RETRY_SECONDS``: a call that one host does not answer asks another one."""
+
 MOST_SECONDS: Final = 86_400.0
 MOST_THREADS: Final = 256
 LANGUAGES: Final = frozenset({
@@ -141,6 +143,8 @@ def require(access: IndexAccess) -> None:
         _require_client(access)
     for name in ("retry_seconds", "timeout_seconds"):
         check_number(name, getattr(access, name), MOST_SECONDS)
+    if not access.timeout_seconds:
+        raise InvalidArgumentError("timeout_seconds= must be above 0")
     if not isinstance(access.pool_size, int) or access.pool_size < 1:
         raise InvalidArgumentError(f"pool_size={access.pool_size!r} must be an integer above 0")
     check_number("pool_size", access.pool_size, MOST_THREADS)

@@ -10,11 +10,9 @@ from base64 import b64decode, b64encode
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from locus_store.backends.documents.object_documents import HEADS, LAYOUT, SEGMENTS
-from locus_store.backends.documents.objects import CUT, ListedObject, Objects, decoded, digest
+from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.workers import Workers
 from locus_store.backends.opensearch import failures, index
@@ -26,6 +24,7 @@ from locus_store.backends.opensearch.bulk import (
     require_decided,
     write,
 )
+from locus_store.backends.opensearch.names import address_of, path_of, routing_of
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 
@@ -52,9 +51,11 @@ LONGEST_PAUSE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 5.0
 """How long writes are retried that a stored head does not depend on."""
 
+SERVERS_PART: Final = 0.8
+"""Of the time limit of an answer: how long the server waits for the shard of a write."""
+
 _TIME: Final = ("modified_at",)
 _CONTENT: Final = ("modified_at", "content")
-VERSIONS: Final = LAYOUT + "versions/"
 _DELETED: Final = 200
 
 
@@ -153,10 +154,11 @@ class IndexClient:
         import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
         what = f"{method} {path}"
+        options = {"ignore": tuple(seen), "timeout": self.access.timeout_seconds}
         deadline = time.monotonic() + min(self.access.retry_seconds, seconds)
         for attempt in range(1_000_000):
             try:
-                answer = self._perform()(method, path, params=params, body=body, ignore=tuple(seen))
+                answer = self._perform()(method, path, params=params, body=body, **options)
                 check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
                 pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
@@ -181,6 +183,19 @@ class IndexClient:
             answer = self.call(method, where, body, **options)
         return answer
 
+    def send(self, writes: Iterable[BulkWrite], **options: Any) -> Any:
+        """Return the answer to writes in one request.
+
+        A server whose shard is not ready says so before this client's time limit ends.
+
+        Args:
+            writes: In this order.
+            options: Of ``call``.
+        """
+        limit = f"{int(self.access.timeout_seconds * SERVERS_PART * 1000)}ms"
+        body = body_of(writes)
+        return self.documents("POST", "_bulk", body, require_alias="true", timeout=limit, **options)
+
     def own(self) -> str:
         """Return the second alias of the index, which an index that is created later lacks.
 
@@ -199,6 +214,7 @@ class IndexClient:
             self._require_none()
         else:
             name, _ = index.require_ours(found, self.place, self.layout)
+            index.require_plain(found[name], self.place, self.layout)
             self._own = index.own_alias_of(found, name) or self._give_alias(name)
 
     def _give_alias(self, name: str) -> str:
@@ -208,11 +224,14 @@ class IndexClient:
         return made
 
     def create(self) -> None:
-        """Create the index, which another process may have created meanwhile."""
+        """Create the index, unless another process has done so, or an upgrade has moved it."""
+        self.renew()
+        self._check()
+        if self._own:
+            return
         name = index.first_index(self.place)
         body = index.definition(self.place, name, self.layout)
         made = self.call("PUT", f"/{name}", body, seen=(400,))
-        self._own = None
         if failures.type_of(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
@@ -254,8 +273,8 @@ class IndexObjects(IndexClient, Objects):
         return _found(found) if found.get("found") else None
 
     def _get(self, name: str, fields: Sequence[str]) -> Any:
-        path, own = _path(name), self.own()
-        options = {"routing": _routing(name), "_source_includes": ",".join(fields)}
+        path, own = path_of(name), self.own()
+        options = {"routing": routing_of(name), "_source_includes": ",".join(fields)}
         found = self.documents("GET", path, seen=(failures.MISSING,), **options)
         return {**found, "own": own}
 
@@ -326,12 +345,12 @@ class IndexObjects(IndexClient, Objects):
     ) -> BulkWrite:
         """Return a write of a document; see ``bulk.write``."""
         common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
-        return write(name, kind, {**_place(name), **condition}, {**common, **fields})
+        return write(name, kind, {**address_of(name), **condition}, {**common, **fields})
 
     def deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
         condition = _condition(tag) if tag else {}
-        return write(name, "delete", {**_place(name), **condition})
+        return write(name, "delete", {**address_of(name), **condition})
 
     def removal(self, stored: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
@@ -356,24 +375,16 @@ class IndexObjects(IndexClient, Objects):
         """
 
         def ask() -> list[Outcome]:
-            own = self.own()
-            answer = self.documents(
-                "POST",
-                "_bulk",
-                body_of(writes),
-                check=require_decided,
-                refresh=refresh or self.refresh,
-                require_alias="true",
-                **options,
-            )
+            own, when = self.own(), refresh or self.refresh
+            answer = self.send(writes, check=require_decided, refresh=when, **options)
             return outcomes(answer, own)
 
         found = ask()
         if found[0].is_without_index:
             self.renew()
-        if creates and found[0].is_without_index:
-            self.create()
-            found = ask()
+            if creates:
+                self.create()
+                found = ask()
         return found
 
     def settle(self, writes: Sequence[BulkWrite]) -> list[Outcome]:
@@ -430,7 +441,7 @@ class IndexObjects(IndexClient, Objects):
 
     def _found_of(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
-            {**_place(name), "_source": _CONTENT if tag is None else _TIME}
+            {**address_of(name), "_source": _CONTENT if tag is None else _TIME}
             for name, tag in known.items()
         ]
         own = self.own()
@@ -451,28 +462,6 @@ class IndexObjects(IndexClient, Objects):
 
     def where(self, name: str) -> str:
         return f"document {name!r} in {self.place}"
-
-
-def id_of(name: str) -> str:
-    """Return the id of a document; an id has up to 512 bytes, and a name up to 1,024."""
-    return sha256(name.encode()).hexdigest()
-
-
-def _path(name: str) -> str:
-    return f"_doc/{id_of(name)}"
-
-
-def _place(name: str) -> dict[str, str]:
-    return {"_id": id_of(name), "routing": _routing(name)}
-
-
-def _routing(name: str) -> str:
-    """Return the digest of the thread, so that its documents share a shard."""
-    for prefix in (SEGMENTS, VERSIONS):
-        if name.startswith(prefix):
-            return name.removeprefix(prefix).partition("/")[0]
-    thread = name.removeprefix(HEADS)
-    return thread.rpartition(CUT)[2] if CUT in thread else digest(decoded(thread) or thread)
 
 
 def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:

@@ -13,7 +13,7 @@ from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.bulk import batches
-from locus_store.backends.opensearch.client import VERSIONS, id_of
+from locus_store.backends.opensearch.names import VERSIONS, id_of
 from locus_store.backends.opensearch.search import all_versions
 from locus_store.backends.opensearch.versions import VersionName, fields
 from locus_store.errors import LocusStoreError

@@ -158,3 +158,30 @@ def only_ours(
     if len(found) > 1:
         raise SchemaError(f"{place} stands for several indexes: {', '.join(sorted(found))}")
     return name, meta
+
+
+def require_plain(found: Mapping[str, Any], place: IndexPlace, layout: Layout) -> None:
+    """Refuse an index that does not keep, find or show documents as they are written.
+
+    Args:
+        found: The index.
+        place: The name that it has.
+        layout: Of the kind of index.
+
+    Raises:
+        SchemaError: A template of the cluster, or its operator, has changed it.
+    """
+    source = found["mappings"].get("_source", {})
+    if not source.get("enabled", True) or source.get("includes") or source.get("excludes"):
+        raise _changed(place, "its mapping has a `_source` that does not keep all fields")
+    analyzers = found["settings"]["index"].get("analysis", {}).get("analyzer", {})
+    if changed := sorted(analyzers.keys() & {"whitespace", layout.language}):
+        raise _changed(place, f"its settings replace the analyzer {changed[0]!r}")
+    if changed := sorted(found["aliases"].get(place.name, {}).keys() - {"is_write_index"}):
+        raise _changed(place, f"its alias has {changed[0]!r}, which hides documents")
+
+
+def _changed(place: IndexPlace, what: str) -> SchemaError:
+    return SchemaError(
+        f"{place} cannot be used: {what}; change the templates of the cluster or the alias"
+    )

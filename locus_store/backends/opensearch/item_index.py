@@ -10,7 +10,6 @@ from locus_store.backends.opensearch import failures, items
 from locus_store.backends.opensearch.bulk import (
     BulkWrite,
     batches,
-    body_of,
     outcomes,
     write,
 )
@@ -90,17 +89,15 @@ class ItemIndex(IndexClient):
         """
         answers: list[Tag | None] = []
         for some in batches(it.line() for it in writes):
-            body = body_of(some)
-            options: dict[str, Any] = {"refresh": refresh, "check": _check_write}
-            options["require_alias"] = "true"
+            options = {"refresh": refresh, "check": _check_write, "on_repeat": on_repeat}
             own = self.own()
-            found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
+            found = self.send(some, **options)
             if any(it.is_without_index for it in outcomes(found)):
                 self.renew()
             if _has_no_index(found):
                 self.create()
                 own = self.own()
-                found = self.documents("POST", "_bulk", body, on_repeat=on_repeat, **options)
+                found = self.send(some, **options)
             answers += [_written(it, own) for it in found["items"]]
         return answers
 

@@ -27,6 +27,7 @@ from locus_store.backends.opensearch.access import (
     place_of,
     require,
 )
+from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.backends.opensearch.item_changes import (
     KEEP,
@@ -37,7 +38,7 @@ from locus_store.backends.opensearch.item_changes import (
     ItemRenewal,
 )
 from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
-from locus_store.errors import SchemaError
+from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.store import BaseStore
 from locus_store.types.items import decode_namespace, encode_namespace
 from locus_store.values import vectors
@@ -186,6 +187,8 @@ class OpenSearchStore(_Writing, BaseStore):
         verify_certs: Refuse certificates that are not valid.
         ca_certs: A file of certificates to trust.
         client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
+        backend: Whose hosts, index and options are used, instead of those given here: for example
+            ``checkpointer.backend``.
         refresh: ``interval``: lists and searches follow a put within the refresh interval of the
             index; ``wait``: a put returns when they show it.
         pool_size: Calls at once, at most.
@@ -217,10 +220,8 @@ class OpenSearchStore(_Writing, BaseStore):
         retry_seconds: float = RETRY_SECONDS,
         timeout_seconds: float = TIMEOUT_SECONDS,
         max_state_bytes: int = MAX_STATE_BYTES,
+        backend: OpenSearchBackend | None = None,
     ) -> None:
-        super().__init__(
-            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
-        )
         access = IndexAccess(
             username=username,
             password=password,
@@ -232,8 +233,17 @@ class OpenSearchStore(_Writing, BaseStore):
             retry_seconds=retry_seconds,
             timeout_seconds=timeout_seconds,
         )
-        require(access)
-        place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
+        if backend is not None:
+            given = (hosts, index_name, access, max_state_bytes)
+            _refuse_both(backend, given)
+            place, access = backend.index.place, backend.index.access
+            max_state_bytes = backend.max_state_bytes
+        else:
+            require(access)
+            place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
+        super().__init__(
+            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
+        )
         self.index = item_index(place, access)
         self._batches = ItemBatches(self.index)
         self._one_batch: dict[int, threading.Lock] = defaultdict(threading.Lock)
@@ -421,6 +431,20 @@ class OpenSearchStore(_Writing, BaseStore):
             if len(found) < NAMESPACES:
                 return
             after = {"after": found[-1]["key"]}
+
+
+def _refuse_both(backend: object, given: tuple[Any, ...]) -> None:
+    """Refuse a backend combined with a place or options.
+
+    Raises:
+        InvalidArgumentError: There are some, or ``backend`` is of another class.
+    """
+    if not isinstance(backend, OpenSearchBackend):
+        raise InvalidArgumentError(f"backend must be an OpenSearchBackend, not {backend!r}")
+    if given != (None, DEFAULT_INDEX, IndexAccess(), MAX_STATE_BYTES):
+        raise InvalidArgumentError(
+            "give backend= alone: the place and the options are those that it was made with"
+        )
 
 
 def _written(plans: Iterable[tuple[str, Document | None, tuple[Any, int]]]) -> list[Replacement]:

@@ -6,12 +6,15 @@ import asyncio
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import opensearchpy
 import pytest
 from amounts import LONG
+from servers import Proxy
 from watched import Watched
 
 from locus_store import (
@@ -27,7 +30,7 @@ from locus_store import (
 )
 from locus_store.backends.documents.object_documents import HEADS, IDENTITY, SEGMENTS
 from locus_store.backends.documents.objects import CUT, digest
-from locus_store.backends.opensearch import OpenSearchBackend, access, client
+from locus_store.backends.opensearch import OpenSearchBackend, access, client, names
 from locus_store.backends.opensearch.search import all_versions
 
 if TYPE_CHECKING:
@@ -180,12 +183,55 @@ async def test_an_index_of_that_name_without_an_alias_is_refused(index: TestInde
         index.ask("DELETE", f"/{name}")
 
 
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ({"mappings": {"_source": {"enabled": False}}}, "does not keep all fields"),
+        ({"mappings": {"_source": {"excludes": ["content"]}}}, "does not keep all fields"),
+        (
+            {"settings": {"analysis": {"analyzer": {"whitespace": {"type": "simple"}}}}},
+            "replace the analyzer 'whitespace'",
+        ),
+    ],
+)
+async def test_a_template_that_would_lose_documents_is_refused(
+    template: Any, told: str, index: TestIndex
+) -> None:
+    """Before anything is saved."""
+    alias = f"{index.name}-templated"
+    body = {"index_patterns": [f"{alias}-*"], "priority": 500, "template": template}
+    index.ask("PUT", f"/_index_template/{alias}", body)
+    try:
+        async with index.checkpointer(index_name=alias, state_type=dict) as checkpointer:
+            for _ in range(2):
+                with pytest.raises(SchemaError, match=told):
+                    await checkpointer.save({"n": 1}, "t")
+    finally:
+        index.ask("DELETE", f"/_index_template/{alias}")
+        index.ask("DELETE", f"/{alias}-000001")
+
+
+@pytest.mark.parametrize("option", [{"filter": {"term": {"name": "x"}}}, {"routing": "x"}])
+async def test_an_alias_that_hides_documents_is_refused(option: Any, index: TestIndex) -> None:
+    """Otherwise ``vacuum`` would remove the segments of heads that it does not see."""
+    async with index.checkpointer(state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+    hiding = {"index": f"{index.name}-000001", "alias": index.name, **option}
+    index.ask("POST", "/_aliases", {"actions": [{"add": hiding}]})
+    try:
+        async with index.checkpointer(state_type=dict) as checkpointer:
+            with pytest.raises(SchemaError, match="which hides documents"):
+                await checkpointer.vacuum(0)
+    finally:
+        index.remove()
+
+
 def test_a_head_and_its_segments_share_a_shard() -> None:
     long = "é" * 600
     for thread in ("t", "a b", long):
         cut = f"{long[:400]}{CUT}{digest(long)}" if thread is long else thread.replace(" ", " ~")
-        assert client._routing(HEADS + cut) == digest(thread)
-        assert client._routing(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
+        assert names.routing_of(HEADS + cut) == digest(thread)
+        assert names.routing_of(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
 
 
 # --- requests
@@ -273,6 +319,43 @@ async def test_a_host_that_does_not_answer_is_left_out(index: TestIndex) -> None
         assert await checkpointer.load("t") == {"n": 3}
 
 
+async def test_a_host_that_falls_silent_is_left_out(index: TestIndex) -> None:
+    """A proxy passes requests on, and no answers; the saves that it passed on are repeated."""
+    node = urlsplit(index.server.url)
+    assert node.hostname
+    assert node.port
+    with closing(Proxy(node.port, node.hostname)) as proxy:
+        hosts = [f"{node.scheme}://127.0.0.1:{proxy.port}", index.server.url]
+        given = {"hosts": hosts, "timeout_seconds": 0.5, "retry_seconds": 60}
+        async with index.checkpointer(state_type=dict, **given) as checkpointer:
+            for n in range(8):
+                if n == 4:
+                    proxy.swallow_replies()
+                await checkpointer.save({"n": n}, "t")
+            assert len(await checkpointer.list_checkpoints("t", limit=20)) == 8
+
+
+async def test_a_host_that_does_not_answer_leaves_time_for_the_others() -> None:
+    assert 2 * access.TIMEOUT_SECONDS < access.RETRY_SECONDS
+
+
+async def test_copies_that_are_missing_are_told(index: TestIndex) -> None:
+    """The server answers before the client's time limit ends."""
+    wanted = "index.write.wait_for_active_shards"
+    async with (
+        index.checkpointer(state_type=dict) as checkpointer,
+        index.checkpointer(state_type=dict, timeout_seconds=3, retry_seconds=0) as other,
+    ):
+        await checkpointer.save({"n": 1}, "t")
+        index.ask("PUT", f"/{index.name}/_settings", {"index.number_of_replicas": 1, wanted: 2})
+        try:
+            with pytest.raises(BackendError, match="Not enough active copies"):
+                await other.save({"n": 2}, "t")
+            assert await checkpointer.load("t") == {"n": 1}
+        finally:
+            index.remove()
+
+
 async def test_a_cluster_that_does_not_answer_raises(index: TestIndex) -> None:
     port = closed_port()
     options = {"hosts": f"http://127.0.0.1:{port}", "retry_seconds": 0.1}
@@ -319,6 +402,7 @@ async def test_a_full_disk_is_told_at_once_and_loses_nothing(index: TestIndex) -
         ({"hosts": "h", "refresh": "true"}, "refresh='true'"),
         ({"hosts": "h", "username": "me"}, "belong together"),
         ({"hosts": "h", "retry_seconds": -1}, "retry_seconds=-1"),
+        ({"hosts": "h", "timeout_seconds": 0}, "timeout_seconds= must be above 0"),
         ({"hosts": "h", "pool_size": 0}, "pool_size=0"),
         ({"client": object()}, "opensearchpy.OpenSearch"),
         ({"client": opensearchpy.AsyncOpenSearch("h")}, "which is not async"),
@@ -346,6 +430,25 @@ async def test_credentials_are_sent(index: TestIndex, monkeypatch: pytest.Monkey
     made = access.opened(backend.index.place, backend.index.access)
     (sent,) = (it.headers["authorization"] for it in made.transport.connection_pool.connections)
     assert sent == "Basic bWU6cGFzcw=="
+
+
+async def test_credentials_that_expire_are_reported_at_once(
+    index: TestIndex, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fake of the refusal: the server of the tests has no security plugin."""
+    expired = opensearchpy.exceptions.AuthenticationException(401, "Unauthorized", "")
+
+    def refuse(*_given: Any, **_options: Any) -> Any:
+        raise expired
+
+    async with over(index, watched, retry_seconds=600) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        with monkeypatch.context() as patched:
+            patched.setattr(watched, "perform_request", refuse)
+            for call in (checkpointer.load("t"), checkpointer.save({"n": 2}, "t")):
+                with pytest.raises(ConnectionFailedError, match="refused the credentials"):
+                    await call
+        assert await checkpointer.load("t") == {"n": 1}
 
 
 def test_hosts_without_a_scheme_are_asked_by_https() -> None:

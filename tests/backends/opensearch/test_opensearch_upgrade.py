@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,7 @@ from typer.testing import CliRunner
 
 from locus_store import BackendError, SchemaError
 from locus_store.backends.documents.protocol import ChangedError
-from locus_store.backends.opensearch import items, upgrading
+from locus_store.backends.opensearch import index, items, upgrading
 from locus_store.backends.opensearch.item_index import Write
 from locus_store.cli import app
 
@@ -85,6 +88,14 @@ def behind(place: TestIndex) -> list[str]:
     return sorted(place.ask("GET", f"/{place.name}*"))
 
 
+def aliases(place: TestIndex) -> list[str]:
+    """Return the indexes behind the alias; no index has an alias for a copy."""
+    found = place.ask("GET", f"/{place.name}-0*/_alias")
+    assert not [it for one in found.values() for it in one["aliases"] if it.endswith("-copy")]
+    assert list(found) == list(place.ask("GET", f"/{place.name}/_alias"))
+    return list(found)
+
+
 async def test_an_older_index_is_refused_until_it_is_upgraded(place: TestIndex) -> None:
     await saved(place, 5)
     async with place.checkpointer(state_type=dict) as early:
@@ -151,31 +162,198 @@ async def test_writers_and_readers_of_the_old_release_work_through_an_upgrade(
     await store.close()
 
 
-@pytest.mark.parametrize("step", ["_create", "_copy", "_move"])
-async def test_an_interrupted_upgrade_is_resumed(
+KILLED = """
+import os, signal, sys
+from locus_store.backends.opensearch.client import IndexClient
+from locus_store.cli import app
+
+url, end = sys.argv[1:]
+called = IndexClient.call
+
+def call(self, method, path, *args, **params):
+    answer = called(self, method, path, *args, **params)
+    if method != "GET" and path.endswith(end):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer
+
+IndexClient.call = call
+app(["db", "upgrade", "--url", url])
+"""
+"""Upgrades an index, and ends after a request."""
+
+
+@pytest.mark.parametrize("step", ["_block/write", "-000002", "_reindex", "_refresh", "_aliases"])
+async def test_a_killed_upgrade_is_resumed(place: TestIndex, step: str) -> None:
+    await saved(place, 20)
+    run = [sys.executable, "-c", KILLED, place.url(), step]
+    ended = await asyncio.to_thread(subprocess.run, run, check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    old = older(place)
+    assert (await old.fetch("t1")) is not None
+    if step != "_aliases":
+        old.index.access = replace(old.index.access, retry_seconds=0.1)
+        with pytest.raises(BackendError, match="refuses writes while it is upgraded"):
+            await old.write_state("t1", {"n": 9})
+    backend = place.backend()
+    assert upgrading.upgrade(backend.index) == CURRENT
+    await old.write_state("t1", {"n": 9})
+    assert [it.checkpoint_id for it in await backend.history("t1", limit=9)][1:] == ["v"]
+    assert len(await backend.heads(100)) == 20
+    assert aliases(place) == [f"{place.name}-000002"]
+    await old.close()
+    await backend.close()
+
+
+async def test_two_processes_upgrade_an_index_once(place: TestIndex) -> None:
+    await saved(place, 60)
+    command = [sys.executable, "-m", "locus_store", "db", "upgrade", "--url", place.url()]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    both = [await asyncio.create_subprocess_exec(*command, **pipes) for _ in range(2)]
+    told = await asyncio.gather(*(it.communicate() for it in both))
+    assert [it.returncode for it in both] == [0, 0], told
+    assert [out for out, _ in told] == [f"schema revision {CURRENT}\n".encode()] * 2
+    assert aliases(place) == [f"{place.name}-000002"]
+    backend = place.backend()
+    assert len(await backend.heads(100)) == 60
+    assert await backend.write_state("t1", {"n": 9})
+    await backend.close()
+
+
+@pytest.mark.parametrize(
+    "step", ["_require_current", "_ask", "_create", "_copy", "_finish_tasks", "_move"]
+)
+async def test_an_upgrade_that_was_overtaken_changes_nothing(
     place: TestIndex, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    await saved(place, 20)
+    """Another upgrade and a deletion take place before a step."""
+    await saved(place, 5)
+    backend, slow, others = place.backend(), place.backend(), place.backend()
+    real, overtaken = getattr(upgrading, step), list[int]()
+
+    def late(*args: Any, **params: Any) -> Any:
+        monkeypatch.setattr(upgrading, step, real)
+        overtaken.append(upgrading.upgrade(others.index))
+        asyncio.run(backend.remove_thread("t1"))
+        return real(*args, **params)
+
+    monkeypatch.setattr(upgrading, step, late)
+    assert await asyncio.to_thread(upgrading.upgrade, slow.index) == CURRENT
+    assert overtaken == [CURRENT]
+    assert aliases(place) == [f"{place.name}-000002"]
+    assert await backend.fetch("t1") is None
+    assert len(await backend.heads(100)) == 4
+    for it in (backend, slow, others):
+        await it.close()
+
+
+async def test_a_late_copy_does_not_bring_a_deleted_document_back(place: TestIndex) -> None:
+    """The alias for the copy ends with the upgrade; a write under way is older than a deletion."""
+    await saved(place, 2)
+    backend = place.backend()
+    found = place.ask("GET", f"/{place.name}/_search?version=true&q=name:v1*")["hits"]["hits"]
+    upgrading.upgrade(backend.index)
+    await backend.remove_thread("t1")
+    for it in found:
+        path = f"/{place.name}/_doc/{it['_id']}?routing={it['_routing']}&version_type=external"
+        late = place.ask("PUT", f"{path}&version={it['_version']}", it["_source"])
+        assert late["status"] == 409
+    assert await backend.fetch("t1") is None
+    await backend.close()
+
+
+async def test_changes_after_an_interrupted_upgrade_are_not_lost(
+    place: TestIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator has removed the block, and the old index was used again."""
+    await saved(place, 5)
 
     def fail(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    backend = place.backend()
+    backend, old = place.backend(), older(place)
     with monkeypatch.context() as patched:
-        patched.setattr(upgrading, step, fail)
+        patched.setattr(upgrading, "_move", fail)
         with pytest.raises(KeyboardInterrupt):
             upgrading.upgrade(backend.index)
-    old = older(place)
-    old.index.access = replace(old.index.access, retry_seconds=0.1)
-    assert (await old.fetch("t1")) is not None
-    with pytest.raises(BackendError, match="refuses writes while it is upgraded"):
-        await old.write_state("t1", {"n": 9})
+    place.ask("PUT", f"/{place.name}-000001/_settings", {"index.blocks.write": None})
+    await old.remove_thread("t1")
+    await old.write_state("t2", {"n": 7}, checkpoint_id="w")
+    await old.write_state("new", {"n": 8}, checkpoint_id="v")
+    new = f"{place.name}-000002"
+    with pytest.raises(SchemaError, match=f"remove '{new}', and run the upgrade again"):
+        upgrading.upgrade(backend.index)
+    place.ask("DELETE", f"/{new}")
     assert upgrading.upgrade(backend.index) == CURRENT
-    await old.write_state("t1", {"n": 9})
-    found = await backend.fetch("t1")
-    assert found is not None
+    assert await backend.fetch("t1") is None
+    assert [it.checkpoint_id for it in await backend.history("t2", limit=9)] == ["w", "v"]
+    assert (await backend.fetch("new")) is not None
     await old.close()
     await backend.close()
+
+
+async def test_an_index_that_no_upgrade_has_created_is_left_alone(place: TestIndex) -> None:
+    await saved(place, 1)
+    backend, name = place.backend(), f"{place.name}-000002"
+    place.ask("PUT", f"/{place.name}-000001/_block/write")
+    place.ask("PUT", f"/{name}", {"mappings": index.mappings(backend.index.layout)})
+    with pytest.raises(SchemaError, match="no upgrade has created it"):
+        upgrading.upgrade(backend.index)
+    assert name in behind(place)
+    await backend.close()
+
+
+async def test_a_template_that_would_lose_documents_ends_an_upgrade(place: TestIndex) -> None:
+    await saved(place, 1)
+    backend, name = place.backend(), f"{place.name}-000002"
+    template = {"mappings": {"_source": {"enabled": False}}}
+    body = {"index_patterns": [name], "priority": 500, "template": template}
+    place.ask("PUT", f"/_index_template/{name}", body)
+    try:
+        for _ in range(2):
+            with pytest.raises(SchemaError, match="does not keep all fields"):
+                upgrading.upgrade(backend.index)
+    finally:
+        place.ask("DELETE", f"/_index_template/{name}")
+    assert await older(place).fetch("t0") is not None
+    place.ask("DELETE", f"/{name}")
+    assert upgrading.upgrade(backend.index) == CURRENT
+    assert await backend.fetch("t0") is not None
+    await backend.close()
+
+
+async def test_an_index_that_was_restored_by_another_name_is_upgraded(place: TestIndex) -> None:
+    await saved(place, 1)
+    old, restored = f"{place.name}-000001", f"{place.name}-restored"
+    place.ask("PUT", f"/{old}/_block/write")
+    place.ask("POST", f"/{old}/_clone/{restored}", {"settings": {"index.blocks.write": None}})
+    moved = [{"add": {"index": restored, "alias": place.name}}, {"remove_index": {"index": old}}]
+    assert place.ask("POST", "/_aliases", {"actions": moved}) == {"acknowledged": True}
+    backend = place.backend()
+    assert upgrading.upgrade(backend.index) == CURRENT
+    assert list(place.ask("GET", f"/{place.name}/_alias")) == [f"{restored}-000002"]
+    assert await backend.fetch("t0") is not None
+    await backend.close()
+
+
+async def test_a_first_save_during_the_move_creates_no_other_index(place: TestIndex) -> None:
+    """The server answers that the old index does not exist, which is then behind no alias."""
+    await saved(place, 1)
+    old = older(place)
+    missing = {"status": 404, "error": {"type": "index_not_found_exception", "reason": ""}}
+    lost = {"items": [{"create": missing}] * 2}
+    called, answers = old.index.call, [lost]
+
+    def call(method: str, path: str, *args: Any, **params: Any) -> Any:
+        if path.endswith("_bulk") and answers:
+            upgrading.upgrade(place.backend().index)
+            return answers.pop()
+        return called(method, path, *args, **params)
+
+    old.index.call = call
+    await old.write_state("new", {"n": 1})
+    assert aliases(place) == [f"{place.name}-000002"]
+    assert (await old.fetch("new")) is not None
+    await old.close()
 
 
 async def test_an_upgrade_waits_for_the_task_of_another_one(place: TestIndex) -> None:
@@ -183,9 +361,10 @@ async def test_an_upgrade_waits_for_the_task_of_another_one(place: TestIndex) ->
     await saved(place, 60)
     backend = place.backend()
     old, new = f"{place.name}-000001", f"{place.name}-000002"
-    body = {"source": {"index": old, "size": 10}, "dest": {"index": new, "op_type": "create"}}
+    body: Any = {"source": {"index": old, "size": 10}, "dest": {"version_type": "external"}}
     backend.index.call("PUT", f"/{old}/_block/write")
-    upgrading._create(backend.index, new, backend.index.call("GET", f"/{old}")[old])
+    copy = upgrading._create(backend.index, new, backend.index.call("GET", f"/{old}")[old])
+    body["dest"]["index"] = copy
     place.ask("POST", "/_reindex?wait_for_completion=false&requests_per_second=40", body)
     assert upgrading._tasks(backend.index)
     assert upgrading.upgrade(backend.index) == CURRENT

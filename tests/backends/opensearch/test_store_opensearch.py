@@ -10,10 +10,17 @@ from amounts import LONG
 from test_store_memory import Unblocked
 from watched import Watched
 
-from locus_store import IntegrityError, OpenSearchStore, SchemaError, open_store
+from locus_store import (
+    IntegrityError,
+    InvalidArgumentError,
+    OpenSearchStore,
+    SchemaError,
+    open_store,
+)
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.blocking import BlockingStore
+from locus_store.service.serving import store_beside
 from locus_store.testing import StoreContract
 
 if TYPE_CHECKING:
@@ -270,13 +277,37 @@ async def test_an_item_that_was_changed_by_another_program_is_told(
 
 
 async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) -> None:
-    url = f"{index.url()}&ttl_seconds=60&language=german"
+    url = f"{index.url()}&ttl_seconds=60"
     async with open_store(url, dimension=3) as store:
         assert isinstance(store, OpenSearchStore)
         await store.put_with_embedding(NS, "k", 1, [1.0, 0.0, 0.0])
         assert (await store.search(()))[0].expires_at is None
         assert repr(store).startswith("OpenSearchStore(")
         assert store.index.access.refresh == "wait"
+
+
+async def test_a_store_beside_a_backend_uses_its_index(index: TestIndex) -> None:
+    """So do ``serve`` and ``inspect``."""
+    backend = index.backend(max_state_bytes=5000, pool_size=3)
+    async with store_beside(index.url(), backend, dimension=3) as store:
+        await store.put(NS, "k", 1)
+        assert store.index.access == backend.index.access
+        assert store.max_state_bytes == 5000
+    async with index.store() as other:
+        assert await other.get(NS, "k") == 1
+    for options in ({"hosts": "h"}, {"index_name": "other"}, {"pool_size": 2}):
+        with pytest.raises(InvalidArgumentError, match="give backend= alone"):
+            OpenSearchStore(backend=backend, **options)
+    with pytest.raises(InvalidArgumentError, match="must be an OpenSearchBackend"):
+        OpenSearchStore(backend=store)
+    await backend.close()
+
+
+async def test_a_store_has_no_language(index: TestIndex) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"language= .* a store does not have: leave"):
+        open_store(f"{index.url()}&language=german", dimension=3)
+    with pytest.raises(TypeError, match="language"):
+        open_store(index.url(), dimension=3, language="german")
 
 
 async def test_own_puts_are_read_at_once_without_a_wait(index: TestIndex) -> None:
