@@ -17,7 +17,7 @@ from benchmarks.comparisons.object_requests import chat
 from benchmarks.report import add_write, publish
 from locus_store.backends.documents.object_documents import HEADS
 from locus_store.backends.opensearch import OpenSearchBackend
-from locus_store.backends.opensearch.client import _id, _routing
+from locus_store.backends.opensearch.client import _routing, id_of
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Bare:
     def get(self, thread: str) -> dict[str, Any]:
         """Return a head with its content."""
         name = HEADS + thread
-        got = self._client.get(index=self._index, id=_id(name), routing=_routing(name))
+        got = self._client.get(index=self._index, id=id_of(name), routing=_routing(name))
         source: dict[str, Any] = got["_source"]
         b64decode(source["content"])
         return source

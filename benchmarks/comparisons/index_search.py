@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from functools import partial
+from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -46,8 +48,9 @@ def documents(objects: IndexObjects, first: int, last: int) -> Iterator[BulkWrit
     """Yield documents of versions."""
     chance = random.Random(first)
     words = [f"w{n}" for n in range(VOCABULARY)]
-    weights = [1 / (n + 10) for n in range(VOCABULARY)]
-    texts = [" ".join(chance.choices(words, weights, k=WORDS_OF_A_VERSION)) for _ in range(2 * FEW)]
+    weights = list(accumulate(1 / (n + 10) for n in range(VOCABULARY)))
+    said = partial(chance.choices, words, cum_weights=weights, k=WORDS_OF_A_VERSION)
+    texts = [" ".join(said()) for _ in range(2 * FEW)]
     for n in range(first, last):
         thread, sequence = f"t{n // VERSIONS_OF_A_THREAD}", 1 + n % VERSIONS_OF_A_THREAD
         fields = {

@@ -104,7 +104,8 @@ def _next(name: str) -> str:
 def _create(client: IndexClient, new: str, old: Mapping[str, Any]) -> None:
     """Create the new index with the settings of the old one, unless an upgrade has done so."""
     told = old["settings"]["index"]
-    settings = {name: it for name, it in told.items() if name not in OF_ONE_INDEX}
+    kept = {name: it for name, it in told.items() if name not in OF_ONE_INDEX}
+    settings = {**kept, **client.layout.settings}
     mappings = index.mappings(client.layout)
     aliases: dict[str, Any] = {index.own_alias(new): {}}
     body = {"aliases": aliases, "settings": {"index": settings}, "mappings": mappings}
