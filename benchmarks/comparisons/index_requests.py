@@ -208,6 +208,7 @@ def merged_bytes(backend: OpenSearchBackend) -> int:
     for _ in range(MERGES):
         call("POST", f"{place}/_flush")
         call("POST", f"{place}/_forcemerge", max_num_segments=1)
+        call("POST", f"{place}/_refresh")  # the files of merged segments are in use until then
         told = call("GET", f"{place}/_stats/store,docs")["_all"]["primaries"]
         if not told["docs"]["deleted"]:
             break

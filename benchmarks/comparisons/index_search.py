@@ -127,7 +127,8 @@ def main() -> None:
     add_write(parser)
     options = parser.parse_args()
     names = (f"bench-{uuid4().hex[:8]}" for _ in range(2))
-    few, many = (OpenSearchBackend(options.url, index_name=it).index for it in names)
+    opened = partial(OpenSearchBackend, options.url, pool_size=2, timeout_seconds=600)
+    few, many = (opened(index_name=it).index for it in names)
     try:
         load(few, FEW)
         seconds = load(many, options.versions)
