@@ -10,6 +10,9 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from collections import deque
+from functools import partial
+from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -36,19 +39,21 @@ WARM_ROUNDS = 5
 PAGE = """# Searches on OpenSearch
 
 The time of the server (`took`) for the first request of a search with `limit=10`. A version has 40
-words of 20,000, of which a few are frequent; a thread has ten versions. The figures are the least
-and the median, and the ratio of the medians.
+words of 20,000, of which a few are frequent; a thread has ten versions. Two indexes, with few and
+with many versions, are searched in turn. The figures are the least and the median, and the ratio of
+the medians.
 
 """
 
 
-def documents(objects: IndexObjects, first: int, last: int) -> Iterator[BulkWrite]:
+def documents(objects: IndexObjects, count: int) -> Iterator[BulkWrite]:
     """Yield documents of versions."""
-    chance = random.Random(first)
+    chance = random.Random(1)
     words = [f"w{n}" for n in range(VOCABULARY)]
-    weights = [1 / (n + 10) for n in range(VOCABULARY)]
-    texts = [" ".join(chance.choices(words, weights, k=WORDS_OF_A_VERSION)) for _ in range(2 * FEW)]
-    for n in range(first, last):
+    weights = list(accumulate(1 / (n + 10) for n in range(VOCABULARY)))
+    said = partial(chance.choices, words, cum_weights=weights, k=WORDS_OF_A_VERSION)
+    texts = [" ".join(said()) for _ in range(2 * FEW)]
+    for n in range(count):
         thread, sequence = f"t{n // VERSIONS_OF_A_THREAD}", 1 + n % VERSIONS_OF_A_THREAD
         fields = {
             "thread": thread,
@@ -63,11 +68,12 @@ def documents(objects: IndexObjects, first: int, last: int) -> Iterator[BulkWrit
         yield objects.document(name, "index", fields)
 
 
-def load(objects: IndexObjects, first: int, last: int) -> float:
-    """Load documents; return the seconds that it took."""
+def load(objects: IndexObjects, count: int) -> float:
+    """Load documents, in several requests at once; return the seconds that it took."""
     began = time.monotonic()
-    for some in batches(documents(objects, first, last)):
-        objects.bulk(some, creates=True, refresh="false")
+    objects.create()
+    send = partial(objects.bulk, refresh="false")
+    deque(objects.each(send, batches(documents(objects, count))), maxlen=0)
     objects.call("POST", f"/{objects.place.name}/_refresh")
     return time.monotonic() - began
 
@@ -100,14 +106,17 @@ def by_value(objects: IndexObjects, key: str, value: object) -> Any:
     return search.with_value(objects, key, value, LIMIT, is_tag=False)
 
 
-def measured(objects: IndexObjects, timed: Timed, rounds: int) -> dict[str, list[int]]:
-    """Return the times of each search, in turn."""
-    found: dict[str, list[int]] = {name: [] for name in SEARCHES}
-    for _ in range(WARM_ROUNDS + rounds):
+def measured(indexes: list[IndexObjects], rounds: int) -> dict[str, list[list[int]]]:
+    """Return the times of each search on each index, in turn."""
+    timed = [Timed(it) for it in indexes]
+    found: dict[str, list[list[int]]] = {name: [[] for _ in indexes] for name in SEARCHES}
+    for number in range(WARM_ROUNDS + rounds):
         for name, ask in SEARCHES.items():
-            next(ask(objects))
-            found[name].append(timed.took[-1])
-    return {name: times[WARM_ROUNDS:] for name, times in found.items()}
+            for objects, its, times in zip(indexes, timed, found[name], strict=True):
+                next(ask(objects))
+                if number >= WARM_ROUNDS:
+                    times.append(its.took[-1])
+    return found
 
 
 def main() -> None:
@@ -117,24 +126,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21)
     add_write(parser)
     options = parser.parse_args()
-    backend = OpenSearchBackend(options.url, index_name=f"bench-{uuid4().hex[:8]}")
-    objects = backend.index
+    names = (f"bench-{uuid4().hex[:8]}" for _ in range(2))
+    opened = partial(OpenSearchBackend, options.url, pool_size=2, timeout_seconds=600)
+    few, many = (opened(index_name=it).index for it in names)
     try:
-        load(objects, 0, FEW)
-        timed = Timed(objects)
-        few = measured(objects, timed, options.rounds)
-        seconds = load(objects, FEW, options.versions)
-        many = measured(objects, timed, options.rounds)
-        stats = objects.call("GET", f"/{objects.place.name}/_stats/store")
+        load(few, FEW)
+        seconds = load(many, options.versions)
+        found = measured([few, many], options.rounds)
+        stats = many.call("GET", f"/{many.place.name}/_stats/store")
     finally:
-        objects.call("DELETE", f"/{objects.place.name}-000001")
-        objects.close()
+        for it in (few, many):
+            it.call("DELETE", f"/{it.place.name}-000001", seen=(404,))
+            it.close()
     size = stats["_all"]["primaries"]["store"]["size_in_bytes"] / options.versions
     told = f"N = {options.rounds} of each. {size:.0f} bytes of the index for a version."
     rows = [
         f"| search | {FEW:,} versions | {options.versions:,} versions | ratio |",
         "|---|---|---|---|",
-        *(row(name, few[name], many[name]) for name in SEARCHES),
+        *(row(name, *times) for name, times in found.items()),
         "",
         f"{told} Loaded in {seconds:.0f} s.",
     ]

@@ -143,7 +143,8 @@ class SegmentReader:
         wanted = {it: self._documents.segment(thread_id, it) for it in names}
         found = {name: self._known(where) for name, where in wanted.items()}
         missing = [wanted[name] for name, bundle in found.items() if bundle is None]
-        read = dict(zip(missing, self._documents.each(self._fetched, missing), strict=True))
+        fetched = self._documents.each(self._fetched, missing) if missing else ()
+        read = dict(zip(missing, fetched, strict=True))
         return [bundle or read[wanted[name]] for name, bundle in found.items()]
 
     def _known(self, where: str) -> Bundle | None:

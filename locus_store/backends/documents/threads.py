@@ -269,13 +269,17 @@ class DocumentThreads:
             is_first = len(lane) == 1
         if is_first:
             try:
-                asyncio.get_running_loop().run_in_executor(
-                    self.documents.pool, self._drain, thread_id, lane
-                )
+                self._start_lane(thread_id, lane)
             except RuntimeError:  # the loop is ending, and runs nothing beside it any more
                 self._drain(thread_id, lane)
         answer: T = await outlasting(asyncio.wrap_future(job.future))
         return answer
+
+    def _start_lane(self, thread_id: str, lane: deque[_Job]) -> None:
+        if pool := self.documents.pool:
+            pool.submit(self._drain, thread_id, lane)  # its end need not wake the event loop
+        else:
+            asyncio.get_running_loop().run_in_executor(None, self._drain, thread_id, lane)
 
     def at_once(self, work: Callable[[], T]) -> T:
         """Run a write directly, for documents that never block; one write at a time."""

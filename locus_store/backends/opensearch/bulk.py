@@ -86,8 +86,12 @@ def batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
 
 def outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
     """Return the outcomes of all writes; their tags have the index's second alias ``own``."""
-    found = [next(iter(it.values())) for it in answer["items"]]
-    return [Outcome(it["status"], _tag(it, own), it.get("error")) for it in found]
+    return [_outcome(it, own) for it in answer["items"]]
+
+
+def _outcome(part: Mapping[str, Any], own: str) -> Outcome:
+    (it,) = part.values()
+    return Outcome(it["status"], _tag(it, own), it.get("error"))
 
 
 def _tag(item: Mapping[str, Any], own: str) -> IndexTag | None:
@@ -102,6 +106,6 @@ def require_decided(answer: Mapping[str, Any]) -> None:
     Raises:
         opensearchpy.TransportError: The first write failed.
     """
-    first = outcomes(answer)[0]
+    first = _outcome(answer["items"][0], "")
     if first.error is not None and first.status not in {failures.MISSING, failures.CONFLICT}:
         raise failures.of_part(first.status, first.error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import SchemaError
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.opensearch.access import IndexPlace
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the mapping of threads."""
 
 
@@ -29,6 +29,9 @@ class Layout:
     """The oldest version whose release may work on this one."""
 
     properties: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the index, beside those of the cluster and of index templates."""
+
     language: str | None = None
     """Of the stemmed field."""
 
@@ -62,6 +65,12 @@ _VERSIONS: Final = {
 }
 """Fields of the documents of versions."""
 
+NEWEST: Final = ("created_at", "line", "sequence")
+"""Queries of metadata sort by these fields, descending."""
+
+_SORTED: Final = {"sort": {"field": list(NEWEST), "order": ["desc"] * len(NEWEST)}}
+"""The server keeps documents in the order of these queries, and ends a query with its page."""
+
 
 def first_index(place: IndexPlace) -> str:
     """Return the name of the index that the alias is created for."""
@@ -76,17 +85,16 @@ def threads(language: str | None) -> Layout:
         version=VERSION,
         oldest=1,
         properties=_DOCUMENTS | _VERSIONS | stemmed,
+        settings=_SORTED,
         language=language,
     )
 
 
 def definition(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]:
-    """Return an index behind the alias.
-
-    Its settings are those of the cluster and of index templates.
-    """
+    """Return an index behind the alias."""
     aliases = {place.name: {"is_write_index": True}, own_alias(name): {}}
-    return {"aliases": aliases, "mappings": mappings(layout)}
+    settings = {"index": layout.settings}
+    return {"aliases": aliases, "settings": settings, "mappings": mappings(layout)}
 
 
 def own_alias(name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.versions import (
     StoredVersion,
     VersionPlace,
@@ -45,7 +46,7 @@ _FRAGMENT: Final = {
     "max_analyzer_offset": 500_000,
     "no_match_size": SNIPPET_CHARACTERS,
 }
-_NEWEST: Final = [{"created_at": "desc"}, {"line": "desc"}, {"sequence": "desc"}]
+_NEWEST: Final = [{name: "desc"} for name in NEWEST]
 _BEST: Final = [{"_score": "desc"}, {"name": "asc"}]
 _BY_NAME: Final = [{"name": "asc"}]
 _PLACE: Final = ("thread", "namespace", "line", "sequence")

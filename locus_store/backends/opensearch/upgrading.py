@@ -177,7 +177,8 @@ def _create(client: IndexClient, new: str, old: Mapping[str, Any]) -> str:
         _OvertakenError: Another upgrade has moved the alias.
     """
     told = old["settings"]["index"]
-    settings = {name: it for name, it in _flat(told) if not name.startswith(OF_ONE_INDEX)}
+    kept = {name: it for name, it in _flat(told) if not name.startswith(OF_ONE_INDEX)}
+    settings = {**kept, **dict(_flat(client.layout.settings))}
     mappings = index.mappings(client.layout)
     copy = f"{new}-{secrets.token_hex(8)}{COPY}"
     aliases: dict[str, Any] = {index.own_alias(new): {}, copy: {}}

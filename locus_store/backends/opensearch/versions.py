@@ -17,7 +17,6 @@ from locus_store.values.filters import STATE_CLASS
 from locus_store.values.text import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from locus_store.backends.documents.deriving import Derived
@@ -28,6 +27,9 @@ LONGEST_TOKEN: Final = 200
 
 MOST_BYTES: Final = 1024 * 1024
 """Of the words, and of the tokens, in one document."""
+
+MOST_CHARACTERS: Final = 16 * 1024 * 1024
+"""Of the paths and values in the tokens of one document, before long tokens are replaced."""
 
 DIGEST_BYTES: Final = 12
 """Of the digest of a document, by which ``vacuum`` compares it."""
@@ -153,21 +155,59 @@ def _limited(some: list[str]) -> list[str]:
 
 
 def tokens(metadata: Mapping[str, Any]) -> list[str]:
-    """Return the tokens of all values, and of the elements of lists, each once."""
-    found = (it for key, value in metadata.items() for it in _below(key, value))
-    return list(dict.fromkeys(found))
+    """Return the tokens of all values, and of the elements of lists, each once.
+
+    Raises:
+        OverflowError: The values and their paths, repeated at each level, have too many characters.
+    """
+    found = _Tokens()
+    for key, value in metadata.items():
+        found.add(key, value)
+    return list(dict.fromkeys(found.tokens))
 
 
-def _below(path: str, value: Any) -> Iterator[str]:
-    yield _token(path, value)
-    if isinstance(value, list):
-        yield _short(path + LIST)
-        for item in value:
-            yield _token(path, item)
-    elif isinstance(value, dict):
-        for key, it in value.items():
-            if "." not in key:  # a dot in a query descends
-                yield from _below(f"{path}.{key}", it)
+class _Tokens:
+    """The tokens of a version's metadata; each value becomes JSON once."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        self._left = MOST_CHARACTERS
+
+    def add(self, path: str, value: Any) -> str:
+        """Add the tokens of a value and of those below it; return its canonical JSON."""
+        self._spend(path)
+        at = len(self.tokens)
+        self.tokens.append("")
+        if isinstance(value, list):
+            text = self._list(path, value)
+        elif isinstance(value, dict):
+            text = self._object(path, value)
+        else:
+            text = _canonical(value)
+        self.tokens[at] = self._token(f"{path}={text}")
+        return text
+
+    def _list(self, path: str, value: list[Any]) -> str:
+        self.tokens.append(self._token(path + LIST))
+        items = [_canonical(it) for it in value]
+        self.tokens += [self._token(f"{path}={it}") for it in items]
+        return f"[{','.join(items)}]"
+
+    def _object(self, path: str, value: dict[str, Any]) -> str:
+        members = {
+            key: _canonical(it) if "." in key else self.add(f"{path}.{key}", it)
+            for key, it in value.items()  # a dot in a query descends
+        }
+        return f"{{{','.join(f'{_canonical(key)}:{members[key]}' for key in sorted(members))}}}"
+
+    def _token(self, text: str) -> str:
+        self._spend(text)
+        return _short(text)
+
+    def _spend(self, text: str) -> None:
+        self._left -= len(text)
+        if self._left < 0:
+            raise OverflowError
 
 
 def _token(path: str, value: Any) -> str:

@@ -31,6 +31,7 @@ from locus_store import (
 from locus_store.backends.documents.object_documents import HEADS, IDENTITY, SEGMENTS
 from locus_store.backends.documents.objects import CUT, digest
 from locus_store.backends.opensearch import OpenSearchBackend, access, client, names
+from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.search import all_versions
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ async def test_the_first_save_creates_the_index_behind_an_alias(index: TestIndex
     await checkpointer.save({"n": 1}, "t")
     (name, made), *others = index.ask("GET", f"/{index.name}").items()
     assert (name, others) == (f"{index.name}-000001", [])
-    assert made["mappings"]["_meta"] == {"locus_store": 2, "oldest": 1}
+    assert made["mappings"]["_meta"] == {"locus_store": 3, "oldest": 1}
+    assert made["settings"]["index"]["sort"]["field"] == [*NEWEST]
     assert made["mappings"]["dynamic"] == "strict"
     await checkpointer.close()
 

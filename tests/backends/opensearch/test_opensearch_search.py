@@ -287,6 +287,44 @@ async def test_a_list_of_many_values_is_found(index: TestIndex) -> None:
         assert [it.thread_id for it in await backend.query("k", many, 10)] == ["t"]
 
 
+def nested(depth: int, leaf: Any, beside: int = 0) -> dict[str, Any]:
+    """Objects inside each other, with other values beside each."""
+    made = {"leaf": leaf}
+    for _ in range(depth):
+        made = {"in": made, **{f"k{n}": n for n in range(beside)}}
+    return made
+
+
+def test_each_value_of_nested_metadata_becomes_json_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    real = versions._canonical
+    monkeypatch.setattr(versions, "_canonical", lambda it: asked.append(it) or real(it))
+    found = versions.tokens(nested(100, "x", beside=20))
+    assert len(found) == 100 * 21 + 1
+    assert len(asked) <= 2 * len(found)  # keys and values
+
+
+async def test_nested_metadata_with_long_values_is_found(index: TestIndex) -> None:
+    async with index.checkpointer(state_type=dict) as checkpointer:
+        long = "x" * 1_000_000
+        await checkpointer.save({}, "t", metadata=nested(100, long, beside=3))
+        await checkpointer.save({}, "u", metadata=nested(100, "short", beside=3))
+        await checkpointer.save({}, "v", metadata=nested(3, long))
+        path = ".".join(["in"] * 100)
+        with pytest.raises(OverflowError):
+            versions.tokens(nested(100, long, beside=3))
+        for key, value, threads in (
+            (f"{path}.leaf", long, ["t"]),
+            (f"{path}.leaf", "short", ["u"]),
+            (f"{path}", {"leaf": long}, ["t"]),
+            ("in.in.k2", 2, ["u", "t"]),
+            ("in", nested(99, "short", beside=3), ["u"]),
+            ("in.in.in.leaf", long, ["v"]),
+        ):
+            found = await checkpointer.query_by_metadata(key, value)
+            assert [it["thread_id"] for it in found] == threads
+
+
 async def test_a_busy_server_is_asked_again_for_a_document(index: TestIndex, bulks: Bulks) -> None:
     def busy(answer: Any) -> None:
         error = {"type": "rejected_execution_exception", "reason": "queue"}

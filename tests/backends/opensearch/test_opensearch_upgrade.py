@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from locus_store import BackendError, SchemaError
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.opensearch import index, items, upgrading
+from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.item_index import Write
 from locus_store.cli import app
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 NS = ("memory",)
 ITEMS = items.ITEMS
-CURRENT = 2
+CURRENT = 3
 OLDER = {
     "name": {"type": "keyword"},
     "modified_at": {"type": "date", "format": "epoch_millis"},
@@ -56,8 +57,13 @@ def newer_items(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def older(place: TestIndex) -> Any:
     """Return a backend of the release whose mapping has version 1."""
+    return of_release(place, version=1, properties=OLDER, settings={})
+
+
+def of_release(place: TestIndex, **layout: Any) -> Any:
+    """Return a backend of a release with another layout."""
     backend = place.backend(retry_seconds=60)
-    backend.index.layout = replace(backend.index.layout, version=1, properties=OLDER)
+    backend.index.layout = replace(backend.index.layout, **layout)
     return backend
 
 
@@ -115,6 +121,22 @@ async def test_an_older_index_is_refused_until_it_is_upgraded(place: TestIndex) 
     assert db(place, "check").exit_code == 0
     assert db(place, "upgrade").stdout == f"schema revision {CURRENT}\n"
     assert behind(place) == [f"{place.name}-000002", f"{place.name}-store-000002"]
+
+
+async def test_an_index_of_version_2_is_sorted_by_an_upgrade(place: TestIndex) -> None:
+    async with of_release(place, version=2, settings={}) as backend:
+        for n in range(20):
+            await backend.write_state(f"t{n}", {"n": n}, checkpoint_id="v", metadata={"k": 1})
+    found = place.ask("GET", f"/{place.name}")
+    assert "sort" not in found[f"{place.name}-000001"]["settings"]["index"]
+    assert db(place, "upgrade").stdout == f"schema revision {CURRENT}\n"
+    newest = {"field": [*NEWEST], "order": ["desc"] * len(NEWEST)}
+    found = place.ask("GET", f"/{place.name}")
+    assert found[f"{place.name}-000002"]["settings"]["index"]["sort"] == newest
+    async with place.checkpointer(state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 20}, "t20", metadata={"k": 1})
+        page = await checkpointer.query_by_metadata("k", 1, limit=3)
+        assert [it["thread_id"] for it in page] == ["t20", "t19", "t18"]
 
 
 async def test_an_upgrade_creates_what_is_missing(place: TestIndex) -> None:
