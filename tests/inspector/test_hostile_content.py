@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 from urllib.parse import quote
@@ -52,7 +53,7 @@ def _pages(group: list[str]) -> dict[str, list[str]]:
         "version?thread=t&version=last": group,
         "version?thread=t&version=last&view=json": group,
         "version?thread=t&version=last&path=tree": group,
-        "diff?thread=t&version=last": group[:1],
+        "diff?thread=t&version=last": [json.dumps(group[0], ensure_ascii=False)[1:-1]],
         "writes?thread=t&version=last": group,
         "store": group,
         "items?segments=[%22n%22]": group,
