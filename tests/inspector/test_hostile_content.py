@@ -62,7 +62,7 @@ def _pages(group: list[str]) -> dict[str, list[str]]:
         f"timeline?thread=t&namespace={odd}": group[:1],
         f"bisect?thread=t&path={odd}&test=contains&value={odd}": [],
         f"version?thread=t&version={odd}": group[:1],
-        f"version?thread={odd}no": group[:1],
+        f"version?thread={odd}no": [repr(f"{group[0]}no")[1:-1]],
         f"threads?pattern={odd}": [],
         f"{odd}": [],
         "rewind?thread=t&version=last": [],
