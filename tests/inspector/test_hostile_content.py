@@ -41,6 +41,10 @@ async def _grow(backend: Any, store: Any, group: list[str]) -> None:
         PendingWrite(text, at, text, "text", text.encode(), f"~__pregel_pull, {text}")
         for at, text in enumerate(group)
     ]
+    writes += [
+        PendingWrite(f"task {at}", -1, "__error__", "text", text.encode(), "")
+        for at, text in enumerate(group)
+    ]
     await backend.put_writes("t", "last", writes)
 
 
