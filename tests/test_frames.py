@@ -311,7 +311,8 @@ PARTS = st.lists(ALIKE, max_size=6)
 
 def test_a_shape_that_keeps_nothing_takes_the_memory_of_the_digests() -> None:
     state = {"said": ["x" * 2_000 + str(number) for number in range(1_000)]}
-    assert shape_of(state, keeps=False).weight < 50_000 < 4_000_000 < shape_of(state).weight
+    assert shape_of(state, keeps=False).weight < 50_000
+    assert shape_of(state).weight > 4_000_000
 
 
 @SLOW
