@@ -213,6 +213,8 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
         loaded = shape_of(fold(payloads, MAX_STATE_BYTES))
         assert loaded.digest == done.shape.digest
         assert loaded.state_bytes == done.shape.state_bytes == len(pinned(states[-1]))
+        alone = shape_of(fold(payloads, MAX_STATE_BYTES), keeps=False)
+        assert (alone.digest, alone.state_bytes) == (loaded.digest, loaded.state_bytes)
         assert same(fold([done.whole()], MAX_STATE_BYTES), state)
         shape = loaded if rng.random() < 0.5 else done.shape
     for folded, expected in zip(fold_each(payloads, MAX_STATE_BYTES), states, strict=True):
@@ -305,6 +307,12 @@ ALIKE = st.recursive(
 """Values whose pinned forms often end like others."""
 
 PARTS = st.lists(ALIKE, max_size=6)
+
+
+def test_a_shape_that_keeps_nothing_takes_the_memory_of_the_digests() -> None:
+    state = {"said": ["x" * 2_000 + str(number) for number in range(1_000)]}
+    assert shape_of(state, keeps=False).weight < 50_000
+    assert shape_of(state).weight > 4_000_000
 
 
 @SLOW

@@ -117,6 +117,22 @@ async def test_search_in_small_batches_finds_the_same(
         assert await checkpointer.search("milk tea", 20) == expected
 
 
+@pytest.mark.parametrize("checkpoint_id", [None, "v1"])
+async def test_a_version_is_one_statement_that_reads_no_payload(
+    tmp_path: Path, checkpoint_id: str | None
+) -> None:
+    with sqlite_statements() as sent:
+        async with sqlite_checkpointer(str(tmp_path / "x.db"), state_type=dict) as checkpointer:
+            await grow(checkpointer, 1)
+            sent.clear()
+            found = await checkpointer.backend.version("t1", checkpoint_id)
+    asked = [it for it in sent if "SELECT" in it]
+    assert found is not None
+    assert found.checkpoint_id == (checkpoint_id or "v2")
+    assert len(asked) == 1
+    assert "payload" not in asked[0]
+
+
 async def test_search_fills_the_place_of_a_hit_that_is_removed_meanwhile(
     checkpointer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

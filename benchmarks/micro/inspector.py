@@ -1,8 +1,8 @@
 """Pages of the inspector: python -m benchmarks.micro.inspector [--versions N] [--postgresql].
 
 CPU of the server for each page, without a browser; then elements and CPU of the page's main thread
-in Chromium, if it and Playwright are installed. A process of its own fills the storage, so that the
-memory of the server is that of its pages.
+in Chromium, if it and Playwright are installed. A process of its own fills the storage, and with
+``--large`` one answers each page of a large state, so that its memory is that of the page.
 """
 
 from __future__ import annotations
@@ -13,19 +13,25 @@ import random
 import resource
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks import machine, places, report
 from benchmarks.micro.timeline import states
 from benchmarks.workloads import prose
 from locus_store import open_checkpointer
 from locus_store.inspector import app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 MOST = 400_000_000
 """The largest state."""
@@ -47,7 +53,13 @@ LARGE_PAGES = {
 }
 
 
-def fill(url: str, versions: int, *, is_large: bool) -> None:
+def alone(work: Callable[..., T], *arguments: object) -> T:
+    """Return the result of work in a process of its own."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def fill(url: str, versions: int, is_large: bool) -> None:
     """Store the threads."""
     asyncio.run(_fill(url, versions, is_large=is_large))
 
@@ -127,6 +139,29 @@ async def measure(url: str, rounds: int, pages: dict[str, str]) -> list[tuple[ob
     return rows
 
 
+def measure_large(url: str, rounds: int, name: str) -> tuple[object, ...]:
+    """Return the row of a page of a large state, in a process of its own, with its memory."""
+    (row,) = asyncio.run(measure(url, rounds, {name: LARGE_PAGES[name]}))
+    most = megabytes()
+    state = asyncio.run(_loaded(url, LARGE_PAGES[name]))
+    size = in_memory(state) / 2**20
+    return (*row[:-1], f"{most:.0f}", f"{size:.0f}", f"{most / size:.1f} x")
+
+
+async def _loaded(url: str, address: str) -> Any:
+    thread = address.partition("thread=")[2].partition("&")[0]
+    async with open_checkpointer(url, state_type=dict, max_state_bytes=MOST) as checkpointer:
+        return await checkpointer.backend.load(thread)
+
+
+def in_memory(value: Any) -> int:
+    """Return the bytes that a JSON value takes as Python objects."""
+    inner: Any = ()
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+    return sys.getsizeof(value) + sum(map(in_memory, inner))
+
+
 async def browse(url: str) -> str:
     """Return the elements and the CPU of the main thread of the timeline in Chromium."""
     path = shutil.which("chromium")
@@ -163,8 +198,15 @@ Machine: {machine}; load average {load}. {place}, a thread of {versions:,} versi
 server in ms: the first answer, then {rounds} more. kB sent, and MB that the process grew by.
 
 {table}
-
+{large}
 {browser}
+"""
+
+LARGE_PAGE = """
+Each page of a large state in a process of its own. MB: the most memory of the whole process, and
+of the state as Python objects.
+
+{table}
 """
 
 
@@ -180,13 +222,14 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="locus-store-inspector-") as directory,
         places.place(options, Path(directory)) as url,
     ):
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            pool.submit(fill, url, options.versions, is_large=options.large).result()
+        alone(fill, url, options.versions, options.large)
         rows = asyncio.run(measure(url, options.rounds, PAGES))
-        if options.large:
-            rows += asyncio.run(measure(url, options.rounds, LARGE_PAGES))
+        large = [
+            alone(measure_large, url, options.rounds, it) for it in LARGE_PAGES if options.large
+        ]
         browser = asyncio.run(browse(url))
     columns = ("page", "first", "least", "median", "kB", "MB")
+    large_columns = (*columns, "MB of the state", "of the state")
     page = PAGE.format(
         machine=machine.described(),
         load=machine.load_average(),
@@ -194,6 +237,7 @@ def main() -> None:
         versions=options.versions,
         rounds=options.rounds,
         table=machine.table(columns, rows),
+        large=LARGE_PAGE.format(table=machine.table(large_columns, large)) if large else "",
         browser=browser,
     )
     name = f"inspector-{'postgresql' if options.postgresql else 'sqlite'}"

@@ -338,7 +338,7 @@ async def _newer(
     newest = require(await backend.history(thread, namespace=namespace, limit=1), thread)
     sequence = newest[0].mark.sequence
     while True:
-        for version in await newer(backend, thread, sequence, namespace=namespace):
+        for version in await newer(backend, thread, sequence, namespace=namespace) or ():
             yield version
             sequence = version.mark.sequence
         await asyncio.sleep(interval)

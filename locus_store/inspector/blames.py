@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from locus_store.inspector.rows import VersionRow, row
-from locus_store.timeline.blame import blame
+from locus_store.timeline.blame import trace
 from locus_store.timeline.writers import channel_of, writers
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.inspector.states import Seen
     from locus_store.inspector.work import Jobs
-    from locus_store.timeline.blame import Blame, Blamed, Origin
+    from locus_store.timeline.blame import Blamed, Origin, Trace
     from locus_store.timeline.paths import Query
     from locus_store.timeline.writers import Writer
     from locus_store.types import Mark
 
 KEPT: Final = 4
 """Versions whose origins are kept."""
-
-MOST_BYTES: Final = 64_000_000
-"""The origins of a larger state are computed again for each page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Blames:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._kept: OrderedDict[tuple[str | None, Mark], Blame] = OrderedDict()
+        self._kept: OrderedDict[tuple[str | None, Mark], Trace] = OrderedDict()
 
     async def of(self, backend: StorageBackend, seen: Seen, path: Query) -> BlameRow | None:
         """Return the origin of a value; ``None`` if it does not exist any more.
@@ -60,8 +57,8 @@ class Blames:
             RefusalError: It took too long.
             UnsupportedError: The backend does not list what its versions are made of.
         """
-        told = await self._blame(backend, seen)
-        value = told.of(path) if told else None
+        found = await self._trace(backend, seen)
+        value = found.of(seen.state).of(path) if found else None
         if value is None:
             return None
         steps = (value.made, value.changed)
@@ -69,21 +66,21 @@ class Blames:
         made, changed = (_origin_row(value, it, tasks) for it in steps)
         return BlameRow(made, changed)
 
-    async def _blame(self, backend: StorageBackend, seen: Seen) -> Blame | None:
+    async def _trace(self, backend: StorageBackend, seen: Seen) -> Trace | None:
         version = seen.version
         key = backend.tenant, version.mark
         found = self._kept.get(key)
         if found is None:
             async with self._jobs.paced() as pace:
-                found = await blame(
+                found = await trace(
                     backend,
                     version.thread_id,
                     version.checkpoint_id,
                     namespace=version.namespace,
                     step=pace.step,
                 )
-            if found is None or found.version.mark != version.mark or seen.size > MOST_BYTES:
-                return found
+            if found is None or found.version.mark != version.mark:
+                return None
             self._kept[key] = found
         self._kept.move_to_end(key)
         if len(self._kept) > KEPT:

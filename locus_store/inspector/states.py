@@ -7,6 +7,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.errors import IntegrityError
+from locus_store.versions import state_alone
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
@@ -64,12 +67,18 @@ class States:
     async def _read(self, backend: StorageBackend, version: Version) -> Seen | None:
         thread, name = version.thread_id, version.checkpoint_id
         async with self._jobs.paced():
-            read = await backend.read_kept(thread, name, namespace=version.namespace)
-            if read is None:
+            stored = await backend.fetch(thread, namespace=version.namespace, checkpoint_id=name)
+            if stored is None:
                 return None
-            state: Any = read.state or await asyncio.to_thread(read.snapshot.state)
-            size = await asyncio.to_thread(lambda: read.snapshot.state_bytes)
-        seen = Seen(read.version, dict(state), size)
+            try:
+                state, size = await asyncio.to_thread(state_alone, stored, backend.max_state_bytes)
+                seen = Seen(stored.version, state, size)
+            except IntegrityError:  # the records may be whole, beside damaged packs
+                kept = await backend.read_kept(thread, name, namespace=version.namespace)
+                if kept is None:
+                    return None
+                state = await asyncio.to_thread(kept.snapshot.state)
+                seen = Seen(kept.version, state, kept.snapshot.state_bytes)
         self._keep(backend.tenant, seen)
         return seen
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import os
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -41,9 +42,11 @@ def inspect(
 
     Raises:
         ConnectionFailedError: The port is taken.
+        LocusStoreError: The storage cannot be opened.
         MissingExtraError: uvicorn is not installed.
     """
     require_uvicorn()
+    asyncio.run(_tried(backend, store))  # uvicorn would print the traceback of an error
     codes = Codes(EVERYTHING if options.allow_write else frozenset({"read"}))
     pages = Inspector(
         PartsOfTenants(Parts(backend, store, None)),
@@ -54,18 +57,29 @@ def inspect(
 
     @asynccontextmanager
     async def running(_: Any) -> AsyncIterator[None]:
-        async with backend:
-            if store is None:
-                yield
-            else:
-                async with store:
-                    yield
+        async with _opened(backend, store):
+            yield
 
     application = Router(default=pages, lifespan=running, redirect_slashes=False)
     with listening("127.0.0.1", options.port) as listener:
         port = listener.getsockname()[1]
         announce(f"http://127.0.0.1:{port}/login?code={codes.new_code()}")
         served(application, listener)
+
+
+@asynccontextmanager
+async def _opened(backend: StorageBackend, store: BaseStore | None) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(backend)
+        await backend.open()
+        if store is not None:
+            await stack.enter_async_context(store)
+        yield
+
+
+async def _tried(backend: StorageBackend, store: BaseStore | None) -> None:
+    async with _opened(backend, store):
+        pass
 
 
 def start_page(link: str) -> Path:

@@ -116,13 +116,6 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         with self._translating():
             return await self._runner.query(lambda connection: body(database.on(connection)))
 
-    async def _join(self, connection: object, body: Callable[[Repository], T]) -> T:
-        """Write inside a transaction of the caller."""
-        self._database.require_joinable(connection)
-        with self._translating():
-            await self._runner.ready()
-            return await joined(self._database, connection, self._writing(body))
-
     def _writing(self, body: Callable[[Repository], T]) -> Callable[[Connection], T]:
         database = self._database
 
@@ -163,7 +156,10 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         def saved(repository: Repository) -> Written:
             return repository.save(save)
 
-        return await self._join(connection, saved)
+        self._database.require_joinable(connection)
+        with self._translating():
+            await self._runner.ready()
+            return await joined(self._database, connection, self._writing(saved))
 
     async def fetch(
         self,
@@ -183,6 +179,12 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         return await self._read(
             lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
         )
+
+    async def version(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Version | None:
+        check_names(thread_id, namespace, checkpoint_id)
+        return await self._query(lambda it: it.lone_version(thread_id, namespace, checkpoint_id))
 
     async def history(
         self,

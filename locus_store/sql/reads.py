@@ -144,6 +144,24 @@ class Reads(Scoped):
 
     # --- versions
 
+    def lone_version(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> Version | None:
+        """See ``StorageBackend.version``; one statement, which reads no payload.
+
+        Raises:
+            IntegrityError: The head's record is missing.
+        """
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        if checkpoint_id is not None:
+            key["checkpoint_id"] = checkpoint_id
+        row = self.sql.lone_versions[checkpoint_id is not None].first(self.connection, key)
+        if row is not None:
+            return self.version(thread_id, namespace, row[0], tuple(row[1:]))
+        if checkpoint_id is None and (line := self.line_of(thread_id, namespace)):
+            versions.target(self, line, None)  # raises the error
+        return None
+
     def fetch(
         self,
         thread_id: str,

@@ -93,6 +93,12 @@ class Statements:
         return Compiled(head, self.dialect), Compiled(named, self.dialect)
 
     @cached_property
+    def lone_versions(self) -> tuple[Compiled, Compiled]:
+        """``lone_version`` of the head, and of a checkpoint id."""
+        head, named = (lone_version(self.tables, named=it) for it in (False, True))
+        return Compiled(head, self.dialect), Compiled(named, self.dialect)
+
+    @cached_property
     def look(self) -> Compiled:
         """All that a plain append has to know: ``line``, and of its head, the id and the index."""
         return Compiled(self._look, self.dialect)
@@ -296,10 +302,6 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         bases.c.chain == mine.c.chain,
         bases.c.sequence <= mine.c.sequence,
     )
-    is_visible = sa.or_(mine.c.sequence >= lines.c.floor, mine.c.sequence == lines.c.head)
-    is_it: sa.ColumnElement[bool] = mine.c.sequence == lines.c.head
-    if named:
-        is_it = sa.and_(mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)
     is_of_chain = sa.and_(
         records.c.line == mine.c.line,
         records.c.chain == mine.c.chain,
@@ -321,7 +323,6 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         records.c.sequence > sa.func.coalesce(packed_to.scalar_subquery(), 0),
     )
     payload = sa.case((packs.c.sequence.is_not(None), packs.c.payload), else_=records.c.payload)
-    is_parent = sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
     is_head = sa.and_(heads.c.line == lines.c.line, heads.c.sequence == lines.c.head)
     return (
         sa.select(
@@ -333,16 +334,55 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         )
         .select_from(lines)
         .join(t.threads, same_thread(t))
-        .join(mine, sa.and_(mine.c.line == lines.c.line, is_it))
+        .join(mine, _is_wanted(t, named=named))
         .join(heads, is_head)
-        .outerjoin(parents, is_parent)
+        .outerjoin(parents, _is_parent(t, parents))
         .outerjoin(bases, is_basis)
         .outerjoin(records, is_of_chain)
         .outerjoin(packs, is_pack)
-        .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
-        .where(lines.c.namespace == bind("namespace"), is_live(t), is_unpacked)
+        .where(*_is_live_line(t), is_unpacked)
         .order_by(records.c.sequence)
     )
+
+
+def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+    """Return a query for the line and the columns of a visible version, without payloads.
+
+    Args:
+        t: The tables.
+        named: It is the one of an id, not the head.
+    """
+    lines, mine, parents = t.lines, t.checkpoints, t.checkpoints.alias("parents")
+    told = *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
+    return (
+        sa.select(lines.c.line, *told)
+        .select_from(lines)
+        .join(t.threads, same_thread(t))
+        .join(mine, _is_wanted(t, named=named))
+        .outerjoin(parents, _is_parent(t, parents))
+        .where(*_is_live_line(t))
+    )
+
+
+def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:
+    """Return the condition that joins a line to its head, or to the visible version of an id."""
+    lines, mine = t.lines, t.checkpoints
+    is_head, of_line = mine.c.sequence == lines.c.head, mine.c.line == lines.c.line
+    if not named:
+        return sa.and_(of_line, is_head)
+    is_visible = sa.or_(mine.c.sequence >= lines.c.floor, is_head)
+    return sa.and_(of_line, mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)
+
+
+def _is_parent(t: Tables, parents: sa.FromClause) -> sa.ColumnElement[bool]:
+    mine = t.checkpoints
+    return sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
+
+
+def _is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for a line of a live thread; parameters are its key."""
+    names = ("tenant", "thread_id", "namespace")
+    return (*(t.lines.c[name] == bind(name) for name in names), is_live(t))
 
 
 def packs_of(

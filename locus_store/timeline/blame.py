@@ -10,7 +10,6 @@ from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
 from locus_store.timeline.lineage import Ancestry, lineage, visit
 from locus_store.timeline.origins import Origins
 from locus_store.timeline.paths import Located, located
-from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +49,13 @@ class Blamed:
 
 
 class Blame:
-    """The origins of all values of one version's state; see ``blame``."""
+    """The origins of all values of one version's state; see ``blame``.
+
+    Args:
+        way: The version and its ancestors.
+        state: Of the version; neither copied nor changed.
+        origins: Of its values.
+    """
 
     def __init__(self, way: Ancestry, state: dict[str, Any], origins: Origins) -> None:
         self._way = way
@@ -110,6 +115,23 @@ def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
         yield from (Located((*path, at), item) for at, item in enumerate(value))
 
 
+class Trace:
+    """The origins of the values of one version, without its state; see ``trace``."""
+
+    def __init__(self, way: Ancestry, origins: Origins) -> None:
+        self._way = way
+        self._origins = origins
+
+    @property
+    def version(self) -> Version:
+        """The version whose values are explained."""
+        return self._way.versions[-1]
+
+    def of(self, state: dict[str, Any]) -> Blame:
+        """Return the origins beside the values of the version's state."""
+        return Blame(self._way, state, self._origins)
+
+
 class _Tracer:
     """The origins of values along a lineage."""
 
@@ -129,14 +151,17 @@ class _Tracer:
     def _cross(self, folder: Folder) -> None:
         """Compare the first state of a chain with its parent's, and follow the chain."""
         if self._folder is not None:
-            self.origins.compare(self._folder.settled(), folder.settled())
+            self.origins.compare(self.state(), folder.settled())
         self._folder = folder
         self.origins.follow(folder)
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of the newest state."""
-        found: Any = decode(encode(self._folder.settled() if self._folder else {}))
-        return dict(found)
+        """Return the newest state, and follow its chain no further."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return {}
+        folder.watch = None  # it leads back to the folder, and would keep the state in memory
+        return folder.settled()
 
 
 async def blame(
@@ -157,9 +182,33 @@ async def blame(
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
+    found = await _traced(backend, thread_id, checkpoint_id, namespace, step)
+    return None if found is None else found[0].of(found[1])
+
+
+async def trace(
+    backend: StorageBackend,
+    thread_id: str,
+    checkpoint_id: str | None = None,
+    *,
+    namespace: str = "",
+    step: Callable[[], None] | None = None,
+) -> Trace | None:
+    """Return what ``blame`` does, without the state, for a caller who has it."""
+    found = await _traced(backend, thread_id, checkpoint_id, namespace, step)
+    return None if found is None else found[0]
+
+
+async def _traced(
+    backend: StorageBackend,
+    thread_id: str,
+    checkpoint_id: str | None,
+    namespace: str,
+    step: Callable[[], None] | None,
+) -> tuple[Trace, dict[str, Any]] | None:
     way = await lineage(backend, thread_id, checkpoint_id, namespace=namespace)
     if way is None:
         return None
     tracer = _Tracer()
     await visit(backend, way.versions, tracer, step)
-    return Blame(way, tracer.state(), tracer.origins)
+    return Trace(way, tracer.origins), tracer.state()

@@ -15,14 +15,16 @@ PAGE = 200
 
 async def newer(
     backend: StorageBackend, thread_id: str, sequence: int, *, namespace: str = ""
-) -> list[Version]:
-    """Return the versions of a line above a sequence, the oldest first.
+) -> list[Version] | None:
+    """Return the versions of a line above a sequence, the oldest first; ``None``: it has no head.
 
-    One read without states. No version is returned for a thread that does not exist.
+    One read of the head without its state, and one more if it is newer.
     """
-    found = await backend.history(thread_id, namespace=namespace, limit=1)
-    if not found or found[0].mark.sequence <= sequence:
+    head = await backend.version(thread_id, namespace=namespace)
+    if head is None:
+        return None
+    if head.mark.sequence <= sequence:
         return []
-    most = min(PAGE, found[0].mark.sequence - sequence)  # an older one may be damaged
+    most = min(PAGE, head.mark.sequence - sequence)  # an older one may be damaged
     page = await backend.history(thread_id, namespace=namespace, limit=most)
     return list(takewhile(lambda it: it.mark.sequence > sequence, page))[::-1]

@@ -71,6 +71,17 @@ def test_a_path_that_leads_nowhere_is_exit_code_four(run: Run, url: str) -> None
     assert run("threads", "rewind", "t", "no")[0] == 4
 
 
+def test_inspect_says_what_is_wrong_with_the_database_before_it_serves(
+    run: Run, tmp_path: Path
+) -> None:
+    where = f"sqlite:///{tmp_path}/absent.db"
+    code, out, errors = run("inspect", "--no-browser", "--url", where)
+    assert (code, out) == (1, "")
+    assert "Inspecting on" not in errors
+    assert "Traceback" not in errors
+    assert "db upgrade" in errors
+
+
 @pytest.mark.parametrize(
     ("options", "first", "turns"),
     [

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+SECONDS = 3_600 if os.environ.get("LOCUS_TEST_LONG") else 120
+"""The most that one test may take."""
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -45,7 +48,7 @@ class Chromium:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Return the result of a coroutine that uses the browser."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(SECONDS)
 
     async def _start(self) -> None:
         self._playwright = await async_playwright().start()

@@ -66,6 +66,7 @@ async def test_a_rewind_a_fork_and_deletions_in_a_browser(
         await tab.goto("version?thread=trip&version=v2")
         await page.click("text=Delete this version")
         await page.click("button:text-is('Delete')")
+        assert await page.inner_text("h1") == "Timeline"
         assert [it.checkpoint_id for it in await backend.history("trip")][1:] == ["v3", "v1"]
     copy = "copy 'copy ü/?&\\u202e'"
     told = [it.message for it in caplog.records if it.levelno == logging.INFO]

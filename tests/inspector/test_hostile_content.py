@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 from urllib.parse import quote
@@ -40,6 +41,10 @@ async def _grow(backend: Any, store: Any, group: list[str]) -> None:
         PendingWrite(text, at, text, "text", text.encode(), f"~__pregel_pull, {text}")
         for at, text in enumerate(group)
     ]
+    writes += [
+        PendingWrite(f"task {at}", -1, "__error__", "text", text.encode(), "")
+        for at, text in enumerate(group)
+    ]
     await backend.put_writes("t", "last", writes)
 
 
@@ -52,7 +57,7 @@ def _pages(group: list[str]) -> dict[str, list[str]]:
         "version?thread=t&version=last": group,
         "version?thread=t&version=last&view=json": group,
         "version?thread=t&version=last&path=tree": group,
-        "diff?thread=t&version=last": group[:1],
+        "diff?thread=t&version=last": [json.dumps(group[0], ensure_ascii=False)[1:-1]],
         "writes?thread=t&version=last": group,
         "store": group,
         "items?segments=[%22n%22]": group,
@@ -61,7 +66,7 @@ def _pages(group: list[str]) -> dict[str, list[str]]:
         f"timeline?thread=t&namespace={odd}": group[:1],
         f"bisect?thread=t&path={odd}&test=contains&value={odd}": [],
         f"version?thread=t&version={odd}": group[:1],
-        f"version?thread={odd}no": group[:1],
+        f"version?thread={odd}no": [repr(f"{group[0]}no")[1:-1]],
         f"threads?pattern={odd}": [],
         f"{odd}": [],
         "rewind?thread=t&version=last": [],

@@ -12,7 +12,8 @@ from services import parts
 from test_changes import client
 
 from locus_store import MemoryBackend
-from locus_store.inspector import app
+from locus_store.inspector import app, blames
+from locus_store.inspector import states as states_of_pages
 from locus_store.inspector.bounds import json_line
 from locus_store.inspector.pages import store as store_pages
 from locus_store.inspector.pages import writes
@@ -120,13 +121,13 @@ async def test_a_state_is_read_once_for_all_that_wait_and_when_a_job_may_run(
     backend, jobs, calls = MemoryBackend(), Jobs(), []
     for name in ("v1", "v2"):
         await backend.write_state("t", {"n": name}, checkpoint_id=name)
-    real = backend.read_kept
+    real = states_of_pages.state_alone
 
-    async def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(args)
-        return await real(*args, **kwargs)
+    def counted(stored: Any, most: int) -> Any:
+        calls.append(stored.version.checkpoint_id)
+        return real(stored, most)
 
-    monkeypatch.setattr(backend, "read_kept", counted)
+    monkeypatch.setattr(states_of_pages, "state_alone", counted)
     states = States(jobs)
     async with jobs.paced(), jobs.paced():
         asked = [asyncio.ensure_future(states.read(backend, "t", None, "")) for _ in range(5)]
@@ -138,7 +139,27 @@ async def test_a_state_is_read_once_for_all_that_wait_and_when_a_job_may_run(
         assert calls == []
     found = await asyncio.gather(*asked[1:])
     assert [it.state for it in found if it] == [{"n": "v2"}] * 4
-    assert calls == [("t", "v2")]
+    assert calls == ["v2"]
+
+
+async def test_the_origins_of_a_large_state_are_computed_once_beside_one_copy_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, jobs, calls = MemoryBackend(), Jobs(), []
+    await backend.write_state("t", {"text": "x" * 80_000_000, "n": 1})
+    real = blames.trace
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(blames, "trace", counted)
+    kept, states = blames.Blames(jobs), States(jobs)
+    for path in ("text", "n"):
+        seen = await states.read(backend, "t", None, "")
+        assert seen is not None
+        assert await kept.of(backend, seen, (path,)) is not None
+    assert len(calls) == 1
 
 
 async def test_a_step_ends_a_report_in_its_thread() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import histories
@@ -106,6 +108,30 @@ async def test_a_rule_that_is_broken_is_found(
 ) -> None:
     damage(monkeypatch)
     assert sum([await wrong(seed) for seed in range(60)]) > 0
+
+
+async def test_the_states_are_free_when_the_origins_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = MemoryBackend()
+    for number in range(300):  # several chains
+        await backend.write_state("t", {"n": [number] * 300, "m": os.urandom(99).hex()})
+    folders: list[weakref.ref[Any]] = []
+    follow = origins.Origins.follow
+
+    def followed(self: Any, folder: Any) -> None:
+        folders.append(weakref.ref(folder))
+        follow(self, folder)
+
+    monkeypatch.setattr(origins.Origins, "follow", followed)
+    gc.disable()
+    try:
+        found = await blaming.trace(backend, "t")
+        assert found is not None
+        assert len(folders) > 1
+        assert [it() for it in folders] == [None] * len(folders)
+    finally:
+        gc.enable()
 
 
 async def test_a_wrong_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

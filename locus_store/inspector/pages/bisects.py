@@ -22,10 +22,10 @@ TESTS: Final = {
     TEXT: "any text of the state has",
     "equals": "the value equals (JSON, or a text)",
     "contains": "the text, list or object has the part, element or key",
-    "exists": "there is a value",
+    "exists": "the value exists",
     "longer-than": "the text, list or object is longer than",
     "type": f"the type is ({', '.join(TYPES)})",
-    "filter": 'operators of the store match, as {"$gt": 5}',
+    "filter": 'the value matches operators, as {"$gt": 5}',
 }
 """The conditions, as the form names them."""
 

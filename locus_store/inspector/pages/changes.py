@@ -106,7 +106,8 @@ async def _deleted(visit: Visit, name: str | None) -> Redirect:
         if not await backend.remove(visit.thread, [name], namespace=visit.namespace):
             raise missing_version(visit.thread, name)
         _audit(visit, "deleted a version of", version=name)
-        return Redirect(visit.links.to("threads"))
+        has_others = await backend.version(visit.thread, namespace=visit.namespace) is not None
+        return Redirect(visit.to("timeline") if has_others else visit.links.to("threads"))
     if visit.query.text("typed") not in {visit.thread, visible(visit.thread)}:
         raise InvalidArgumentError(
             "the id that was typed is not that of the thread; nothing was deleted"

@@ -19,9 +19,9 @@ async def page(visit: Visit) -> Page:
         NotFoundError: There is no such thread any more.
     """
     after = visit.query.number("after")
-    backend, namespace = visit.parts.threads, visit.namespace
-    found = await newer(backend, visit.thread, after, namespace=namespace)
-    if not found and await backend.version(visit.thread, namespace=namespace) is None:
+    namespace = visit.namespace
+    found = await newer(visit.parts.threads, visit.thread, after, namespace=namespace)
+    if found is None:
         raise missing_thread(visit.thread)
     versions = [
         {

@@ -127,7 +127,9 @@ async def _at_time(visit: Visit, text: str) -> Redirect:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as exc:
-        raise InvalidArgumentError(f"time={text[:40]!r} must be as 2026-01-31T12:00") from exc
+        raise InvalidArgumentError(
+            f"{text[:40]!r} is not a time; write it as 2026-01-31T12:00"
+        ) from exc
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     oldest = None
     async for version in _walked(visit):

@@ -147,7 +147,8 @@ def place(seen: Seen, path: Query) -> Located:
     """
     found = located(seen.state, path)
     if found is None:
-        raise NotFoundError(f"there is no {shown(path)} in this version")
+        name = seen.version.checkpoint_id
+        raise NotFoundError(f"version {name!r} has no value at {shown(path)!r:.200}")
     return found
 
 

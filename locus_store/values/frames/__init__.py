@@ -134,13 +134,21 @@ class Change:
         return self.snapshot.payload()
 
 
-def shape_of(state: dict[str, Json], near: Shape | None = None, edits: Edits = None) -> Shape:
+def shape_of(
+    state: dict[str, Json],
+    near: Shape | None = None,
+    edits: Edits = None,
+    *,
+    keeps: bool = True,
+) -> Shape:
     """Return the shape of a canonical state, such as ``fold`` gives.
 
     Args:
         state: The state.
         near: The shape of a state that this one continues.
         edits: Where they may differ, from ``fold_onto``; the rest is not measured again.
+        keeps: Keep a packed copy of the state's lists in the shape. Without it, the shape has the
+            digest and the size only: neither a snapshot nor a later change is made from it.
 
     Raises:
         IntegrityError: it holds what no save would have accepted.
@@ -148,7 +156,8 @@ def shape_of(state: dict[str, Json], near: Shape | None = None, edits: Edits = N
     try:
         before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
         plain = cast("dict[str, object]", state)
-        return Shape(shape_object(plain, before, 1, decoded=True, edits=edits))
+        root = shape_object(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
+        return Shape(root)
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 

@@ -79,7 +79,9 @@ class ArrayNode:
         return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
 
 
-def array_of(value: list[object], before: object, depth: int, *, decoded: bool) -> ArrayNode:
+def array_of(
+    value: list[object], before: object, depth: int, *, decoded: bool, keeps: bool = True
+) -> ArrayNode:
     """Return the shape of a list whose older shape, if any, is ``before``.
 
     Args:
@@ -87,10 +89,11 @@ def array_of(value: list[object], before: object, depth: int, *, decoded: bool) 
         before: The older shape.
         depth: The number of objects and lists from the root to this one.
         decoded: It was decoded from JSON.
+        keeps: Of a decoded list: keep its elements.
     """
     require_depth(depth)
     if decoded:
-        return _decoded_array(value, depth)
+        return _decoded_array(value, depth, keeps=keeps)
     old = before if isinstance(before, ArrayNode) else _NO_ARRAY
     items = value if type(value) is list else list(value)
     chunks = _chunks(items)
@@ -250,21 +253,36 @@ def _admitted(
     return b"".join(marks), b"".join([known[mark] for mark in marks]), fresh
 
 
-def _decoded_array(value: list[object], depth: int) -> ArrayNode:
+def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode:
     """Return the shape of a list decoded from JSON; each element is inspected once."""
-    raws = [pinned(item) for item in value]
-    found = [digest(raw) for raw in raws]
-    for item, raw in zip(value, raws, strict=True):
+    marks: list[bytes] = []
+    large: dict[bytes, bytes] = {}
+    chunks: list[bytes] = []
+    lengths, size = array("Q"), LIST_HEAD
+    for at in range(0, len(value), _CHUNK):
+        items = value[at : at + _CHUNK]
+        raws = [pinned(item) for item in items]
+        _require_levels(items, raws, depth)
+        found = [digest(raw) for raw in raws]
+        marks += found
+        size += sum(map(len, raws))
+        if keeps:
+            pairs = zip(found, raws, strict=True)
+            large |= {mark: raw for mark, raw in pairs if len(raw) > KEEP_BYTES}
+            chunks.append(b"".join((_list_head(len(raws)), *raws)))
+            lengths.extend(map(len, raws))
+    digests = b"".join(marks)
+    mark = _digest_of_list(digests)
+    return ArrayNode(mark, size, digests, digests, large, chunks, lengths)
+
+
+def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
+    """Raise ``ValueError`` if an element, here with its pinned form, is nested too deeply."""
+    for item, raw in zip(items, raws, strict=True):
         # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
         is_long = len(raw) >= 5 * MAX_DEPTH and not _is_flat(item)
         if is_long and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH - depth:
             require_levels(item, encode(item), depth)
-    large = {mark: raw for mark, raw in zip(found, raws, strict=True) if len(raw) > KEEP_BYTES}
-    digests, lengths = b"".join(found), array("Q", map(len, raws))
-    parts = [raws[at : at + _CHUNK] for at in range(0, len(raws), _CHUNK)]
-    chunks = [b"".join((_list_head(len(part)), *part)) for part in parts]
-    mark = _digest_of_list(digests)
-    return ArrayNode(mark, _size(chunks), digests, digests, large, chunks, lengths)
 
 
 def _is_flat(value: object) -> bool:

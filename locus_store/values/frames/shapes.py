@@ -119,14 +119,14 @@ def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Obje
 
 
 def _nested(
-    value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits
+    value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits, keeps: bool
 ) -> ObjectNode | ArrayNode:
     if edits is _NO_EDITS and isinstance(before, ObjectNode | ArrayNode):
         return before
     kind = type(value)
     if kind is dict:
         mapping = cast("dict[str, object]", value)
-        return shape_object(mapping, before, depth, decoded=decoded, edits=edits)
+        return shape_object(mapping, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if kind is Grown:
         return grown_array(cast("Grown", value), before, depth)
     items = cast("list[object]", value)
@@ -134,7 +134,7 @@ def _nested(
         if edits >= len(before.lengths):
             return extended(before, items, depth)
         decoded = not before.is_canonical  # if not, each element would have to be checked
-    return array_of(items, before, depth, decoded=decoded)
+    return array_of(items, before, depth, decoded=decoded, keeps=keeps)
 
 
 def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
@@ -159,6 +159,7 @@ def shape_object(
     *,
     decoded: bool = False,
     edits: Edits = None,
+    keeps: bool = True,
 ) -> ObjectNode:
     """Return the shape of an object whose older shape, if any, is ``before``.
 
@@ -168,6 +169,7 @@ def shape_object(
         depth: The number of objects and lists from the root to this one.
         decoded: It was decoded from JSON, so that it is canonical and needs no check.
         edits: The places where it differs from ``before``, if they are known.
+        keeps: Of a decoded object: keep the elements of its lists, which later changes need.
     """
     require_depth(depth)
     old = before if isinstance(before, ObjectNode) else _NO_OBJECT
@@ -184,7 +186,7 @@ def shape_object(
         item = value[key]
         if type(item) in NESTED:
             below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
-            nested = _nested(item, get(key), depth + 1, decoded=decoded, edits=below)
+            nested = _nested(item, get(key), depth + 1, decoded=decoded, edits=below, keeps=keeps)
             child, length = nested, nested.size
         else:
             child, length = _scalar(item, get(key))

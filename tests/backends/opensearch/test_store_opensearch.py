@@ -20,7 +20,7 @@ from locus_store import (
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.blocking import BlockingStore
-from locus_store.service.serving import store_beside
+from locus_store.server.storages import store_beside
 from locus_store.testing import StoreContract
 
 if TYPE_CHECKING:
