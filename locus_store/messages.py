@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
@@ -418,7 +419,12 @@ class BaseMessageLog(ForTenants, ABC):
         """
         wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
-        return [LogSnapshot(it.info, await self._logged(it)) for it in found]
+        messages = await self._logged(*found)
+        ends = accumulate(len(it.messages) for it in found)
+        return [
+            LogSnapshot(it.info, messages[end - len(it.messages) : end])
+            for it, end in zip(found, ends, strict=True)
+        ]
 
     # --- life
 
@@ -468,9 +474,11 @@ class BaseMessageLog(ForTenants, ABC):
         shared, given = json_object("metadata", metadata), _listed("messages", messages)
         return distinct([put_of(it, namespace, shared, self.max_state_bytes) for it in given])
 
-    async def _logged(self, found: LogRead) -> Messages:
-        size = sum(len(it.payload or b"") for it in found.messages)
-        return await off_loop(partial(_logged, found.messages, self.max_state_bytes), size)
+    async def _logged(self, *found: LogRead) -> Messages:
+        """Return the messages of logs, one log after the other."""
+        messages = [it for log in found for it in log.messages]
+        size = sum(len(it.payload or b"") for it in messages)
+        return await off_loop(partial(_logged, messages, self.max_state_bytes), size)
 
 
 def _logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> Messages:
