@@ -55,7 +55,7 @@ class Compiled:
         for at, name in enumerate(compiled.positiontup or ()):
             self._add(at, compiled.binds[name], dialect)
         self._columns = list(statement.selected_columns) if isinstance(statement, sa.Select) else []
-        kinds = [it.type.dialect_impl(dialect) for it in self._columns]
+        kinds: list[Any] = [it.type.dialect_impl(dialect) for it in self._columns]
         self._results = [it.result_processor(dialect, None) for it in kinds]
         # Of the class: a TypeDecorator has the attributes of the type that it wraps.
         self._readers = [

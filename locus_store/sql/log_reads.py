@@ -19,6 +19,7 @@ from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
     from locus_store.sql.reads import Reads
     from locus_store.sql.schema import Tables
@@ -69,9 +70,9 @@ def look(it: Reads, wanted: LogWanted) -> LogRead | None:
     if not rows:
         return None
     first, end = len(LOG), len(LOG) + len(MESSAGE) - 1
-    messages = (row[first:end] for row in rows if row[first] is not None)
-    read = [message_of((wanted.namespace, *row), wanted.thread_id) for row in messages]
-    return LogRead(LogInfo(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
+    found = ((wanted.namespace, *row[first:end]) for row in rows if row[first] is not None)
+    read = [message_of(row, wanted.thread_id) for row in found]
+    return LogRead(_info(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
 
 
 @lru_cache(maxsize=256)
@@ -100,7 +101,7 @@ def search(it: Reads, wanted: LogWanted) -> LogRead | None:
     scanned = _scanned(it, wanted)
     found = (message for message in scanned if wanted.takes(message, it.max_state_bytes))
     end = None if wanted.limit is None else wanted.offset + wanted.limit
-    info = LogInfo(wanted.thread_id, wanted.namespace, *rows[0])
+    info = _info(wanted.thread_id, wanted.namespace, *rows[0])
     return LogRead(info, [*islice(found, wanted.offset, end)])
 
 
@@ -161,7 +162,7 @@ def _place(t: Tables) -> sa.ScalarSelect[int]:
 def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
     found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=False)
-    return [LogInfo(*row) for row in found.rows(it.connection, _list_values(it, wanted))]
+    return [_info(*row) for row in found.rows(it.connection, _list_values(it, wanted))]
 
 
 def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
@@ -172,7 +173,7 @@ def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
 
 
 def _head(rows: Sequence[Sequence[Any]]) -> LogRead:
-    info = LogInfo(*rows[0][:_OF_LOG])
+    info = _info(*rows[0][:_OF_LOG])
     messages = (row[_OF_LOG:] for row in rows)
     return LogRead(info, [message_of(it, info.thread_id) for it in messages if it[0] is not None])
 
@@ -263,6 +264,18 @@ def _matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
         is_behind = sa.or_(thread_id > bind("after_thread"), is_named_later)
         query = query.where(thread_id >= bind("after_thread"), is_behind)
     return query.limit(bind("limit", type_=sa.Integer()))
+
+
+def _info(
+    thread_id: str, namespace: str, revision: int, count: int, changed_at: datetime
+) -> LogInfo:
+    return LogInfo(
+        thread_id=thread_id,
+        namespace=namespace,
+        revision=revision,
+        count=count,
+        changed_at=changed_at,
+    )
 
 
 def beyond_prefix(prefix: str) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -277,7 +278,7 @@ class LogsOfThreads(MessageLogKit):
         for namespace in ("", "sub", "empty"):
             one, other = [await log.read(it, namespace=namespace) for it in ("t", "copy")]
             assert other.messages == one.messages
-            assert other.info == one.info._replace(thread_id="copy")
+            assert other.info == replace(one.info, thread_id="copy")
         await log.append("copy", named("b", "c"))
         assert contents(await log.load("copy")) == ["a", "b", "c"]
         assert contents(await log.load("t")) == ["a", "b"]

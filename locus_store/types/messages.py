@@ -72,7 +72,8 @@ class LoggedMessage(NamedTuple):
     their order is that of the log."""
 
 
-class LogInfo(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogInfo:
     """A log without its messages."""
 
     thread_id: str

@@ -124,7 +124,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         async for log in logs:  # that of a user comes before those of the user's sessions
             app, user, session = names_in(log.info.thread_id)
             if session:
-                state = decode(encode({**shared, **users.get(user, {})}))  # each its own copy
+                state: Any = decode(encode({**shared, **users.get(user, {})}))  # each its own
                 its_names = app, user, session
                 found.append(_session(its_names, SessionRecord.of(log), log.info.revision, state))
             else:

@@ -16,6 +16,7 @@ from claude_agent_sdk._internal.session_resume import (
 )
 from claude_agent_sdk.testing import run_session_store_conformance
 from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS, _has_optional
+from log_urls import OURS, url_of
 
 from locus_store import (
     InMemoryMessageLog,
@@ -36,13 +37,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 PROJECT = sdk.project_key_for_directory(None)
-KINDS = ("sqlite", "postgresql", "memory")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=OURS)
 async def store(request: Any, tmp_path: Path) -> AsyncIterator[LocusSessionStore]:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    url = urls.get(request.param) or request.getfixturevalue("migrated_database")
+    url = url_of(request.param, request, tmp_path)
     async with LocusSessionStore.from_url(url) as made:
         yield made
 
