@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
@@ -39,6 +39,7 @@ from locus_store.types.messages import (
     NewMessage,
     Popped,
     PutMessage,
+    all_logged,
     check_change,
     distinct,
     log_name,
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from locus_store.types import ArchivedMessage
 
 __all__ = [
     "ROLE",
@@ -419,12 +419,8 @@ class BaseMessageLog(ForTenants, ABC):
         """
         wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
-        messages = await self._logged(*found)
-        ends = accumulate(len(it.messages) for it in found)
-        return [
-            LogSnapshot(it.info, messages[end - len(it.messages) : end])
-            for it, end in zip(found, ends, strict=True)
-        ]
+        messages = iter(await self._logged(*found))
+        return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
 
     # --- life
 
@@ -475,14 +471,9 @@ class BaseMessageLog(ForTenants, ABC):
         return distinct([put_of(it, namespace, shared, self.max_state_bytes) for it in given])
 
     async def _logged(self, *found: LogRead) -> Messages:
-        """Return the messages of logs, one log after the other."""
         messages = [it for log in found for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
-        return await off_loop(partial(_logged, messages, self.max_state_bytes), size)
-
-
-def _logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> Messages:
-    return [logged(it, max_state_bytes) for it in messages]
+        return await off_loop(partial(all_logged, messages, self.max_state_bytes), size)
 
 
 def _logs_wanted(

@@ -423,6 +423,11 @@ def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
     return LoggedMessage(message_id, role, content, metadata, text, created_at)
 
 
+def all_logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> list[LoggedMessage]:
+    """Return stored messages; see ``logged``."""
+    return [logged(it, max_state_bytes) for it in messages]
+
+
 def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
     """Return the text that a search looks into."""
     if message.text is not None:
