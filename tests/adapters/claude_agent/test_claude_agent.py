@@ -19,6 +19,7 @@ from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS
 from log_urls import OURS, url_of
 
 from locus_store import (
+    HTTPMessageLog,
     InMemoryMessageLog,
     InvalidArgumentError,
     UnsupportedError,
@@ -70,16 +71,24 @@ def chain(*texts: str) -> list[Any]:
     return entries
 
 
-async def test_the_sdks_conformance_suite_passes_whole(store: LocusSessionStore) -> None:
+async def test_the_sdks_conformance_suite_passes_whole(
+    store: LocusSessionStore, service_over: Any
+) -> None:
     made = []
 
     def empty() -> LocusSessionStore:
-        is_memory = isinstance(store.log, InMemoryMessageLog)
-        fresh = InMemoryMessageLog() if is_memory else store.for_tenant(uuid4().hex).log
+        fresh: Any = InMemoryMessageLog()
+        if isinstance(store.log, HTTPMessageLog):
+            fresh = HTTPMessageLog(service_over("http"))
+        elif not isinstance(store.log, InMemoryMessageLog):
+            fresh = store.for_tenant(uuid4().hex).log
         made.append(LocusSessionStore(fresh))
         return made[-1]
 
     await run_session_store_conformance(empty)
+    for each in made:
+        if each.log.backend is not store.log.backend:
+            await each.log.close()
     assert len(made) == 15, "14 contracts, and one store that is only examined"
     assert all(_has_optional(made[0], it, frozenset()) for it in _OPTIONAL_METHODS)
 
