@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
@@ -38,6 +39,7 @@ from locus_store.types.messages import (
     NewMessage,
     Popped,
     PutMessage,
+    all_logged,
     check_change,
     distinct,
     log_name,
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from locus_store.types import ArchivedMessage
 
 __all__ = [
     "ROLE",
@@ -418,7 +419,8 @@ class BaseMessageLog(ForTenants, ABC):
         """
         wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
-        return [LogSnapshot(it.info, await self._logged(it)) for it in found]
+        messages = iter(await self._logged(*found))
+        return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
 
     # --- life
 
@@ -468,13 +470,10 @@ class BaseMessageLog(ForTenants, ABC):
         shared, given = json_object("metadata", metadata), _listed("messages", messages)
         return distinct([put_of(it, namespace, shared, self.max_state_bytes) for it in given])
 
-    async def _logged(self, found: LogRead) -> Messages:
-        size = sum(len(it.payload or b"") for it in found.messages)
-        return await off_loop(partial(_logged, found.messages, self.max_state_bytes), size)
-
-
-def _logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> Messages:
-    return [logged(it, max_state_bytes) for it in messages]
+    async def _logged(self, *found: LogRead) -> Messages:
+        messages = [it for log in found for it in log.messages]
+        size = sum(len(it.payload or b"") for it in messages)
+        return await off_loop(partial(all_logged, messages, self.max_state_bytes), size)
 
 
 def _logs_wanted(

@@ -4,7 +4,7 @@
 
 On PostgreSQL with fsync and on an SQLite file, in one process and in turn. An item has 300
 characters; a call of the batch appends 200, and a load reads 1,000. Prints Markdown: milliseconds
-per call, the least and the median of the rounds.
+per call, the least and the median of all calls, and the least CPU time of the client.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=20, help="of each kind in a round")
     options = parser.parse_args()
     print(machine.described())
-    print("| storage | call | session | least | median |\n|---|---|---|---:|---:|")
+    print("| storage | call | session | least | median | CPU |\n|---|---|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder, server() as (running, database):
         url = running.url(database)
         driven = url.replace("postgresql://", "postgresql+asyncpg://", 1)
@@ -66,13 +66,17 @@ async def measured(name: str, url: str, driven: str, path: Path | None, options:
         times = await rounds_of(sessions, options.rounds, options.calls)
     await engine.dispose()
     for (call, kind), each in times.items():
-        print(f"| {name} | {call} | {kind} | {min(each):.2f} | {median(each):.2f} |")
+        walls, cpus = zip(*each, strict=True)
+        print(
+            f"| {name} | {call} | {kind} | {min(walls):.2f} | {median(walls):.2f} "
+            f"| {min(cpus):.2f} |"
+        )
 
 
 async def rounds_of(
     sessions: dict[str, Callable[[str], Any]], rounds: int, calls: int
-) -> dict[tuple[str, str], list[float]]:
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    times: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     full = {kind: make("full") for kind, make in sessions.items()}
     for session in full.values():
         await session.add_items([ITEM] * LOADED)
@@ -91,10 +95,11 @@ async def rounds_of(
         }
         for call, (count, work) in works.items():
             for kind in sessions:
-                begun = time.perf_counter()
                 for _ in range(count):
+                    begun, cpu = time.perf_counter(), time.process_time()
                     await work(kind)
-                times[call, kind].append(1e3 * (time.perf_counter() - begun) / count)
+                    wall = 1e3 * (time.perf_counter() - begun)
+                    times[call, kind].append((wall, 1e3 * (time.process_time() - cpu)))
     return times
 
 

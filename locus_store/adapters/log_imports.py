@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from locus_store.errors import ConnectionFailedError, IntegrityError, InvalidArgumentError
 from locus_store.types import ArchivedMessage, ArchivedThread
+from locus_store.types.arguments import is_path, not_a_url
 from locus_store.types.messages import put_of
 from locus_store.versions.archives import minute_of
 
@@ -45,8 +46,10 @@ async def opened_rows(url: str) -> AsyncIterator[Rows]:
     Raises:
         ConnectionFailedError: The source cannot be reached.
         IntegrityError: SQLite cannot read the file.
-        InvalidArgumentError: The scheme is not supported.
+        InvalidArgumentError: The scheme is not supported, or there is none.
     """
+    if is_path(url):
+        raise not_a_url(url)
     scheme = urlsplit(url).scheme.partition("+")[0]
     if scheme == "sqlite":
         with _opened_sqlite(url) as rows:

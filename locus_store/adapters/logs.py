@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
+from locus_store.blocking import BlockingMessageLog
 from locus_store.messages import BaseMessageLog, LogInfo
 from locus_store.open import open_message_log
 from locus_store.session.storages import message_log_of
@@ -24,10 +25,68 @@ MAX_PLACES: Final = 4096
 """Ids of which an adapter remembers the thread."""
 
 T = TypeVar("T")
+Log = TypeVar("Log", BaseMessageLog, BlockingMessageLog)
 Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
 
 
-class LogAdapter(ForTenants):
+class _Adapter(ForTenants, Generic[Log]):
+    """An adapter that may own its log."""
+
+    log: Log
+    _owns = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log!r})"
+
+    def _enter(self, tenant: str) -> None:
+        self.log = self.log.for_tenant(tenant)
+        self._owns = False
+
+
+class BlockingLogAdapter(_Adapter[BlockingMessageLog]):
+    """An adapter of a synchronous framework over a message log.
+
+    Args:
+        log: A blocking message log, which ``close`` leaves open, or a backend that has message
+            logs, which stays open, too.
+
+    Raises:
+        UnsupportedError: The backend has no message logs.
+    """
+
+    def __init__(self, log: BlockingMessageLog | StorageBackend) -> None:
+        self._owns = not isinstance(log, BlockingMessageLog)
+        self.log = (
+            log
+            if isinstance(log, BlockingMessageLog)
+            else BlockingMessageLog(message_log_of(log, None))
+        )
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Return an adapter for a URL; see ``open_message_log`` for URLs and options."""
+        opened = cls(BlockingMessageLog(open_message_log(url, **options)))
+        opened._owns = True
+        return opened
+
+    def close(self) -> None:
+        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
+        if self._owns:
+            self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class LogAdapter(_Adapter[BaseMessageLog]):
     """An adapter over a message log.
 
     Args:
@@ -39,14 +98,6 @@ class LogAdapter(ForTenants):
 
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
         self.log = log if isinstance(log, BaseMessageLog) else message_log_of(log, None)
-        self._owns = False
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.log!r})"
-
-    def _enter(self, tenant: str) -> None:
-        self.log = self.log.for_tenant(tenant)
-        self._owns = False
 
     async def close(self) -> None:
         """Close what ``from_url`` opened; idempotent, and usable again afterwards."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -11,7 +12,7 @@ from locus_store.errors import IntegrityError
 from locus_store.sql.dialect_columns import columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Dialect
 
@@ -44,6 +45,18 @@ def damage(what: str) -> IntegrityError:
     )
 
 
+class ReadsColumn(Protocol):
+    """A type that reads a column of many rows at once."""
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """Return the values as they are read one by one, or ``None``: read them one by one.
+
+        Args:
+            values: As the driver returns them.
+            kinds: Their types.
+        """
+
+
 class _Checked:
     """Refuses a value of another type where the database keeps such; see ``keeps_types``."""
 
@@ -63,6 +76,10 @@ class _Checked:
             raise damage(_WORDS[kind])
 
         return checked
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return values if kinds <= {self.python_type, NoneType} else None
 
 
 class Integer(_Checked, sa.Integer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -17,6 +18,8 @@ from locus_store.sql.json_text import escape_text, unescape_text
 from locus_store.types.items import NAMESPACES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.engine import Dialect
     from sqlalchemy.sql.compiler import SQLCompiler
     from sqlalchemy.sql.operators import OperatorType
@@ -250,6 +253,10 @@ class Key(sa.types.TypeDecorator[str]):
         """Decode."""
         return None if value is None else decode_key(value)
 
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return [*map(decode_key, values)] if kinds == {str} and all(values) else None
+
 
 class Path(Key):
     """Text of parts that are each ended by NUL, compared as ``Key`` is; NUL takes two characters.
@@ -276,6 +283,11 @@ class Path(Key):
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         """Decode."""
         return None if value is None else unescape_text(decode_key(value))
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        read = super().read_column(values, kinds)
+        return None if read is None else [*map(unescape_text, read)]
 
 
 @lru_cache(NAMESPACES)
@@ -344,6 +356,10 @@ class Blob(sa.types.TypeDecorator[bytes]):
         """Give bytes back, whatever the driver's type."""
         return b"" if value is None else bytes(value)
 
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return values if kinds == {bytes} else None
+
 
 class Embedding(sa.types.TypeDecorator[bytes]):
     """Numbers of 32 bits, little-endian, or the database's own vector."""
@@ -377,6 +393,10 @@ class _Digest(sa.types.TypeDecorator[bytes]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for them."""
         return dialect.type_descriptor(columns_of(dialect).digest_type(_DIGEST_BYTES))
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return values if kinds <= {bytes, NoneType} else None
 
 
 _DIGEST_BYTES: Final = 16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from locus_store.sql.dialect_columns import columns_of
 from locus_store.sql.json_text import load_value, unescape_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.engine import Dialect
     from sqlalchemy.sql.compiler import SQLCompiler
@@ -57,6 +58,10 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
         """Give the object back."""
         return load_json(value)
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return [{} for _ in values] if kinds == {NoneType} else None
 
 
 class _ReadJson(sa.types.TypeDecorator[Any]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from locus_store.sql.reads import Reads
@@ -69,8 +70,8 @@ def look(it: Reads, wanted: LogWanted) -> LogRead | None:
     if not rows:
         return None
     first, end = len(LOG), len(LOG) + len(MESSAGE) - 1
-    messages = (row[first:end] for row in rows if row[first] is not None)
-    read = [message_of((wanted.namespace, *row), wanted.thread_id) for row in messages]
+    found = ((wanted.namespace, *row[first:end]) for row in rows if row[first] is not None)
+    read = [message_of(row, wanted.thread_id) for row in found]
     return LogRead(_info(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
 
 
@@ -160,57 +161,109 @@ def _place(t: Tables) -> sa.ScalarSelect[int]:
 
 def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
-    rows = it.connection.execute(_matching(it.tables, wanted), {"tenant": it.scope.tenant})
-    return [_info(*row) for row in rows]
+    found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=False)
+    return [_info(*row) for row in found.rows(it.connection, _list_values(it, wanted))]
 
 
 def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
     """See ``BaseMessageLog.find_heads``; one statement."""
-    t, others = it.tables, it.tables.messages.alias("others")
-    page = _matching(t, wanted).add_columns(t.logs.c.thread).subquery("page")
+    found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=True)
+    rows = found.rows(it.connection, _list_values(it, wanted))
+    return [_head([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
+
+
+def _head(rows: Sequence[Sequence[Any]]) -> LogRead:
+    info = _info(*rows[0][:_OF_LOG])
+    messages = (row[_OF_LOG:] for row in rows)
+    return LogRead(info, [message_of(it, info.thread_id) for it in messages if it[0] is not None])
+
+
+@lru_cache(maxsize=256)
+def _compiled_list(sql: Statements, shape: ListShape, *, with_messages: bool) -> Compiled:
+    """Return the statement of a list: a log with its name, and its messages if wanted."""
+    t = sql.tables
+    if not with_messages:
+        return Compiled(_matching(t, shape), sql.dialect)
+    others = t.messages.alias("others")
+    page = _matching(t, shape).add_columns(t.logs.c.thread).subquery("page")
     of_log = (page.c[name] for name in ("thread_id", "log_namespace", *LOG))
     is_its = others.c.thread == page.c.thread, others.c.namespace == page.c.log_namespace
     newest = sa.select(sa.func.max(others.c.sequence)).where(*is_its).scalar_subquery()
     is_wanted = sa.and_(
         t.messages.c.thread == page.c.thread,
         t.messages.c.namespace == page.c.log_namespace,
-        sa.true() if wanted.whole else t.messages.c.sequence == newest,
+        sa.true() if shape.is_whole else t.messages.c.sequence == newest,
     )
     query = sa.select(*of_log, *(t.messages.c[name] for name in MESSAGE))
     query = query.select_from(page.outerjoin(t.messages, is_wanted))
     is_named = sa.case((page.c.log_namespace == "", 0), else_=1)
     order = page.c.thread_id, is_named, page.c.log_namespace, t.messages.c.sequence
-    rows = it.connection.execute(query.order_by(*order), {"tenant": it.scope.tenant})
-    return [_head(log, its_rows) for log, its_rows in groupby(rows, lambda row: row[:_OF_LOG])]
+    return Compiled(query.order_by(*order), sql.dialect)
 
 
-def _head(log: Sequence[Any], rows: Iterable[Sequence[Any]]) -> LogRead:
-    info = _info(*log)
-    messages = (row[_OF_LOG:] for row in rows)
-    return LogRead(info, [message_of(it, info.thread_id) for it in messages if it[0] is not None])
+class ListShape(NamedTuple):
+    """The form of the statement that lists logs; the values are its parameters."""
+
+    has_thread: bool
+    has_prefix: bool
+    has_end: bool
+    """A thread id is greater than all that begin with the prefix."""
+
+    has_namespace: bool
+    has_after: bool
+    is_after_root: bool
+    is_whole: bool
+
+    @classmethod
+    def of(cls, wanted: LogsWanted) -> ListShape:
+        """Return the form of a list."""
+        return cls(
+            wanted.thread_id is not None,
+            bool(wanted.prefix),
+            bool(wanted.prefix) and beyond_prefix(wanted.prefix) is not None,
+            wanted.namespace is not None,
+            wanted.after is not None,
+            wanted.after is not None and not wanted.after[1],
+            wanted.whole,
+        )
 
 
-def _matching(t: Tables, wanted: LogsWanted) -> sa.Select[Any]:
+def _list_values(it: Reads, wanted: LogsWanted) -> dict[str, Any]:
+    """Return the parameters of ``_matching``."""
+    after_thread, after_namespace = wanted.after or (None, None)
+    return {
+        "tenant": it.scope.tenant,
+        "thread_id": wanted.thread_id,
+        "prefix": wanted.prefix,
+        "beyond": beyond_prefix(wanted.prefix),
+        "namespace": wanted.namespace,
+        "after_thread": after_thread,
+        "after_namespace": after_namespace,
+        "limit": wanted.limit,
+    }
+
+
+def _matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
     """Return a query for the logs that match."""
     thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
     columns = (thread_id, namespace.label("log_namespace"), *(t.logs.c[name] for name in LOG))
     # Not by the bytes alone: those of the root sort behind those of names that begin with " ".
     is_named = sa.case((namespace == "", 0), else_=1)
-    query = _logs(t, *columns).order_by(thread_id, is_named, namespace).limit(wanted.limit)
-    if wanted.thread_id is not None:
-        query = query.where(thread_id == wanted.thread_id)
-    if wanted.prefix:
-        query = query.where(thread_id >= wanted.prefix)
-        beyond = beyond_prefix(wanted.prefix)
-        query = query if beyond is None else query.where(thread_id < beyond)
-    if wanted.namespace is not None:
-        query = query.where(namespace == wanted.namespace)
-    if wanted.after is not None:
-        thread, name = wanted.after
-        is_later = namespace > name if name else sa.true()
-        is_behind = sa.or_(thread_id > thread, sa.and_(namespace != "", is_later))
-        query = query.where(thread_id >= thread, is_behind)
-    return query
+    query = _logs(t, *columns).order_by(thread_id, is_named, namespace)
+    if shape.has_thread:
+        query = query.where(thread_id == bind("thread_id"))
+    if shape.has_prefix:
+        query = query.where(thread_id >= bind("prefix"))
+    if shape.has_end:
+        query = query.where(thread_id < bind("beyond"))
+    if shape.has_namespace:
+        query = query.where(namespace == bind("namespace"))
+    if shape.has_after:
+        is_later = sa.true() if shape.is_after_root else namespace > bind("after_namespace")
+        is_named_later = sa.and_(namespace != "", is_later)
+        is_behind = sa.or_(thread_id > bind("after_thread"), is_named_later)
+        query = query.where(thread_id >= bind("after_thread"), is_behind)
+    return query.limit(bind("limit", type_=sa.Integer()))
 
 
 def _info(
@@ -259,15 +312,10 @@ def message_of(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
         IntegrityError: It is not what was stored.
     """
     namespace, sequence, message_id, role, metadata, created_at, text, payload, digest = row
+    text = None if text is None else unescape_text(text)
+    payload = payload or None  # the column reads NULL as b""
     found = ArchivedMessage(
-        namespace=namespace,
-        sequence=sequence,
-        message_id=message_id,
-        role=role,
-        metadata=metadata,
-        created_at=created_at,
-        text=None if text is None else unescape_text(text),
-        payload=payload or None,  # the column reads NULL as b""
+        sequence, message_id, role, metadata, created_at, text, payload, namespace
     )
     require_sealed(thread_id, found, digest)
     return found

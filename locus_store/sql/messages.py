@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql import pending
-from locus_store.sql.columns import moment
 from locus_store.sql.json_text import escape_text
 from locus_store.sql.log_reads import MESSAGE, message_of
 from locus_store.sql.pending import batches
@@ -69,12 +68,11 @@ class _Log:
     def __init__(self, it: Repository, thread: int, wanted: LogEdit) -> None:
         self._it = it
         self._wanted = wanted
-        self._log, self._messages = it.tables.logs, it.tables.messages
+        self._messages = it.tables.messages
         self._thread = thread
-        row = it.connection.execute(sa.select(self._log).where(*self._of(self._log))).first()
-        self.revision = row.revision if row else 0
-        self._count = row.message_count if row else 0
-        self._last = row.last_sequence if row else 0
+        name = {"thread": thread, "namespace": wanted.namespace}
+        row = it.sql.log.first(it.connection, name)
+        self.revision, self._count, self._last = row or (0, 0, 0)
 
     def changed(self) -> LogChanged:
         """Remove and put messages; return the result."""
@@ -88,26 +86,25 @@ class _Log:
         self._it.touch(self._wanted)
         return LogChanged(self.revision, removed)
 
-    def _of(self, table: sa.Table) -> tuple[sa.ColumnElement[bool], ...]:
-        return table.c.thread == self._thread, table.c.namespace == self._wanted.namespace
+    def _is_its(self) -> tuple[sa.ColumnElement[bool], ...]:
+        c = self._messages.c
+        return c.thread == self._thread, c.namespace == self._wanted.namespace
 
     def _store(self) -> None:
         """Store the revision, which grows, and the count."""
-        is_new, c = self.revision == 0, self._log.c
+        is_new, sql = self.revision == 0, self._it.sql
         self.revision = self._wanted.first_revision if is_new else self.revision + 1
-        facts = {
-            c.revision: self.revision,
-            c.message_count: self._count,
-            c.last_sequence: self._last,
+        values = {
+            "revision": self.revision,
+            "message_count": self._count,
+            "last_sequence": self._last,
         }
         if is_new:
-            name = {c.thread: self._thread, c.namespace: self._wanted.namespace}
-            made = self._log.insert().values({**name, **facts, c.changed_at: moment()})
-            self._it.connection.execute(made)
-            return
-        at = sa.case((c.changed_at < moment(), moment()), else_=c.changed_at)
-        moved = self._log.update().where(*self._of(self._log))
-        self._it.connection.execute(moved.values({**facts, c.changed_at: at}))
+            name = {"thread": self._thread, "namespace": self._wanted.namespace}
+            sql.new_log.run(self._it.connection, {**name, **values})
+        else:
+            name = {"of_thread": self._thread, "of_namespace": self._wanted.namespace}
+            sql.changed_log.run(self._it.connection, {**name, **values})
 
     # --- what is removed
 
@@ -125,7 +122,7 @@ class _Log:
 
     def _pop(self) -> ArchivedMessage | None:
         c = self._messages.c
-        query = sa.select(*(c[name] for name in MESSAGE)).where(*self._of(self._messages))
+        query = sa.select(*(c[name] for name in MESSAGE)).where(*self._is_its())
         row = self._it.connection.execute(query.order_by(c.sequence.desc()).limit(1)).first()
         if row is None:
             return None
@@ -137,12 +134,12 @@ class _Log:
             raise too_short(self._wanted, self._count)
         if position < self._count:
             sequence = self._messages.c.sequence
-            query = sa.select(sequence).where(*self._of(self._messages)).order_by(sequence)
+            query = sa.select(sequence).where(*self._is_its()).order_by(sequence)
             first = self._it.connection.execute(query.offset(position).limit(1)).scalar_one()
             self._delete(sequence >= first)
 
     def _delete(self, *conditions: sa.ColumnElement[bool]) -> None:
-        gone = self._messages.delete().where(*self._of(self._messages), *conditions)
+        gone = self._messages.delete().where(*self._is_its(), *conditions)
         self._count -= self._it.connection.execute(gone).rowcount
 
     # --- what is put
@@ -150,11 +147,12 @@ class _Log:
     def _put(self, puts: Sequence[PutMessage]) -> None:
         known = self._known([it.message_id for it in puts if it.may_exist])
         new = [it for it in puts if it.message_id not in known]
-        rows = [
-            {"thread": self._thread, "sequence": sequence, **row_of(self._wanted.namespace, it)}
-            for sequence, it in enumerate(new, self._last + 1)
-        ]
-        pending.insert(self._it, self._messages, rows)
+        if new:
+            rows = [row_of(self._wanted.namespace, it) for it in new]
+            columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+            columns["thread"] = [self._thread] * len(new)
+            columns["sequence"] = range(self._last + 1, self._last + 1 + len(new))
+            self._it.sql.new_message.run_all(self._it.connection, columns)
         self._replace([it for it in puts if it.message_id in known])
         self._last += len(new)
         self._count += len(new)
@@ -163,7 +161,7 @@ class _Log:
         """Return the ids that the log has."""
         message_id, found = self._messages.c.message_id, set[str]()
         for some in batches(message_ids) if self.revision else ():
-            query = sa.select(message_id).where(*self._of(self._messages), message_id.in_(some))
+            query = sa.select(message_id).where(*self._is_its(), message_id.in_(some))
             found.update(self._it.connection.execute(query).scalars())
         return found
 
@@ -171,7 +169,7 @@ class _Log:
         c = self._messages.c
         is_it = c.message_id == sa.bindparam("of_id", type_=c.message_id.type)
         values = {name: sa.bindparam(f"new_{name}", type_=c[name].type) for name in CHANGED}
-        replaced = self._messages.update().where(*self._of(self._messages), is_it).values(values)
+        replaced = self._messages.update().where(*self._is_its(), is_it).values(values)
         rows = [{"of_id": it.message_id, **_changed(self._wanted.namespace, it)} for it in puts]
         for some in batches(rows):
             self._it.connection.execute(replaced, some)

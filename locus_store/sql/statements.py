@@ -28,6 +28,9 @@ VERSION = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created
 RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
 """Names of ``versions.Record``."""
 
+LOG_STATE = ("revision", "message_count", "last_sequence")
+"""Columns of a log's row that a change of its messages changes."""
+
 ITEM = ("value", "metadata", "ttl_seconds", "expires_at", "updated_at", "version", "created_at")
 """Columns of an item that a put writes."""
 
@@ -70,6 +73,39 @@ class Statements:
         store = self.tables.store
         changed = store.update().where(store.c.item == bind("of_item", type_=sa.BigInteger()))
         return Compiled(changed.values({it: bind(it) for it in ITEM}), self.dialect)
+
+    @cached_property
+    def log(self) -> Compiled:
+        """``LOG_STATE`` of a message log."""
+        logs = self.tables.logs
+        is_log = logs.c.thread == bind("thread"), logs.c.namespace == bind("namespace")
+        found = sa.select(*(logs.c[it] for it in LOG_STATE)).where(*is_log)
+        return Compiled(found, self.dialect)
+
+    @cached_property
+    def new_log(self) -> Compiled:
+        """The insert of a log; parameters are its name and ``LOG_STATE``."""
+        values: dict[str, Any] = {it: bind(it) for it in ("thread", "namespace", *LOG_STATE)}
+        made = self.tables.logs.insert().values(**values, changed_at=moment())
+        return Compiled(made, self.dialect)
+
+    @cached_property
+    def changed_log(self) -> Compiled:
+        """The update of a log; its name is ``of_thread`` and ``of_namespace``."""
+        logs = self.tables.logs  # its time never goes back
+        at = sa.case((logs.c.changed_at < moment(), moment()), else_=logs.c.changed_at)
+        is_log = logs.c.thread == bind("of_thread"), logs.c.namespace == bind("of_namespace")
+        values: dict[str, Any] = {it: bind(it) for it in LOG_STATE}
+        changed = logs.update().where(*is_log).values(**values, changed_at=at)
+        return Compiled(changed, self.dialect)
+
+    @cached_property
+    def new_message(self) -> Compiled:
+        """The insert of a message; parameters are its columns without the time."""
+        messages = self.tables.messages
+        values: dict[str, Any] = {it.name: bind(it.name) for it in messages.c}
+        made = messages.insert().values({**values, "created_at": now()})
+        return Compiled(made, self.dialect)
 
     @cached_property
     def drop_write(self) -> Compiled:

@@ -257,7 +257,7 @@ class Existence(BackendKit):
         for n in range(4):
             await backend.save(f"saved {n}", {"n": n})
             await backend.put_writes(f"pending {n}", "v", [written("a")])
-            logged = replace(message(), created_at=datetime.now(UTC) - 9 * DAY - timedelta(hours=n))
+            logged = message()._replace(created_at=datetime.now(UTC) - 9 * DAY - timedelta(hours=n))
             minute = logged.created_at.replace(second=0, microsecond=0)
             old = without_versions(f"logged {n}", messages=[logged])
             await backend.write_thread(replace(old, active_at=minute))

@@ -14,9 +14,9 @@ from locus_store.values.encoding import (
     decode,
     digest,
     encode,
+    joined_frames,
     pack_frame,
     require_size,
-    unpack_frames,
 )
 from locus_store.values.frames import text_in
 from locus_store.values.text import folded
@@ -57,8 +57,7 @@ class NewMessage(NamedTuple):
     """The text that ``search`` compares; ``None``: the strings in ``content``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedMessage:
+class LoggedMessage(NamedTuple):
     """A message of a log."""
 
     message_id: str
@@ -385,18 +384,18 @@ def seal(  # noqa: PLR0917  (the columns of a row, in their order)
     namespace: str,
     message_id: str,
     role: str,
-    metadata: Mapping[str, Any],
+    metadata: dict[str, Any],
     text: str | None,
     payload: bytes | None,
 ) -> bytes:
     """Return the digest of a message."""
-    return digest(encode([namespace, message_id, role, dict(metadata), text]) + (payload or b""))
+    return digest(encode([namespace, message_id, role, metadata, text]) + (payload or b""))
 
 
 def sealed(message: ArchivedMessage) -> bytes:
     """Return the digest of a stored message."""
-    it = message
-    return seal(it.namespace, it.message_id, it.role, it.metadata, it.text, it.payload)
+    _, message_id, role, metadata, _, text, payload, namespace = message
+    return seal(namespace, message_id, role, metadata, text, payload)
 
 
 def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes | None) -> None:
@@ -419,15 +418,14 @@ def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
     Raises:
         IntegrityError: Its payload is damaged, too large, or not a message log's.
     """
-    it = message
-    return LoggedMessage(
-        message_id=it.message_id,
-        role=it.role,
-        content=_content(it, max_state_bytes),
-        metadata=it.metadata,
-        text=it.text,
-        created_at=it.created_at,
-    )
+    _, message_id, role, metadata, created_at, text, _, _ = message
+    content = _content(message, max_state_bytes)
+    return LoggedMessage(message_id, role, content, metadata, text, created_at)
+
+
+def all_logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> list[LoggedMessage]:
+    """Return stored messages; see ``logged``."""
+    return [logged(it, max_state_bytes) for it in messages]
 
 
 def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
@@ -445,7 +443,7 @@ def _content(message: ArchivedMessage, max_state_bytes: int) -> Any:
 
 def _unpacked(message_id: str, payload: bytes, max_state_bytes: int) -> Any:
     try:
-        return decode(b"".join(unpack_frames(payload, max_state_bytes)))
+        return decode(joined_frames(payload, max_state_bytes))
     except (IntegrityError, ValueError) as exc:
         raise IntegrityError(f"message {message_id!r}: {exc}") from exc
 

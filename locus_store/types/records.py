@@ -358,11 +358,9 @@ class ArchivedLine:
     """Ordered by checkpoint id, task id and index."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchivedMessage:
-    """One entry of a message log."""
+class ArchivedMessage(NamedTuple):
+    """One entry of a message log. A tuple: a log of many messages has as many of them."""
 
-    namespace: str = ""
     sequence: int
     """The order in its log."""
 
@@ -372,6 +370,7 @@ class ArchivedMessage:
     created_at: datetime
     text: str | None
     payload: bytes | None
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -340,31 +340,50 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
         yield _decompressed(decompressor, stored, plain_bytes) if is_packed else bytes(stored)
 
 
+def joined_frames(payload: bytes, max_bytes: int) -> bytes:
+    """Return the bodies of a payload's frames, joined; see ``unpack_frames``."""
+    if not payload:
+        return b""
+    is_packed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
+    if end < len(payload):
+        return b"".join(unpack_frames(payload, max_bytes))
+    if is_packed:
+        return _decompressed(_contexts.decompressor(), stored, plain_bytes)
+    return bytes(stored)
+
+
 def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, int]]:
     """Yield for each frame whether it is compressed, its stored bytes, and its plain length."""
     at, end, view = 0, len(payload), memoryview(payload)
     while at < end:
-        start = at
-        stored_bytes, at = _read_varint(payload, at + 2)
-        plain_bytes, at = _read_varint(payload, at)
-        begin, at = at, at + stored_bytes
-        head = payload[start : start + 2]
-        if head not in _FORMATS:
-            raise IntegrityError(f"a stored frame has the unknown format {head.hex()}")
-        is_packed, has_checksum = _FORMATS[head]
-        stored = view[begin:at]
-        if has_checksum:
-            checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
-            at += _CHECKSUM_BYTES
-            if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
-                raise IntegrityError("a stored frame is damaged or cut off")
-        if at > end:
-            raise IntegrityError("a stored frame is cut off")
-        if plain_bytes > max_bytes:
-            _require_room(plain_bytes, max_bytes)
-        if not is_packed and stored_bytes != plain_bytes:
-            raise IntegrityError("a stored frame's length differs from its header")
+        is_packed, stored, plain_bytes, at = _frame_at(payload, view, at, max_bytes)
         yield is_packed, stored, plain_bytes
+
+
+def _frame_at(
+    payload: bytes, view: memoryview, start: int, max_bytes: int
+) -> tuple[bool, memoryview, int, int]:
+    """Return what ``_frames`` yields for the frame at a position, and the frame's end."""
+    stored_bytes, at = _read_varint(payload, start + 2)
+    plain_bytes, at = _read_varint(payload, at)
+    begin, at = at, at + stored_bytes
+    head = payload[start : start + 2]
+    if head not in _FORMATS:
+        raise IntegrityError(f"a stored frame has the unknown format {head.hex()}")
+    is_packed, has_checksum = _FORMATS[head]
+    stored = view[begin:at]
+    if has_checksum:
+        checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
+        at += _CHECKSUM_BYTES
+        if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
+            raise IntegrityError("a stored frame is damaged or cut off")
+    if at > len(payload):
+        raise IntegrityError("a stored frame is cut off")
+    if plain_bytes > max_bytes:
+        _require_room(plain_bytes, max_bytes)
+    if not is_packed and stored_bytes != plain_bytes:
+        raise IntegrityError("a stored frame's length differs from its header")
+    return is_packed, stored, plain_bytes, at
 
 
 def _require_room(plain_bytes: int, max_bytes: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from google.adk.events import Event
 from google.adk.sessions import State
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from locus_store.adapters.logs import thread_of
@@ -26,6 +26,8 @@ STATE: Final = "adk-state"
 
 APP: Final = "adk-app"
 """Namespace of the log of an app's state."""
+
+_EVENTS: Final = TypeAdapter(list[Event])
 
 Document: TypeAlias = dict[str, Any]
 
@@ -143,15 +145,13 @@ def events(messages: Sequence[LoggedMessage], config: GetSessionConfig) -> list[
     Raises:
         IntegrityError: One is damaged; names it.
     """
-    found = [_event(it) for it in messages]
+    try:
+        found = _EVENTS.validate_python([it.content for it in messages])
+    except ValidationError as exc:
+        place = exc.errors(include_url=False, include_input=False)[0]["loc"][0]
+        damaged = messages[int(place)].message_id
+        raise IntegrityError(f"event {damaged!r} is damaged") from exc
     if config.after_timestamp is not None:
         found = [it for it in found if it.timestamp >= config.after_timestamp]
     newest = config.num_recent_events
     return found if newest is None else found[max(0, len(found) - newest) :]
-
-
-def _event(message: LoggedMessage) -> Event:
-    try:
-        return Event.model_validate(message.content)
-    except ValidationError as exc:
-        raise IntegrityError(f"event {message.message_id!r} is damaged") from exc

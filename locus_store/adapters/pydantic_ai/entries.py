@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -12,6 +11,7 @@ from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import NewMessage
+from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def entries_of(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
 
 def _restored(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> list[Any]:
     try:
-        made: list[Any] = adapter.validate_json(json.dumps([it.content for it in messages]))
+        made: list[Any] = adapter.validate_json(encode([it.content for it in messages]))
     except ValidationError as exc:
         raise IntegrityError(f"a stored message is not one of Pydantic AI: {exc}") from exc
     return made

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
-from locus_store.blocking import BlockingMessageLog, open_message_log
+from locus_store.adapters.logs import BlockingLogAdapter
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
-from locus_store.session.storages import message_log_of
 from locus_store.types.arguments import MAX_COUNT
-from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from strands.multiagent.base import MultiAgentBase
-
-    from locus_store.backend import StorageBackend
 
 SESSION: Final = "strands-session"
 """Namespace of the log whose one message is the session."""
@@ -40,57 +34,12 @@ class SessionNotFoundError(NotFoundError, SessionException):
     """The session, agent or message does not exist; nothing was written."""
 
 
-class LocusSessionRepository(ForTenants, SessionRepository):
+class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
     """Keeps the sessions of Strands Agents in message logs; a session is the thread of its id.
 
     Usable from any number of threads. Two managers that append to one agent do not overwrite each
     other: the second message with an index raises ``SessionConflictError``.
-
-    Args:
-        log: A blocking message log, which ``close`` leaves open, or a backend that has message
-            logs, which stays open, too.
-
-    Raises:
-        UnsupportedError: The backend has no message logs.
     """
-
-    def __init__(self, log: BlockingMessageLog | StorageBackend) -> None:
-        self._owns = not isinstance(log, BlockingMessageLog)
-        self.log = (
-            log
-            if isinstance(log, BlockingMessageLog)
-            else BlockingMessageLog(message_log_of(log, None))
-        )
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
-        """Return a repository for a URL; see ``open_message_log`` for URLs and options."""
-        opened = cls(open_message_log(url, **options))
-        opened._owns = True
-        return opened
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.log!r})"
-
-    def _enter(self, tenant: str) -> None:
-        self.log = self.log.for_tenant(tenant)
-        self._owns = False
-
-    def close(self) -> None:
-        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
-        if self._owns:
-            self.log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- sessions
 

@@ -22,15 +22,13 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
-from services import Service
+from log_urls import OURS, url_of
 
 from locus_store import (
     ConflictError,
     ConnectionFailedError,
-    InMemoryMessageLog,
     IntegrityError,
     LocusStoreError,
-    MemoryBackend,
     NewMessage,
     NotFoundError,
     UnsupportedError,
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
-OURS = ("sqlite", "postgresql", "memory")
 THEIRS = ("InMemory", "Database", "Sqlite")
 DIFFERENT = {
     "test_events_of_one_time_keep_their_order": {"Database"},  # ordered by their ids
@@ -66,8 +63,7 @@ def theirs(kind: str, path: Path) -> Any:
 
 @pytest.fixture(params=OURS)
 async def log(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    url = urls.get(request.param) or request.getfixturevalue("migrated_database")
+    url = url_of(request.param, request, tmp_path)
     async with open_message_log(url) as opened:
         yield opened
 
@@ -75,8 +71,7 @@ async def log(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
 @pytest.fixture(params=(*OURS, *(pytest.param(it, marks=pytest.mark.variant) for it in THEIRS)))
 async def either(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     if request.param in OURS:
-        urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-        url = urls.get(request.param) or request.getfixturevalue("migrated_database")
+        url = url_of(request.param, request, tmp_path)
         async with LocusSessionService.from_url(url) as service:
             yield service
         return
@@ -498,22 +493,6 @@ class TestOurService:
             await service.close()
             assert await got(service, first) == first
         assert "LocusSessionService(" in repr(service)
-
-    async def test_sessions_over_http(self) -> None:
-        backend = MemoryBackend()
-        served = Service(backend, messages=InMemoryMessageLog(backend=backend))
-        try:
-            async with LocusSessionService.from_url(served.url) as service:
-                first = await made(service, state={"app:a": 1, "n": 0})
-                await service.append_event(first, delta({"user:b": 2, "n": 1}))
-                assert await got(service, first) == first
-                (listed,) = (await service.list_sessions(app_name="app")).sessions
-                assert listed.state == first.state == {"app:a": 1, "user:b": 2, "n": 1}
-                await service.append_event(listed, said("1"))
-                with pytest.raises(StaleSessionError):
-                    await service.append_event(first, said("2"))
-        finally:
-            served.stop()
 
     def test_a_backend_without_logs_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError):

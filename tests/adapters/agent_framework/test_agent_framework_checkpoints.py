@@ -29,6 +29,7 @@ from agent_framework import (
 from agent_framework._workflows._runner_context import WorkflowMessage
 from agent_framework.exceptions import WorkflowCheckpointException
 from approval_workflow import Order, workflow
+from log_urls import OURS, url_of
 from pydantic import BaseModel
 
 from locus_store import (
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 pytestmark = pytest.mark.anyio
-OURS = ("sqlite", "postgresql", "memory", "http")
 THEIRS = ("InMemoryCheckpointStorage", "FileCheckpointStorage")
 
 
@@ -145,12 +145,6 @@ VALUES = [
 def same_form(value: Any) -> Any:
     """Return what two equal values have in common: the framework's messages compare by identity."""
     return value.to_dict() if isinstance(value, Message) else value
-
-
-def url_of(kind: str, request: Any, tmp_path: Path) -> str:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    fixtures = {"postgresql": "migrated_database", "http": "service_url"}
-    return urls.get(kind) or request.getfixturevalue(fixtures[kind])
 
 
 @pytest.fixture(params=OURS)

@@ -22,6 +22,7 @@ from agent_framework import (
     WorkflowBuilder,
     tool,
 )
+from log_urls import OURS, url_of
 
 from locus_store import IntegrityError, SerializationError, UnsupportedError, open_message_log
 from locus_store.adapters.agent_framework import LocusCheckpointStorage, LocusHistoryProvider
@@ -36,13 +37,6 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.filterwarnings("ignore:.*experimental.*"),  # theirs of files
 ]
-OURS = ("sqlite", "postgresql", "memory", "http")
-
-
-def url_of(kind: str, request: Any, tmp_path: Path) -> str:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    fixtures = {"postgresql": "migrated_database", "http": "service_url"}
-    return urls.get(kind) or request.getfixturevalue(fixtures[kind])
 
 
 @pytest.fixture(params=OURS)

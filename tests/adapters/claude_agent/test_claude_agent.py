@@ -16,8 +16,10 @@ from claude_agent_sdk._internal.session_resume import (
 )
 from claude_agent_sdk.testing import run_session_store_conformance
 from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS, _has_optional
+from log_urls import OURS, url_of
 
 from locus_store import (
+    HTTPMessageLog,
     InMemoryMessageLog,
     InvalidArgumentError,
     UnsupportedError,
@@ -36,13 +38,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 PROJECT = sdk.project_key_for_directory(None)
-KINDS = ("sqlite", "postgresql", "memory")
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=OURS)
 async def store(request: Any, tmp_path: Path) -> AsyncIterator[LocusSessionStore]:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    url = urls.get(request.param) or request.getfixturevalue("migrated_database")
+    url = url_of(request.param, request, tmp_path)
     async with LocusSessionStore.from_url(url) as made:
         yield made
 
@@ -71,16 +71,24 @@ def chain(*texts: str) -> list[Any]:
     return entries
 
 
-async def test_the_sdks_conformance_suite_passes_whole(store: LocusSessionStore) -> None:
+async def test_the_sdks_conformance_suite_passes_whole(
+    store: LocusSessionStore, service_over: Any
+) -> None:
     made = []
 
     def empty() -> LocusSessionStore:
-        is_memory = isinstance(store.log, InMemoryMessageLog)
-        fresh = InMemoryMessageLog() if is_memory else store.for_tenant(uuid4().hex).log
+        fresh: Any = InMemoryMessageLog()
+        if isinstance(store.log, HTTPMessageLog):
+            fresh = HTTPMessageLog(service_over("http"))
+        elif not isinstance(store.log, InMemoryMessageLog):
+            fresh = store.for_tenant(uuid4().hex).log
         made.append(LocusSessionStore(fresh))
         return made[-1]
 
     await run_session_store_conformance(empty)
+    for each in made:
+        if each.log.backend is not store.log.backend:
+            await each.log.close()
     assert len(made) == 15, "14 contracts, and one store that is only examined"
     assert all(_has_optional(made[0], it, frozenset()) for it in _OPTIONAL_METHODS)
 

@@ -140,3 +140,5 @@ async def test_what_is_no_source_is_refused(tmp_path: Path, backend: Any) -> Non
         await import_openai_agents(backend, url, messages_table='x" --')
     with pytest.raises(InvalidArgumentError, match="not 'redis'"):
         await import_openai_agents(backend, "redis://x")
+    with pytest.raises(InvalidArgumentError, match=r"'x.db' is not a URL.*sqlite:///x.db"):
+        await import_openai_agents(backend, "x.db")

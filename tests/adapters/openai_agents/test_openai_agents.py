@@ -17,6 +17,7 @@ from agents.memory import (
     SQLiteSession,
 )
 from agents.models.interface import Model
+from log_urls import OURS, url_of
 from openai.types.responses import (
     ResponseFunctionToolCall,
     ResponseOutputMessage,
@@ -33,15 +34,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
-OURS = ("sqlite", "postgresql", "memory")
 THEIRS = ("SQLiteSession", "SQLAlchemySession")
 set_tracing_disabled(disabled=True)
 
 
 @pytest.fixture(params=OURS)
 async def log(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    url = urls.get(request.param) or request.getfixturevalue("migrated_database")
+    url = url_of(request.param, request, tmp_path)
     async with open_message_log(url) as opened:
         yield opened
 
@@ -51,8 +50,7 @@ async def named(request: Any, tmp_path: Path) -> AsyncIterator[Callable[..., Any
     """Return sessions by their ids, all on one storage: ours, and the SDK's own."""
     path, made = tmp_path / "theirs.db", []
     if request.param in OURS:
-        urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-        url = urls.get(request.param) or request.getfixturevalue("migrated_database")
+        url = url_of(request.param, request, tmp_path)
         async with open_message_log(url) as opened:
             yield lambda name, settings=None: LocusSession(name, opened, session_settings=settings)
         return

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from log_urls import OURS, url_of
 from pydantic_ai import Agent, BinaryContent, DeferredToolRequests
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
@@ -41,13 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
-OURS = ("sqlite", "postgresql", "memory", "http")
-
-
-def url_of(kind: str, request: Any, tmp_path: Path) -> str:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    fixtures = {"postgresql": "migrated_database", "http": "service_url"}
-    return urls.get(kind) or request.getfixturevalue(fixtures[kind])
 
 
 @pytest.fixture(params=OURS)

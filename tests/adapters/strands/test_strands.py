@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from log_urls import OURS, url_of
 from strands import Agent, tool
 from strands.models import Model
 from strands.session import FileSessionManager, RepositorySessionManager
@@ -25,13 +26,6 @@ from locus_store.backends import FileBackend, SQLiteBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-OURS = ("sqlite", "postgresql", "memory")
-
-
-def url_of(kind: str, request: Any, tmp_path: Path) -> str:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "memory": "memory://"}
-    return urls.get(kind) or request.getfixturevalue("migrated_database")
 
 
 @pytest.fixture(params=OURS)
