@@ -21,7 +21,7 @@ from locus_store import blocking
 from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.opensearch import OpenSearchBackend
-from locus_store.backends.opensearch.client import _routing, id_of
+from locus_store.backends.opensearch.names import id_of, routing_of
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Bare:
 
     def get(self, name: str) -> dict[str, Any]:
         """Return a document with its content."""
-        got = self._client.get(index=self._index, id=id_of(name), routing=_routing(name))
+        got = self._client.get(index=self._index, id=id_of(name), routing=routing_of(name))
         source: dict[str, Any] = got["_source"]
         b64decode(source["content"])
         return source
