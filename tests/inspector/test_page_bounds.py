@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -150,15 +151,17 @@ async def test_a_state_is_read_once_for_all_that_wait_and_when_a_job_may_run(
 async def test_a_state_beside_a_damaged_pack_is_read_from_its_records(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     async with open_checkpointer(f"sqlite:///{path}").backend as backend:
+        said: list[str] = []
         for number in range(64):
-            await backend.write_state("t", {"n": number, "text": "x" * number})
+            said.append(os.urandom(1_000).hex())
+            await backend.write_state("t", {"n": number, "said": said})
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("UPDATE locus_packs SET payload = x'00'").rowcount == 1
         database.commit()
     async with open_checkpointer(f"sqlite:///{path}").backend as backend:
         seen = await States(Jobs()).read(backend, "t", None, "")
     assert seen is not None
-    assert seen.state["n"] == 63
+    assert seen.state == {"n": 63, "said": said}
 
 
 async def test_the_origins_of_a_large_state_are_computed_once_beside_one_copy_of_it(
