@@ -150,7 +150,7 @@ lint: $(VENV)/.dev
 	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint deploy/Dockerfile; \
 	else echo "deploy/Dockerfile: not linted, hadolint has no wheel for this machine"; fi
 	@if GOBIN=$(abspath $(BIN)) go install $(ACTIONLINT) 2>/dev/null; then $(BIN)/actionlint -no-color; \
-	else echo ".github/workflows: not linted with actionlint, which Go builds"; fi
+	else echo ".github/workflows: not linted with actionlint: Go is missing, or cannot fetch it"; fi
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -42,7 +42,7 @@ BEFORE: Final = 200
 
 @dataclass(frozen=True)
 class Viewing:
-    """What the process of the viewers is given."""
+    """The arguments of the viewers' process."""
 
     port: int
     secret: str

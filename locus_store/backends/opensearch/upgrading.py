@@ -31,13 +31,13 @@ OF_ONE_INDEX: Final = (
     "uuid", "version.", "creation_date", "provided_name", "blocks.", "resize.", "history.",
     "routing.allocation.initial_recovery.",
 )  # fmt: skip
-"""How the names of settings begin that a copy does not have."""
+"""Prefixes of the settings that belong to one index and are not copied."""
 
 COPY: Final = "-copy"
 """The end of the alias that documents are copied into."""
 
 ATTEMPTS: Final = 3
-"""How often an upgrade looks at the index again that another one has replaced."""
+"""The most attempts of an upgrade while other upgrades replace its index."""
 
 
 class _OvertakenError(Exception):
