@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from amounts import one_of
 from sqlalchemy.engine import URL
 
 from locus_store import (
@@ -73,7 +72,7 @@ class Place:
             await backend.close()
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest) -> Place:
     fixture = {"sqlite": "database_file", "postgresql": "migrated_database"}[request.param]
     return Place(request.param, request.getfixturevalue(fixture))
