@@ -7,6 +7,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python -m pip
+INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python .ci/install
 # Without bytecode, each of the hundreds of processes that tests start compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 # Two more than there are cores: tests wait for disks and processes. A test that hangs shows where.
@@ -269,37 +270,37 @@ $(VENV)/.base: .ci/pythons
 	fi; \
 	echo "setting up $(VENV) with $$("$$python" -V), once ..."; \
 	"$$python" -m venv --clear $(VENV)
-	@$(PIP) install -q --upgrade "pip>=25.1"
+	@$(PIP) install -q --upgrade "pip>=25.1" uv || $(PIP) install -q --upgrade "pip>=25.1"
 	@touch $@
 
 $(VENV)/.agent: pyproject.toml $(VENV)/.base
-	@$(PIP) install -q --editable ".[agent,postgres]"
+	@$(INSTALL) --editable ".[agent,postgres]"
 	@touch $@
 
 SHORT_EXTRAS := agent,http,langgraph,oci,otel,oracle,postgres,redis,service,vectors
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.base
-	@$(PIP) install -q --editable . --group dev
+	@$(INSTALL) --editable . --group dev
 	@touch $@ $(VENV)/.agent
 
 # What it installs is older than what .dev does: only in an environment of its own.
 $(VENV)/.oldest: pyproject.toml .ci/oldest $(VENV)/.base
 	@$(BIN)/python .ci/oldest > $(VENV)/constraints.txt
-	@$(PIP) install -q --constraint $(VENV)/constraints.txt --group test --editable ".[$(SHORT_EXTRAS)]"
+	@$(INSTALL) --constraint $(VENV)/constraints.txt --group test --editable ".[$(SHORT_EXTRAS)]"
 	@touch $@
 
 $(VENV)/.short: pyproject.toml $(VENV)/.base
-	@$(PIP) install -q --group test --editable ".[$(SHORT_EXTRAS)]"
+	@$(INSTALL) --group test --editable ".[$(SHORT_EXTRAS)]"
 	@touch $@
 
 $(VENV)/.langgraph-redis: pyproject.toml $(VENV)/.base
-	@$(PIP) install -q --editable ".[langgraph,postgres,redis]" --group langgraph-redis
+	@$(INSTALL) --editable ".[langgraph,postgres,redis]" --group langgraph-redis
 	@touch $@
 
 $(VENV)/.pyagenity $(VENV)/.agentflow: pyproject.toml $(VENV)/.base
-	@$(PIP) install -q --editable ".[$(LIBRARY),postgres,redis]" --group $(LIBRARY)
+	@$(INSTALL) --editable ".[$(LIBRARY),postgres,redis]" --group $(LIBRARY)
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev
-	@$(PIP) install -q --editable . --group bench
+	@$(INSTALL) --editable . --group bench
 	@touch $@

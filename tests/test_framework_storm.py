@@ -18,8 +18,8 @@ from amounts import LONG
 from locus_store.blocking import open_message_log
 
 WORKER = Path(__file__).parent / "workers" / "on_sessions.py"
-WRITERS, TASKS = 4, 16
-APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "10000" if LONG else "192")) // WRITERS
+WRITERS, TASKS = 4 if LONG else 2, 16
+APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "10000" if LONG else "96")) // WRITERS
 """Appends of each writer."""
 
 BETWEEN_KILLS = min(APPENDS, 500)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import servers
+from amounts import one_of
 
 from locus_store import MemoryCheckpointer, open_checkpointer
 from locus_store.blocking import open_checkpointer as open_blocking
@@ -45,8 +46,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("redis_url" if kind == "redis" else "migrated_database")
 
 
-everywhere = pytest.mark.parametrize("url", BACKENDS, indirect=True)
-on_disk = pytest.mark.parametrize("url", BACKENDS[1:], indirect=True)
+everywhere = pytest.mark.parametrize("url", one_of(*BACKENDS), indirect=True)
+on_disk = pytest.mark.parametrize("url", one_of(*BACKENDS[1:]), indirect=True)
 
 
 def ran(*arguments: str) -> list[Any]:
@@ -208,13 +209,8 @@ WAYS_TO_END = [
 ]
 
 
-def ways_to_end() -> Iterator[Any]:
-    for kind in BACKENDS[1:]:
-        for how in WAYS_TO_END:
-            yield pytest.param(kind, how)
-
-
-@pytest.mark.parametrize(("url", "how"), [*ways_to_end()], indirect=["url"])
+@pytest.mark.parametrize("how", WAYS_TO_END)
+@on_disk
 def test_an_end_without_a_close_is_quiet_and_loses_no_acknowledged_save(url: str, how: str) -> None:
     assert ran(how, url) == list(range(5))
     with open_blocking(url, state_type=dict) as checkpointer:

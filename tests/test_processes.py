@@ -11,6 +11,7 @@ from threading import Timer
 from typing import Any, Self
 
 import pytest
+from amounts import one_of
 
 from locus_store import ConflictError, open_checkpointer
 
@@ -72,14 +73,14 @@ def ran(*arguments: str, **options: Any) -> list[Any]:
         return worker.ends()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=one_of("sqlite", "postgresql"))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'checkpoints.db'}"
     return request.getfixturevalue("migrated_database")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=one_of("sqlite", "postgresql"))
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'checkpoints.db'}"

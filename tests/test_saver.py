@@ -13,7 +13,7 @@ from shutil import copyfile
 
 import anyio
 import pytest
-from amounts import SERVICE_VARIANTS, SERVICES
+from amounts import SERVICE_VARIANTS, SERVICES, one_of
 from drawer import Drawer
 
 import locus_store
@@ -43,8 +43,8 @@ from locus_store.transfer.verifying import verify
 pytestmark = pytest.mark.anyio
 
 
-LOCAL = ["memory", "file", "documents", "sqlite"]
-STORAGES = [*LOCAL, "postgresql", "redis", "oci", "opensearch", *SERVICE_VARIANTS]
+DOCUMENTS = one_of("documents", "oci", "opensearch")  # one DocumentBackend
+STORAGES = ["memory", "file", "sqlite", "postgresql", "redis", *DOCUMENTS, *SERVICE_VARIANTS]
 
 
 @pytest.fixture(params=STORAGES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from amounts import one_of
 from oracle_twin import TwinServer
 
 from locus_store import open_checkpointer
@@ -34,7 +35,7 @@ async def require_usable(checkpointer: Any) -> None:
     assert await checkpointer.list_threads() == ["copy"]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=one_of("sqlite", "postgresql"))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'names.db'}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from amounts import ALL
 
 from locus_store import (
     ConflictError,
@@ -301,6 +302,9 @@ async def test_writes_that_were_exchanged_are_found(database_file) -> None:
         assert "pending write" in " ".join(map(str, await found(backend)))
 
 
+EVERY = 1 if ALL else 5
+"""Bytes from one that is flipped to the next."""
+
 COLUMNS = ["checkpoints.payload", "checkpoints.digest", "writes.payload"]
 
 
@@ -315,7 +319,7 @@ async def test_every_flipped_byte_is_found(database_file, place: str) -> None:
         rows = database.execute(f"SELECT rowid, {column} FROM locus_{table}").fetchall()
         missed = []
         for rowid, stored in rows:
-            for at in range(len(stored)):
+            for at in range(0, len(stored), EVERY):
                 damaged = bytearray(stored)
                 damaged[at] ^= 1 << at % 8
                 update = f"UPDATE locus_{table} SET {column} = ? WHERE rowid = ?"

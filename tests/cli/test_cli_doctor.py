@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Run = Callable[..., tuple[int, str, str]]
 
 run = test_cli.run
-sql_url = test_cli_threads.sql_url
+sql_url = test_cli_threads.each_sql_url  # the checks are the dialect's
 
 
 def facts(run: Run, code: int = 0) -> dict[str, dict[str, str]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import servers
 import test_cli
+from amounts import one_of
 from rich.console import Console
 from test_cli import Terminal
 
@@ -47,8 +48,9 @@ def _url(
     return str(found)
 
 
-url = pytest.fixture(params=["sqlite", "postgresql", "redis"], name="url")(_url)
-sql_url = pytest.fixture(params=["sqlite", "postgresql"], name="sql_url")(_url)
+url = pytest.fixture(params=one_of("sqlite", "postgresql", "redis"), name="url")(_url)
+sql_url = pytest.fixture(params=one_of("sqlite", "postgresql"), name="sql_url")(_url)
+each_sql_url = pytest.fixture(params=["sqlite", "postgresql"], name="sql_url")(_url)
 
 
 def save(url: str, thread: str, *states: dict[str, Any], **options: Any) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from amounts import one_of
 from test_storm import found_nothing, storm
 
 KILLS = "3"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=one_of("sqlite", "postgresql"))
 def place(request: pytest.FixtureRequest) -> list[str]:
     if request.param == "sqlite":
         return []

@@ -11,7 +11,7 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
 import pytest
-from amounts import LONG
+from amounts import LONG, one_of
 from every_call import DIMENSION, Asked, Sent, any_request, recorded
 from services import Service, parts
 
@@ -41,7 +41,7 @@ UNORDERED = {
 Request = tuple[str, Sent]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=one_of("sqlite", "postgresql"))
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     names = {"sqlite": "database_file", "postgresql": "migrated_database"}
     place = request.getfixturevalue(names[request.param])

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
+from amounts import one_of
 from pydantic import BaseModel, ConfigDict, Field, create_model
-from session_storage import STORAGES, Storage
+from session_storage import Storage
 
 from locus_store import (
     ConflictError,
@@ -26,7 +27,7 @@ BOB: dict[str, Any] = {"thread_id": "t", "user_id": "bob"}
 ODD = ["_", "a:b", "a/b", "%", "é'|", "x" * 255]
 
 
-@pytest.fixture(params=STORAGES)
+@pytest.fixture(params=["memory", *one_of("sqlite", "postgresql")])
 def place(request):
     return Storage(request.param, request)
 

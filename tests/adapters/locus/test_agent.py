@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from amounts import OPENSEARCH_VARIANT, SERVICE_VARIANTS, SERVICES
+from amounts import SERVICE_VARIANTS, SERVICES, one_of
 from locus import Agent, tool
 from locus.core.messages import Message
 from locus.core.state import AgentState
@@ -53,15 +53,15 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-ELSEWHERE = [OPENSEARCH_VARIANT, *SERVICE_VARIANTS]
+ELSEWHERE = [*one_of("redis", "oci", "opensearch"), *SERVICE_VARIANTS]
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "oci", *ELSEWHERE])
+@pytest.fixture(params=["sqlite", "postgresql", *ELSEWHERE])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis", "memory", "oci", *ELSEWHERE])
+@pytest.fixture(params=["sqlite", "postgresql", "memory", *ELSEWHERE])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []

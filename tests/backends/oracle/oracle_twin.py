@@ -15,9 +15,12 @@ import threading
 from array import array
 from collections import deque
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
@@ -43,7 +46,6 @@ from locus_store.sql.schema import tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
 VERSION = "23.26.0.0.0"
 
@@ -86,9 +88,8 @@ class TwinServer:
         """Modes, by table and holder; of ``LOCK TABLE`` alone."""
         self.guard = threading.Lock()
         """Of ``table_locks``."""
-        self.url = f"sqlite:///{path}"
         if not path.exists():
-            migrate.upgrade(self.url, prefix=prefix)
+            migrate.upgrade(f"sqlite:///{path}", prefix=prefix)
 
     @contextmanager
     def in_its_place(self) -> Iterator[None]:
@@ -149,7 +150,7 @@ class TwinConnection:
         self._begun = False
         self._is_set = False
         """``SET TRANSACTION`` was sent."""
-        self._sqlite = sqlite(server.url).connect()
+        self._sqlite = sqlite(server.path)
 
     def cursor(self) -> TwinCursor:
         """A cursor."""
@@ -496,7 +497,7 @@ def lost() -> oracledb.Error:
 
 # --- SQLite in kind
 
-_engines: dict[str, Any] = {}
+_opening = ContextVar[Path]("_opening")
 
 
 def canned(statement: str, server: TwinServer) -> Result | None:
@@ -516,14 +517,26 @@ def canned(statement: str, server: TwinServer) -> Result | None:
     return None
 
 
-def sqlite(url: str) -> Any:
-    """An engine whose connections know the functions that are Oracle's."""
-    if url not in _engines:
-        made = sa.create_engine(url, poolclass=sa.NullPool, connect_args={"timeout": 30})
-        event.listen(made, "connect", _teach)
-        event.listen(made, "before_cursor_execute", _translated, retval=True)
-        _engines[url] = made
-    return _engines[url]
+def sqlite(path: Path) -> sa.Connection:
+    """A connection that knows the functions that are Oracle's."""
+    token = _opening.set(path)
+    try:
+        return _engine().connect()
+    finally:
+        _opening.reset(token)
+
+
+@cache
+def _engine() -> sa.Engine:
+    """One for all files: it remembers the statements that it has compiled."""
+
+    def opened() -> sqlite3.Connection:
+        return sqlite3.connect(_opening.get(), timeout=30, check_same_thread=False)
+
+    made = sa.create_engine("sqlite://", poolclass=sa.NullPool, creator=opened)
+    event.listen(made, "connect", _teach)
+    event.listen(made, "before_cursor_execute", _translated, retval=True)
+    return made
 
 
 def _teach(connection: sqlite3.Connection, _: object) -> None:

@@ -24,6 +24,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from amounts import one_of
 from sqlalchemy.ext.asyncio import create_async_engine
 from workers.forked import at_once
 
@@ -47,7 +48,7 @@ NAMES = sorted(tables().names)
 ODD = 'Locus "threads" %s 50%'
 """Name of a database schema that has to be quoted everywhere."""
 
-BOTH = pytest.mark.parametrize("server", ["postgresql", "postgresql_16"], indirect=True)
+BOTH = pytest.mark.parametrize("server", one_of("postgresql", "postgresql_16"), indirect=True)
 
 SECOND = '''
 """One more column."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
+from amounts import ALL
 
 from locus_store import IntegrityError, NewMessage, SQLiteMessageLog
 from locus_store.testing import MessageLogContract
@@ -41,11 +42,15 @@ async def problems_of(log) -> list[str]:
     return [str(it) async for it in verify(log.backend) if isinstance(it, Problem)]
 
 
+EVERY = 1 if ALL else 5
+"""Bits from one that is flipped to the next; five and eight have no factor in common."""
+
+
 def flips(value: str | bytes) -> list[str | bytes]:
     """The value with one bit flipped, as far as it stays text."""
     data = value.encode() if isinstance(value, str) else value
     found: list[str | bytes] = []
-    for at in range(8 * len(data)):
+    for at in range(0, 8 * len(data), EVERY):
         changed = bytearray(data)
         changed[at // 8] ^= 1 << at % 8
         found.append(changed.decode("latin-1") if isinstance(value, str) else bytes(changed))
