@@ -64,6 +64,13 @@ async def _read(
         found: LogSnapshot | None = await log.read(thread, namespace=namespace, newest=newest)
         if found is None:
             others = [repr(it.namespace) for it in await log.logs(thread)]
-            there = f"; its logs have the namespaces {', '.join(others)}" if others else ""
-            raise NotFoundError(f"thread {thread!r} has no message log {namespace!r}{there}")
+            if not others:
+                raise NotFoundError(
+                    f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
+                    " threads"
+                )
+            raise NotFoundError(
+                f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
+                f" have --namespace {', '.join(others)}"
+            )
         return found

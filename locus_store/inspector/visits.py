@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -164,7 +165,10 @@ Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
 
 def missing_thread(thread: str) -> NotFoundError:
     """Return the error of a thread that does not exist."""
-    return NotFoundError(f"there is no thread {thread!r} with a version in this namespace")
+    return NotFoundError(
+        f"there is no thread {thread!r}, or it has no version in this namespace; 'locus-store "
+        f"threads messages {shlex.quote(thread)}' prints a message log"
+    )
 
 
 def missing_version(thread: str, version: str | None) -> NotFoundError:

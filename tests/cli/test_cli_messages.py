@@ -62,8 +62,17 @@ def test_messages_are_json_for_programs(run: Run, url: str) -> None:
 def test_an_absent_log_is_an_error_that_names_the_others(run: Run, url: str) -> None:
     code, out, errors = run("threads", "messages", "order", "--namespace", "x", "--url", url)
     assert (code, out) == (4, "")
-    assert "its logs have the namespaces '', 'agent'" in errors
-    assert run("threads", "messages", "none", "--url", url)[0] == 4
+    assert "its logs have --namespace '', 'agent'" in errors
+    code, _, errors = run("threads", "messages", "none", "--url", url)
+    assert code == 4
+    assert "thread 'none' has no message log; 'locus-store threads list' shows" in errors
+
+
+def test_a_thread_with_a_log_alone_names_the_command_that_prints_it(run: Run, url: str) -> None:
+    for command in ("show", "history", "blame"):
+        code, out, errors = run("threads", command, "order", "--url", url)
+        assert (code, out) == (4, "")
+        assert "'locus-store threads messages order'" in errors
 
 
 def test_a_storage_without_message_logs_says_so(run: Run, tmp_path: Path) -> None:
