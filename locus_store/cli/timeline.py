@@ -248,7 +248,7 @@ def bisect(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show the first version that meets a condition, and each later change of the answer.
+    """Show the first version that meets a condition, and each later change of the result.
 
     Checks every version up to the head, or up to --checkpoint. --json: {thread_id, namespace,
     checkpoint_id, asked, skipped, first, turns}; first is a checkpoint id or null, turns are
