@@ -116,7 +116,7 @@ def open_checkpointer(
     """Return the checkpointer that ``url`` names.
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
-    driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
+    driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://``, as your provider issues it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
     ``oci://namespace/bucket/prefix``; ``opensearch://host:9200/index`` (several hosts with commas)
@@ -157,7 +157,7 @@ def open_store(
         dimension: Dimensions of the embeddings; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
-        options: Options of the store; they win over the URL's.
+        options: Options of the store, which override those of the URL.
 
     Raises:
         InvalidArgumentError: The scheme has no store, or an option is not valid.
@@ -178,7 +178,7 @@ def open_message_log(
     Args:
         url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``http:`` or ``memory:``.
         ttl_seconds: See ``BaseMessageLog``.
-        options: Options of the message log; they win over the URL's.
+        options: Options of the message log, which override those of the URL.
 
     Raises:
         InvalidArgumentError: The scheme has no message log, or an option is not valid.
