@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
@@ -166,8 +165,8 @@ Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
 def missing_thread(thread: str) -> NotFoundError:
     """Return the error of a thread that does not exist."""
     return NotFoundError(
-        f"there is no thread {thread!r}, or it has no version in this namespace; 'locus-store "
-        f"threads messages {shlex.quote(thread)}' prints a message log"
+        f"there is no thread {thread!r}, or it has no version in this namespace; it may have a"
+        " message log"
     )
 
 

@@ -10,7 +10,7 @@ import test_cli
 from test_cli_threads import NASTY
 
 from locus_store import NewMessage, blocking
-from locus_store.cli.messages import readable
+from locus_store.timeline.readable import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,10 +88,10 @@ def test_a_storage_without_message_logs_says_so(run: Run, tmp_path: Path) -> Non
         ("a", "a"),
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "a b"),
         ({"type": "user", "message": {"role": "user", "content": "a"}}, "a"),
-        ({"type": "function_call", "name": "f"}, '{"type":"function_call","name":"f"}'),
+        ({"type": "function_call", "name": "f"}, '{"name":"f","type":"function_call"}'),
         ([1, None], "1 null"),
         ({"content": None}, '{"content":null}'),
     ],
 )
 def test_a_message_is_read_as_frameworks_write_it(content: Any, text: str) -> None:
-    assert readable(content) == text
+    assert text_of(content) == text
