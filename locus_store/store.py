@@ -71,13 +71,11 @@ class BaseStore(ForTenants, ABC):
     """Stores values under a namespace and a key, for all threads.
 
     Args:
-        dimension: Dimensions of an embedding, which cannot be changed later; ``None``: no
-            embeddings.
+        dimension: Dimensions of the embeddings, fixed once set; ``None``: no embeddings.
         metric: How embeddings are compared: ``cosine``, ``l2`` (Euclidean) or ``ip`` (inner
             product).
-        embed: Computes the embeddings of several strings. It may be a coroutine function; any
-            other function is run in a thread. With it, ``put`` embeds a value's strings, and
-            ``search`` ranks by meaning.
+        embed: Computes the embeddings of several strings; if it is not a coroutine function, in a
+            thread. With it, ``put`` embeds a value's strings, and ``search`` ranks by meaning.
         max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:

@@ -54,6 +54,8 @@ async def test_the_logs_of_a_thread_are_chosen_by_their_namespaces(place: Any) -
         assert (await asking.get("messages?thread=s&format=json")).json()["log"] == ""
         assert (await asking.get("messages?thread=s&log=none")).status_code == 404
         assert (await asking.get("messages?thread=none")).status_code == 404
+        await backend.write_state("states", {}, checkpoint_id="v")
+        assert "There are no messages" in (await asking.get("messages?thread=states")).text
 
 
 async def test_a_backend_without_message_logs_has_no_page_of_them(tmp_path: Any) -> None:

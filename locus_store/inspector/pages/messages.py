@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRow:
+class LoggedRow:
     """A message in the list."""
 
     message_id: str
@@ -36,14 +36,15 @@ async def page(visit: Visit) -> Page:
     """Return messages of a log, oldest first; without a start, the newest ones.
 
     Raises:
-        NotFoundError: The thread has no message log, or not this one.
+        NotFoundError: There is no such thread, or it does not have this log.
         UnsupportedError: The backend has no message logs.
     """
     log = _log(visit)
     logs = await log.logs(visit.thread, limit=ROWS)
     name = visit.query.optional("log") or _first(logs)
     info = await _info(visit, log, name)
-    newest = max(info.count - MESSAGES, 0)
+    count = info.count if info else 0
+    newest = max(count - MESSAGES, 0)
     start = visit.query.number("start", newest)
     found = await log.page(visit.thread, namespace=name, offset=start, limit=MESSAGES)
     values = {
@@ -51,12 +52,12 @@ async def page(visit: Visit) -> Page:
         "namespace": "",
         "log": name,
         "logs": [{"namespace": it.namespace, "count": it.count} for it in logs],
-        "count": info.count,
-        "changed_at": info.changed_at,
+        "count": count,
+        "changed_at": info.changed_at if info else None,
         "start": start,
         "messages": await visit.jobs.run(lambda step: _rows(found, step)),
         "previous": max(start - MESSAGES, 0) if start else None,
-        "next": start + MESSAGES if start + MESSAGES < info.count else None,
+        "next": start + MESSAGES if start + MESSAGES < count else None,
     }
     return Page("messages", f"Messages of {visit.thread}", values)
 
@@ -93,18 +94,20 @@ def _log(visit: Visit) -> BaseMessageLog:
     return message_log_of(visit.parts.threads, None)
 
 
-async def _info(visit: Visit, log: BaseMessageLog, name: str) -> LogInfo:
+async def _info(visit: Visit, log: BaseMessageLog, name: str) -> LogInfo | None:
+    """Return the facts of a log; ``None``: the thread has none in the root namespace."""
     found = await log.info(visit.thread, namespace=name)
-    if found is None:
-        where = f" in the namespace {name!r}" if name else ""
-        raise NotFoundError(f"thread {visit.thread!r} has no message log{where}")
+    if found is None and name:
+        raise NotFoundError(f"thread {visit.thread!r} has no message log {name!r}")
+    if found is None and not await visit.parts.threads.exists(visit.thread):
+        raise NotFoundError(f"there is no thread {visit.thread!r}")
     return found
 
 
-def _rows(found: list[LoggedMessage], step: Step) -> list[MessageRow]:
+def _rows(found: list[LoggedMessage], step: Step) -> list[LoggedRow]:
     rows, room = [], Room()
     for it in found:
         step()
         text = room.cut(text_of(it.content))
-        rows.append(MessageRow(it.message_id, it.role, it.created_at, short(it.metadata), text))
+        rows.append(LoggedRow(it.message_id, it.role, it.created_at, short(it.metadata), text))
     return rows
