@@ -70,10 +70,10 @@ COLD_STATE_BYTES = 16 * 1024
 
 
 class StorageBackend(ForTenants, ABC):
-    """Keeps versions of plain dicts by thread; knows nothing of agents.
+    """Stores versions of plain dicts by thread.
 
-    Methods on dicts (``save``, ``load``, ``delete``, ``exists``) are for people. Checkpointers and
-    savers use ``write_state``, ``read_state`` and ``history``.
+    Applications call the methods on dicts (``save``, ``load``, ``delete``, ``exists``).
+    Checkpointers and savers call ``write_state``, ``read_state`` and ``history``.
     """
 
     factory: ClassVar[str] = "StorageBackendAdapter"

@@ -55,22 +55,23 @@ REMEMBERED_THREADS = 4096
 
 
 class BaseCheckpointer(ForTenants, ABC, Generic[S]):
-    """Saves and restores the state of threads; what ``Agent(checkpointer=...)`` calls.
+    """Saves and restores the states of threads; ``Agent(checkpointer=...)`` calls it.
 
     A subclass with ``save``, ``load`` and ``list_checkpoints`` works wherever a checkpointer goes;
-    every other method either builds on these or raises ``UnsupportedError`` until it is
-    overridden and its capability declared. The type parameter, as in
+    every other method builds on these, or raises ``UnsupportedError`` until a subclass overrides
+    it and declares its capability. The type parameter, as in
     ``BaseCheckpointer[MyState]``, is the class that ``load`` returns.
 
     Every implementation of this package guarantees:
 
-    - **Durable.** A save that returned is there after a crash of the process.
+    - **Durable.** A version survives a crash of the process once its save has returned.
     - **Atomic.** A reader sees a version whole or not at all.
-    - **Never lost silently.** A save whose thread was moved on since it was loaded, by anything
-      that does not descend from the same load, raises ``ConflictError`` and changes nothing.
+    - **Never lost silently.** A save raises ``ConflictError`` and changes nothing if the thread
+      was saved after the load by anything that does not descend from the same load.
     - **Isolated values.** Changing what was saved or loaded never changes what is stored.
     - **Concurrent.** One object may serve many tasks, several event loops and threads.
-    - **Honest.** Absence is ``None``, ``False`` or ``[]``; a failure is always an exception.
+    - **Explicit failures.** Absence is ``None``, ``False`` or ``[]``; a failure is always an
+      exception.
     """
 
     @property
@@ -295,11 +296,11 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             ``to_checkpoint`` and ``from_checkpoint``, any pydantic model, or ``dict``. ``None``:
             the class that was saved, which must be imported; ``AgentState`` if none is recorded.
         on_conflict: Default of ``save``.
-        keep_last: Versions to keep per thread, at least 1; older ones go with the saves.
+        keep_last: Versions to keep per thread, at least 1; each save removes older ones.
             ``None`` keeps all.
-        ttl_seconds: A thread expires so long after its last save. ``None``: never.
-        refresh_on_read: A read gives a thread that expires its ``ttl_seconds`` again. It is done
-            beside the read, which it neither delays nor fails.
+        ttl_seconds: Time to live of a thread after its last save. ``None``: it never expires.
+        refresh_on_read: A read of a thread that expires renews its ``ttl_seconds``. The renewal
+            does not delay the read, and its failure does not fail the read.
 
     Raises:
         InvalidArgumentError: An option is not valid.

@@ -1,15 +1,15 @@
 """Every error this package raises.
 
 LocusStoreError
-├── ConflictError           another writer moved the thread on (head_id, parent_id)
-├── NotFoundError           no such thread or checkpoint (LookupError)
-├── NotOwnerError           a thread is another user's (PermissionError)
+├── ConflictError           another writer saved the thread first (head_id, parent_id)
+├── NotFoundError           the thread or checkpoint does not exist (LookupError)
+├── NotOwnerError           the thread belongs to another user (PermissionError)
 ├── UnsupportedError        a capability that is not declared (NotImplementedError)
 ├── SerializationError      a state or metadata value that JSON cannot hold exactly (ValueError)
-├── SchemaError             the database is not ours, behind, or too new
+├── SchemaError             the schema is missing, another program's, too old or too new
 ├── ConnectionFailedError   the server or file cannot be reached (ConnectionError)
 ├── BackendError            the backend failed; the driver's error is __cause__
-├── IntegrityError          stored bytes do not give the state that was saved
+├── IntegrityError          stored data is damaged
 ├── InvalidArgumentError    an id, option or URL is not valid (ValueError)
 └── MissingExtraError       a driver is not installed; names the pip command (ImportError)
 
@@ -20,11 +20,11 @@ from __future__ import annotations
 
 
 class LocusStoreError(Exception):
-    """Root of the tree: catch this to catch everything below."""
+    """Base class of all errors of this package."""
 
 
 class ConflictError(LocusStoreError):
-    """Another writer moved the thread on; nothing was written.
+    """Another writer saved the thread first; nothing was written.
 
     Load the thread again and repeat the step, or save with ``on_conflict="branch"`` (keeps
     this state as a side branch) or ``on_conflict="overwrite"`` (last writer wins).
@@ -41,11 +41,11 @@ class ConflictError(LocusStoreError):
 
 
 class NotFoundError(LocusStoreError, LookupError):
-    """No such thread or checkpoint, where the call needs one."""
+    """The thread or checkpoint that the call needs does not exist."""
 
 
 class NotOwnerError(LocusStoreError, PermissionError):
-    """The thread is another user's; nothing was written."""
+    """The thread belongs to another user; nothing was written."""
 
 
 class UnsupportedError(LocusStoreError, NotImplementedError):
@@ -57,7 +57,7 @@ class SerializationError(LocusStoreError, ValueError):
 
 
 class SchemaError(LocusStoreError):
-    """The database is not ours, behind, or too new; the message says which command to run."""
+    """The schema is missing, another program's, too old or too new; the message says what to do."""
 
 
 class ConnectionFailedError(LocusStoreError, ConnectionError):
@@ -69,7 +69,7 @@ class BackendError(LocusStoreError):
 
 
 class IntegrityError(LocusStoreError):
-    """Stored bytes do not give the state that was saved; restore them from a backup."""
+    """Stored data is damaged and does not give the state that was saved; restore a backup."""
 
 
 class InvalidArgumentError(LocusStoreError, ValueError):

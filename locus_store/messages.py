@@ -76,18 +76,18 @@ New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
 class BaseMessageLog(ForTenants, ABC):
     """The message logs of all threads of a storage.
 
-    The messages of a log have an order that never changes, whatever their times are. A change is
+    The order of the messages in a log never changes and does not depend on their times. A change is
     written whole or not at all, and continues when its caller is cancelled. A log that was emptied
     still exists and keeps its revision; a log that does not exist has revision 0.
 
-    A change whose reply was lost may be sent again without doubling a message: give the messages
-    ids of your own, since one with a known id replaces the stored one in its place; or give
-    ``expected_revision``, since the second call then raises ``ConflictError``. ``append`` without
-    an expected revision does so by itself once, over a new connection.
+    There are two ways to repeat a change whose reply was lost without storing a message twice. With
+    message ids of your own, a message with a known id replaces the stored one in its place. With
+    ``expected_revision``, the second call raises ``ConflictError``. ``append`` without an expected
+    revision repeats itself once, over a new connection.
 
     Args:
-        ttl_seconds: The thread's time to live after a change of its log; ``None``: a thread that
-            has none keeps none, and one that has keeps what is left of it.
+        ttl_seconds: The thread's time to live after a change of its log; ``None``: a change does
+            not alter the thread's time to live.
         max_state_bytes: The largest message as compact JSON.
     """
 

@@ -116,7 +116,7 @@ def open_checkpointer(
     """Return the checkpointer that ``url`` names.
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
-    driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://`` as hosts issue it;
+    driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://``, as your provider issues it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
     ``oci://namespace/bucket/prefix``; ``opensearch://host:9200/index`` (several hosts with commas)
@@ -154,10 +154,10 @@ def open_store(
     Args:
         url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``opensearch:``,
             ``http:`` or ``memory:``.
-        dimension: Numbers in an embedding; ``None``: no embeddings.
+        dimension: Dimensions of the embeddings; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
-        options: Options of the store; they win over the URL's.
+        options: Options of the store, which override those of the URL.
 
     Raises:
         InvalidArgumentError: The scheme has no store, or an option is not valid.
@@ -178,7 +178,7 @@ def open_message_log(
     Args:
         url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``http:`` or ``memory:``.
         ttl_seconds: See ``BaseMessageLog``.
-        options: Options of the message log; they win over the URL's.
+        options: Options of the message log, which override those of the URL.
 
     Raises:
         InvalidArgumentError: The scheme has no message log, or an option is not valid.
@@ -200,12 +200,12 @@ def _beside(
     named: AbstractSet[str] = frozenset(),
 ) -> Any:
     """Return an object over the database of a URL; ``named``: more of its options in a URL."""
-    module, factory = _factory(url)
+    module, name = _place_of(url)
     if module not in classes:
         there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in classes)
         raise InvalidArgumentError(f"no {what} for {_scheme(url)}: URLs; known are: {there}")
     kind = getattr(import_module("locus_store.backends"), classes[module])
-    found = _read(url, module, factory)
+    found = _read(url, module, _imported(module, name))
     known = _parameters(_backend(module) if module in BACKENDS else kind)
     kept = {*known, *PLACES, *named, "max_state_bytes"}
     if refused := sorted(found.keys() - kept - _parameters(StorageBackendAdapter).keys()):
@@ -218,9 +218,11 @@ def _beside(
 
 
 def _backend(module: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(
-        import_module(f"locus_store.backends.{module}"), BACKENDS[module]
-    )
+    return _imported(module, BACKENDS[module])
+
+
+def _imported(module: str, name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(import_module(f"locus_store.backends.{module}"), name)
     return found
 
 
@@ -281,6 +283,12 @@ def options_of(url: str) -> frozenset[str]:
 
 def _factory(url: str) -> tuple[str, Callable[..., Any]]:
     """Return the name of the module under ``backends``, and its factory."""
+    module, name = _place_of(url)
+    return module, _imported(module, name)
+
+
+def _place_of(url: str) -> tuple[str, str]:
+    """Return the names of the module under ``backends`` and of its factory; import nothing."""
     scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
     if not scheme:
         if is_path(url):
@@ -290,8 +298,7 @@ def _factory(url: str) -> tuple[str, Callable[..., Any]]:
         raise InvalidArgumentError(
             f"no backend for the URL scheme {scheme!r}; known schemes: {_schemes()}"
         )
-    module, name = SCHEMES[scheme]
-    return module, getattr(import_module(f"locus_store.backends.{module}"), name)
+    return SCHEMES[scheme]
 
 
 _KEYWORDS = re.compile(r"\s*\w+\s*=")

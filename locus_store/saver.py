@@ -51,18 +51,18 @@ _SHOWN_CHARACTERS: Final = 200
 class CheckpointSaver(ForTenants):
     """Stores the steps of a graph runner.
 
-    Each namespace of a thread is a line of versions of its own. What ``get`` gives without an id
-    is the newest one by the server's order, never by an id or a clock.
+    Each namespace of a thread has versions of its own. Without an id, ``get`` returns the newest
+    one by the order of the server, not by ids or clocks.
 
     Args:
         backend: Keeps the versions; closed by ``close()``.
-        on_conflict: What ``put`` does where its parent is not the newest version any more, and no
-            fork was asked for: ``"raise"``; ``"branch"`` keeps it beside the main line;
-            ``"overwrite"`` makes it the newest, a fork.
+        on_conflict: What ``put`` does if its parent is no longer the newest version and no fork
+            was requested: ``"raise"`` raises ``ConflictError``; ``"branch"`` stores a side branch;
+            ``"overwrite"`` stores a fork, which becomes the newest version.
         keep_last: Versions to keep of each namespace, at least 1. ``None`` keeps all.
-        ttl_seconds: A thread expires so long after its last ``put``. ``None``: never.
-        refresh_on_read: A read gives a thread that expires its ``ttl_seconds`` again. It is done
-            beside the read, which it neither delays nor fails.
+        ttl_seconds: Time to live of a thread after its last ``put``. ``None``: it never expires.
+        refresh_on_read: A read of a thread that expires renews its ``ttl_seconds``. The renewal
+            does not delay the read, and its failure does not fail the read.
 
     Raises:
         InvalidArgumentError: An option is not valid.

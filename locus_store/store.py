@@ -68,14 +68,14 @@ SWEEP = 1000
 
 
 class BaseStore(ForTenants, ABC):
-    """Values under a namespace and a key, for all threads.
+    """Stores values under a namespace and a key, for all threads.
 
     Args:
-        dimension: Numbers in an embedding, the same for good; ``None``: no embeddings.
+        dimension: Dimensions of the embeddings, fixed once set; ``None``: no embeddings.
         metric: How embeddings are compared: ``cosine``, ``l2`` (Euclidean) or ``ip`` (inner
             product).
-        embed: Computes embeddings of several strings; asynchronous, or not (then it runs in a
-            thread). With it, ``put`` embeds a value's strings, and ``search`` ranks by meaning.
+        embed: Computes the embeddings of several strings; if it is not a coroutine function, in a
+            thread. With it, ``put`` embeds a value's strings, and ``search`` ranks by meaning.
         max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:

@@ -23,11 +23,12 @@ def inspect(
         bool, typer.Option("--no-browser", help="Print the link only, for a browser elsewhere.")
     ] = False,
 ) -> None:
-    """Open the inspector in a browser: which version and node introduced a value.
+    """Open the inspector in a browser, which shows the version and node that introduced a value.
 
-    Changes nothing without --allow-write. The printed link works once and for a minute. Ctrl-C ends
-    it.
+    It changes nothing without --allow-write. The printed link works once and for a minute. Ctrl-C
+    ends it.
     """
+    importlib.import_module("locus_store.inspector")  # says which extra is missing
     server: Any = importlib.import_module("locus_store.server.inspecting")
 
     def announce(link: str) -> None:

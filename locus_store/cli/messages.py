@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Namespace, Thread, Url, run
-from locus_store.cli.output import json_text, note, put_json, say
+from locus_store.cli.output import note, put_json, say
 from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.errors import NotFoundError
+from locus_store.timeline.readable import text_of
 
 if TYPE_CHECKING:
     from locus_store.messages import LogSnapshot
 
 FIELDS = ("message_id", "role", "created_at", "metadata", "content")
-SAID = ("message", "content", "contents", "text", "parts")
-"""Keys under which frameworks keep what a message says."""
 
 
 def messages(
@@ -38,22 +37,9 @@ def messages(
         put_json([{name: getattr(it, name) for name in FIELDS} for it in found.messages])
         return
     for it in found.messages:
-        say(f"{it.role}: {readable(it.content)}")
+        say(f"{it.role}: {text_of(it.content)}")
     if found.info.count > len(found.messages):
         note(f"The log has {found.info.count:,} messages: see --newest.")
-
-
-def readable(content: Any) -> str:
-    """Return what a message says: the text in its content, or else its JSON."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return " ".join(map(readable, content))
-    if isinstance(content, dict):
-        for name in SAID:
-            if isinstance(content.get(name), str | list | dict):
-                return readable(content[name])
-    return json_text(content)
 
 
 async def _read(
@@ -64,6 +50,13 @@ async def _read(
         found: LogSnapshot | None = await log.read(thread, namespace=namespace, newest=newest)
         if found is None:
             others = [repr(it.namespace) for it in await log.logs(thread)]
-            there = f"; its logs have the namespaces {', '.join(others)}" if others else ""
-            raise NotFoundError(f"thread {thread!r} has no message log {namespace!r}{there}")
+            if not others:
+                raise NotFoundError(
+                    f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
+                    " threads"
+                )
+            raise NotFoundError(
+                f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
+                f" have --namespace {', '.join(others)}"
+            )
         return found

@@ -103,7 +103,9 @@ def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -
         return found
     if checkpoint_id is None:
         raise NotFoundError(
-            f"there is no thread {thread_id!r}; 'locus-store threads list' shows the threads"
+            f"there is no thread {thread_id!r}, or it has no version in this namespace; see "
+            "'locus-store threads list', and for a message log 'locus-store threads messages"
+            f" {shlex.quote(thread_id)}'"
         )
     raise NotFoundError(
         f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}; 'locus-store threads"

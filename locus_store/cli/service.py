@@ -68,6 +68,12 @@ def serve(
     """
     server: Any = importlib.import_module("locus_store.server.serving")
     options: Any = importlib.import_module("locus_store.server.options")
+
+    def announce(url: str) -> None:
+        note(f"Serving on {url}")
+        if inspector:
+            note(f"Inspector on {url}/inspector/")
+
     server.serve(
         options.ServeOptions(
             url=url,
@@ -85,7 +91,7 @@ def serve(
             behind_proxy=behind_proxy,
             allow_write=allow_write,
         ),
-        announce=lambda url: note(f"Serving on {url}"),
+        announce=announce,
     )
 
 

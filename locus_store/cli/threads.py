@@ -208,7 +208,7 @@ def history(
 ) -> None:
     """List versions, newest first, with the parent of each.
 
-    A version marked 'side' is neither the head nor one that the head was made from. --json:
+    A version marked 'side' is neither the head nor one of its ancestors. --json:
     [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
     """
     head, found = run(
@@ -226,7 +226,7 @@ def history(
         )
         for it in found
     )
-    columns = ("version", "made from", "", "saved", "metadata")
+    columns = ("version", "parent", "", "saved", "metadata")
     put_table(columns, rows, ids=columns[:2])
 
 

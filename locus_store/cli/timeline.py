@@ -75,10 +75,10 @@ def blame(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show which version each value of a state came with, and the node that wrote it.
+    """Show which version introduced each value of a state, and the node that wrote it.
 
-    Of an object or a list the parts are shown, each with the last version that changed it. 'in or
-    before' a version: an older one is not stored any more. --json: {thread_id, namespace,
+    For an object or a list, each part is shown with the last version that changed it. 'in or
+    before' a version: an older one is no longer stored. --json: {thread_id, namespace,
     checkpoint_id, path, values: [{path, value, made, changed}]}; made and changed are
     {checkpoint_id, is_exact, created_at, metadata, nodes}.
     """
@@ -95,7 +95,7 @@ def blame(
         document |= {"checkpoint_id": told.version.checkpoint_id, "path": path}
         put_json(document | {"values": [_value_json(it, tasks) for it in values]})
         return
-    columns = ("value", "", "came with", "last change", "by", "saved", "metadata")
+    columns = ("value", "", "introduced in", "last change", "by", "saved", "metadata")
     put_table(columns, (_value_row(it, tasks, raw=raw) for it in values), ids=columns[:1])
     if len(values) == limit:
         note("There may be more: a path to a part, or a greater --limit.")
@@ -176,7 +176,7 @@ class Program:
         if not 0 <= done.returncode <= MOST_CODE:
             raise LocusStoreError(
                 f"--run ended with code {done.returncode} for version {version.checkpoint_id!r}; "
-                "0 means good, 125 not judged, 1 to 127 bad"
+                "0 means good, 125 skipped, 1 to 127 bad"
             )
         return None if done.returncode == SKIPPED else done.returncode != 0
 
@@ -206,34 +206,39 @@ def _condition(path: str | None, text: str | None, command: str | None, **at: An
 def bisect(
     thread: Thread,
     *,
-    path: Annotated[str | None, typer.Option(help="The value that is looked at.")] = None,
+    path: Annotated[str | None, typer.Option(help="The path of the value to check.")] = None,
     equals: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The value is this: JSON or a text.")
+        str | None, typer.Option(metavar="JSON", help="The value equals this: JSON or a string.")
     ] = None,
     contains: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="The text, list or object has this part, element, key."),
+        typer.Option(
+            metavar="JSON", help="The string, list or object contains this part, element or key."
+        ),
     ] = None,
-    exists: Annotated[bool, typer.Option("--exists", help="There is a value.")] = False,
+    exists: Annotated[bool, typer.Option("--exists", help="There is a value at the path.")] = False,
     longer_than: Annotated[
-        int | None, typer.Option(min=0, help="The text, list or object has more parts.")
+        int | None, typer.Option(min=0, help="The string, list or object is longer than this.")
     ] = None,
     of_type: Annotated[
-        str | None, typer.Option("--type", help=f"The value is {', '.join(conditions.TYPES)}.")
+        str | None,
+        typer.Option("--type", help=f"The type of the value: {', '.join(conditions.TYPES)}."),
     ] = None,
     filter_: Annotated[
         str | None,
-        typer.Option("--filter", metavar="JSON", help='Operators of the store, as {"$gt": 5}.'),
+        typer.Option(
+            "--filter",
+            metavar="JSON",
+            help='The value matches operators of the store, as {"$gt": 5}.',
+        ),
     ] = None,
-    text: Annotated[
-        str | None, typer.Option(help="Any string of the state has this in it.")
-    ] = None,
+    text: Annotated[str | None, typer.Option(help="Any string of the state contains this.")] = None,
     command: Annotated[
         str | None,
         typer.Option(
             "--run",
             metavar="COMMAND",
-            help="The command fails; the state is on its standard input. 125: skip this version.",
+            help="The command fails with the state on its standard input. 125: skip this version.",
         ),
     ] = None,
     checkpoint: Checkpoint = None,
@@ -243,12 +248,11 @@ def bisect(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show the first version on the way to another one that meets a condition.
+    """Show the first version that meets a condition, and each later change of the result.
 
-    Every version on the way is asked, and every later change of the answer is shown. Without
-    --checkpoint the way leads to the head. --json: {thread_id, namespace, checkpoint_id, asked,
-    skipped, first, turns}; first is a checkpoint id or null, turns are [{checkpoint_id, holds,
-    is_exact, created_at, metadata, nodes}].
+    Checks every version up to the head, or up to --checkpoint. --json: {thread_id, namespace,
+    checkpoint_id, asked, skipped, first, turns}; first is a checkpoint id or null, turns are
+    [{checkpoint_id, holds, is_exact, created_at, metadata, nodes}].
     """
     at = {"equals": equals, "contains": contains, "exists": exists, "longer_than": longer_than}
     wanted = _condition(path, text, command, **at, type=of_type, filter=filter_)
@@ -271,7 +275,7 @@ def bisect(
     rows = (_turn_row(it, tasks, raw=raw) for it in answers.turns)
     columns = ("version", "from here on", "by", "saved", "metadata")
     put_table(columns, rows, ids=columns[:1])
-    skipped = f", {answers.skipped:,} not judged" if answers.skipped else ""
+    skipped = f", {answers.skipped:,} skipped" if answers.skipped else ""
     told = f"first in {first.version.checkpoint_id}" if first else "in none"
     say(f"The condition holds {told} of {counted(answers.asked, 'version')}{skipped}.")
 

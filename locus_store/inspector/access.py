@@ -151,7 +151,12 @@ class Mounted(Entrance):
         if inspect.isawaitable(found):
             found = await found
         if found is None:
-            told = "this page is not for this caller"
+            told = (
+                "without authorize=, only requests from this machine that no proxy passed on are"
+                " answered"
+                if self._authorize is None
+                else "the application refused this request: its authorize() returned None"
+            )
             raise RefusalError(403, ConnectionFailedError(told))
         return Viewer(found, self.sessions.form_token(f"{found.name}:{found.tenant}"))
 

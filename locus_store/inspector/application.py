@@ -263,7 +263,7 @@ def _wants_json(request: LimitedRequest) -> bool:
 
 def _failed(status: int, message: str, *, as_json: bool) -> Response:
     values = {"status": status, "message": visible(message)}  # may hold a surrogate of an address
-    page = Page("error", "Not shown", values, status=status)
+    page = Page("error", "Error", values, status=status)
     return rendered(page, as_json=as_json, visit=None)
 
 

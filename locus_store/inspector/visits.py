@@ -164,7 +164,10 @@ Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
 
 def missing_thread(thread: str) -> NotFoundError:
     """Return the error of a thread that does not exist."""
-    return NotFoundError(f"there is no thread {thread!r} with a version in this namespace")
+    return NotFoundError(
+        f"there is no thread {thread!r}, or it has no version in this namespace; it may have a"
+        " message log"
+    )
 
 
 def missing_version(thread: str, version: str | None) -> NotFoundError:

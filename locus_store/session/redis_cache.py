@@ -59,7 +59,7 @@ class RedisCache(StateCache):
     Args:
         url: See ``RedisBackend``.
         client: A ``redis.asyncio.Redis`` or ``RedisCluster``, instead of ``url``; never closed.
-        prefix: What all keys begin with.
+        prefix: Prefix of all keys.
         max_threads: Entries at most; the least recently used one is dropped first.
         ttl_seconds: An entry that is not used for so long is dropped.
 

@@ -124,7 +124,7 @@ def read_status(connection: Connection, ours: Tables) -> Status:
 def missing(place: DatabasePlace, ours: Tables) -> Status:
     """Return the status for a database without our tables."""
     where, command = place.within(ours.schema), place.command(ours)
-    message = f"{where}: no locus-store schema; make it: {command}"
+    message = f"{where}: no locus-store schema; check the URL, or create it: {command}"
     return Status(state="missing", revision=None, message=message)
 
 

@@ -33,7 +33,9 @@ def _filter(text: str) -> dict[str, Any]:
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
-        raise InvalidArgumentError(f"a length is a whole number from 0 on, not {text[:40]!r}")
+        raise InvalidArgumentError(
+            f"a length must be a whole number of 0 or more, not {text[:40]!r}"
+        )
     return int(text)
 
 
@@ -67,6 +69,8 @@ def asked(name: str, path: str, text: str) -> Condition:
         SerializationError: See ``conditions.matches``.
     """
     if name == TEXT:
+        if not text:
+            raise InvalidArgumentError("write the text to look for: each state contains ''")
         return conditions.HasText(text)
     if name not in AT_PATH:
         known = ", ".join((*AT_PATH, TEXT))

@@ -17,6 +17,9 @@ _MESSAGES: Final = "langchain_core.messages."
 _TOLD: Final = frozenset({"parents", "counters_since_delta_snapshot"})
 """Metadata by which LangGraph finds its way."""
 
+_TEXTS: Final = ("message", "content", "contents", "text", "parts")
+"""Keys under which frameworks keep the text of a message."""
+
 _PARTS: Final = 2
 """Module and class come first in what is stored of an object."""
 
@@ -83,6 +86,19 @@ def message(fields: Mapping[str, Any], kind: str = "message") -> str:
     calls = fields.get("tool_calls")
     said += [_call(it) for it in calls if isinstance(it, dict)] if isinstance(calls, list) else []
     return f"{role}{f' ({name})' if name else ''}: {' '.join(filter(None, said))}"
+
+
+def text_of(content: Any) -> str:
+    """Return the text in the content of a message of a log, or else its JSON."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return " ".join(map(text_of, content))
+    if isinstance(content, dict):
+        for name in _TEXTS:
+            if isinstance(content.get(name), str | list | dict):
+                return text_of(content[name])
+    return _json(content)
 
 
 def _text(content: Any) -> str:

@@ -36,7 +36,7 @@ SEGMENT_END = "\0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCapabilities:
-    """The capabilities of a store; the others raise ``UnsupportedError``."""
+    """The operations that a store supports; the others raise ``UnsupportedError``."""
 
     search: bool = True
     """Search by the words of values; without an embedding it reads every item of the prefix."""

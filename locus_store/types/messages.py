@@ -58,7 +58,7 @@ class NewMessage(NamedTuple):
 
 
 class LoggedMessage(NamedTuple):
-    """A message of a log."""
+    """A stored message of a log."""
 
     message_id: str
     role: str
@@ -74,7 +74,7 @@ class LoggedMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogInfo:
-    """A log without its messages."""
+    """The revision, size and times of a log, without its messages."""
 
     thread_id: str
     namespace: str
@@ -89,7 +89,7 @@ class LogInfo:
 
 
 class LogSnapshot(NamedTuple):
-    """A log and messages of it, in one consistent read."""
+    """A log and some of its messages, from one consistent read."""
 
     info: LogInfo
     messages: list[LoggedMessage]

@@ -19,7 +19,7 @@ OnConflict = Literal["raise", "branch", "overwrite"]
 
 @dataclass(frozen=True)
 class CheckpointerCapabilities:
-    """The operations that a checkpointer supports; declared, never guessed.
+    """The operations that a checkpointer supports.
 
     An operation whose flag is off raises ``UnsupportedError``.
     """

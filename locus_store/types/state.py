@@ -83,7 +83,7 @@ class Message(BaseModel):
 
 
 class AgentState(BaseModel):
-    """An agent's state; immutable: every change is a new object.
+    """An agent's state. It is immutable: a change returns a new object.
 
     Fields that this class does not name are kept as they are, so that a state written by a
     newer model survives a load and a save by an older one.

@@ -94,7 +94,7 @@ def test_check_tells_a_missing_schema_by_its_exit_code_and_makes_nothing(run: Ru
     code, out, errors = run("db", "check")
     assert (code, out) == (3, "")
     assert errors.endswith(
-        "make it: locus-store db upgrade --url 'sqlite:///locus_checkpoints.db'\n"
+        "check the URL, or create it: locus-store db upgrade --url 'sqlite:///locus_checkpoints.db'\n"
     )
     assert not Path("locus_checkpoints.db").exists()
 
@@ -510,3 +510,14 @@ def test_the_module_runs_as_a_command() -> None:
         check=True,
     )
     assert ran.stdout.startswith("0001")
+
+
+@pytest.mark.parametrize("missing", ["starlette", "jinja2"])
+def test_inspect_without_its_extra_names_the_extra(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\nfrom locus_store.cli import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "inspect"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert 'pip install "locus-store[inspector]"' in done.stderr
+    assert "Traceback" not in done.stderr

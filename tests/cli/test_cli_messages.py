@@ -10,7 +10,7 @@ import test_cli
 from test_cli_threads import NASTY
 
 from locus_store import NewMessage, blocking
-from locus_store.cli.messages import readable
+from locus_store.timeline.readable import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,8 +62,17 @@ def test_messages_are_json_for_programs(run: Run, url: str) -> None:
 def test_an_absent_log_is_an_error_that_names_the_others(run: Run, url: str) -> None:
     code, out, errors = run("threads", "messages", "order", "--namespace", "x", "--url", url)
     assert (code, out) == (4, "")
-    assert "its logs have the namespaces '', 'agent'" in errors
-    assert run("threads", "messages", "none", "--url", url)[0] == 4
+    assert "its logs have --namespace '', 'agent'" in errors
+    code, _, errors = run("threads", "messages", "none", "--url", url)
+    assert code == 4
+    assert "thread 'none' has no message log; 'locus-store threads list' shows" in errors
+
+
+def test_a_thread_with_a_log_alone_names_the_command_that_prints_it(run: Run, url: str) -> None:
+    for command in ("show", "history", "blame"):
+        code, out, errors = run("threads", command, "order", "--url", url)
+        assert (code, out) == (4, "")
+        assert "'locus-store threads messages order'" in errors
 
 
 def test_a_storage_without_message_logs_says_so(run: Run, tmp_path: Path) -> None:
@@ -79,10 +88,10 @@ def test_a_storage_without_message_logs_says_so(run: Run, tmp_path: Path) -> Non
         ("a", "a"),
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}]}, "a b"),
         ({"type": "user", "message": {"role": "user", "content": "a"}}, "a"),
-        ({"type": "function_call", "name": "f"}, '{"type":"function_call","name":"f"}'),
+        ({"type": "function_call", "name": "f"}, '{"name":"f","type":"function_call"}'),
         ([1, None], "1 null"),
         ({"content": None}, '{"content":null}'),
     ],
 )
 def test_a_message_is_read_as_frameworks_write_it(content: Any, text: str) -> None:
-    assert readable(content) == text
+    assert text_of(content) == text

@@ -113,10 +113,17 @@ def test_a_command_may_skip_versions_and_must_end_by_itself(run: Run, url: str) 
     skip = 'test "$LOCUS_CHECKPOINT_ID" = v1 && exit 125; ! grep -q Basel'
     out = run("threads", "bisect", "t", "--run", skip)[1]
     assert "in or before v2" in out
-    assert out.splitlines()[-1] == "The condition holds first in v2 of 4 versions, 1 not judged."
+    assert out.splitlines()[-1] == "The condition holds first in v2 of 4 versions, 1 skipped."
     code, _, errors = run("threads", "bisect", "t", "--run", "exit 200")
     assert code == 1
     assert "ended with code 200 for version 'v0'" in errors
+
+
+def test_an_empty_text_is_no_condition(run: Run, url: str) -> None:
+    save(url, "t", *STORY)
+    code, out, errors = run("threads", "bisect", "t", "--text", "")
+    assert (code, out) == (1, "")
+    assert "write the text to look for" in errors
 
 
 @pytest.mark.parametrize(

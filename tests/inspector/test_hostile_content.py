@@ -11,7 +11,9 @@ import pytest
 from payloads import MARKUP, payloads
 from services import parts
 
+from locus_store import NewMessage
 from locus_store.inspector.escapes import visible
+from locus_store.session.storages import message_log_of
 from locus_store.types import PendingWrite
 
 NUMBER = 500 if os.environ.get("LOCUS_TEST_LONG") else len(MARKUP)
@@ -46,6 +48,8 @@ async def _grow(backend: Any, store: Any, group: list[str]) -> None:
         for at, text in enumerate(group)
     ]
     await backend.put_writes("t", "last", writes)
+    said = [NewMessage({"text": it, it: it}, role=it, metadata={it: it}) for it in group]
+    await message_log_of(backend, None).append("t", said, namespace=group[0])
 
 
 def _pages(group: list[str]) -> dict[str, list[str]]:
@@ -59,6 +63,7 @@ def _pages(group: list[str]) -> dict[str, list[str]]:
         "version?thread=t&version=last&path=tree": group,
         "diff?thread=t&version=last": [json.dumps(group[0], ensure_ascii=False)[1:-1]],
         "writes?thread=t&version=last": group,
+        "messages?thread=t": group,
         "store": group,
         "items?segments=[%22n%22]": group,
         f"item?segments=[%22n%22]&key={odd}": group[:1],

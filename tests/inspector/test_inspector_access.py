@@ -117,7 +117,7 @@ async def test_an_application_decides_who_sees_what() -> None:
     site = Site(MemoryBackend(), app(MemoryBackend(), authorize=authorize), "http://any.example")
     assert (await site.get("threads")).status_code == 403
     found = await site.client.get("/threads", headers={"x-user": "alex"})
-    assert "Seen by alex" in Seen(found).text
+    assert "Logged in as alex" in Seen(found).text
 
 
 # --- the login of the operator

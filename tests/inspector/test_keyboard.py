@@ -45,6 +45,18 @@ async def test_a_wrong_city_is_found_with_the_keyboard_alone(chromium: Any, visi
         assert "d" in await page.inner_text("#keys")
 
 
+async def test_a_key_compares_the_two_chosen_versions(chromium: Any, visit: Any) -> None:
+    backend, store, _ = parts()
+    site = visit(backend, store)
+    await grow(backend, store)
+    async with chromium.tab(site) as tab:
+        await tab.goto("timeline?thread=trip")
+        await tab.page.locator("[name=encoded-from]").nth(2).check()
+        await tab.page.keyboard.press("d")
+        await tab.page.wait_for_url("**diff?**")
+        assert "From v1" in await tab.page.inner_text("main")
+
+
 async def test_each_control_can_be_reached_and_shows_its_focus(chromium: Any, visit: Any) -> None:
     backend, store, _ = parts()
     site = visit(backend, store, allow_write=True)

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from services import parts
 
+from locus_store import NewMessage
+from locus_store.session.storages import message_log_of
+
 PAGES = [
     "threads",
     "version?thread=trip",
@@ -17,6 +20,7 @@ PAGES = [
     "timeline?thread=trip",
     "bisect?thread=trip&test=contains&path=city&value=Bern",
     "writes?thread=trip",
+    "messages?thread=trip",
     "live?thread=trip&after=1",
     "store",
     'items?segments=["facts"]',
@@ -32,6 +36,8 @@ async def grow(backend: Any, store: Any) -> None:
         await backend.write_state(
             "trip", {"messages": messages, "city": city}, checkpoint_id=name, metadata={"step": 1}
         )
+    said = [NewMessage({"content": [{"text": f"Line {n}"}]}, role="user") for n in range(60)]
+    await message_log_of(backend, None).append("trip", said)
     await store.put(("facts",), "city", {"name": "Basel"})
 
 

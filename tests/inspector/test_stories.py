@@ -108,7 +108,7 @@ async def test_a_stale_city_of_a_locus_agent_is_found_and_rewound(
         clicks = Clicks(page)
         await page.select_option("#test", "text")
         await page.fill("#value", "Bern")
-        await clicks.on("button:text-is('Ask')")
+        await clicks.on("button:text-is('Find')")
         await clicks.on("[role=status] a")
         assert "Noted: Bern." in await page.inner_text(".changes")
         await page.click("main p a >> nth=0")

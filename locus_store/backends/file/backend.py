@@ -74,11 +74,11 @@ class FileCheckpointer(StorageBackendAdapter[S]):
     Args:
         directory: See ``FileBackend``, as ``busy_timeout_seconds`` and ``max_state_bytes``;
             ``.locus_checkpoints`` in the working directory where none is given.
-        base_dir: The Locus SDK's word for ``directory``.
+        base_dir: The Locus SDK's name for ``directory``.
         busy_timeout_seconds: How long to wait for another process.
         max_state_bytes: The largest state.
         state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a losing save does.
+        on_conflict: What a save does on a conflict.
         keep_last: Versions to keep per thread.
         ttl_seconds: A thread's time to live after its last save.
         refresh_on_read: A load renews that time.

@@ -44,25 +44,25 @@ _Requests: Any = requests("threads")
 
 
 class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[misc]
-    """Keeps versions in a service, see ``locus-store serve``.
+    """Keeps versions in a service of ``locus-store serve``.
 
-    A save is one request with what changed, or two if the service needs the whole state. A load is
-    one, and a head that is known comes without its state. Everything belongs to the tenant of the
-    token. The ``capabilities`` are those of the service, and known once it was asked: before the
-    first call, all but tenants and messages are declared.
+    A save is one request with the changes, or two if the service needs the whole state. A load is
+    one request, and the state of a known head is not sent again. All data belongs to the tenant of
+    the token. The ``capabilities`` are those of the service. They are not known before the first
+    call: until then, all but tenants and messages are declared.
 
     Args:
         base_url: ``http://host:port`` or ``https://host:port``, with a path if the service is
             mounted below one.
         headers: Sent with each request.
-        auth: As httpx has it: a pair for HTTP Basic, or an ``httpx.Auth``.
+        auth: As in httpx: a pair for HTTP Basic, or an ``httpx.Auth``.
         timeout: Seconds for each attempt of a request.
-        client: An ``httpx.AsyncClient`` used instead, and left open, in the process that made it
-            and the event loop that it is first used in.
+        client: An ``httpx.AsyncClient`` used instead, and left open. It works in the process that
+            created it and in the event loop of its first use.
         token: Sent as ``Authorization: Bearer …``.
-        retry_seconds: How long a request is sent again while the service cannot be reached or is
-            busy. Only what has the same effect twice is sent again after its reply was lost.
-        pool_size: Requests at once per event loop, and so connections, at most.
+        retry_seconds: How long a request is repeated while the service cannot be reached or is
+            busy. After a lost reply, only idempotent requests are repeated.
+        pool_size: Most requests at once, and most connections, per event loop.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
@@ -201,15 +201,15 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
     Args:
         base_url: See ``HTTPBackend``, as the next ones.
         headers: Sent with each request.
-        auth: As httpx has it.
+        auth: As in httpx.
         timeout: Seconds for each attempt of a request.
         client: An ``httpx.AsyncClient`` used instead.
         token: Sent as ``Authorization: Bearer …``.
-        retry_seconds: How long a request is sent again.
+        retry_seconds: How long a request is repeated.
         pool_size: Requests at once per event loop.
         max_state_bytes: The largest state.
         state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a losing save does.
+        on_conflict: What a save does on a conflict.
         keep_last: Versions to keep per thread.
         ttl_seconds: A thread's time to live after its last save.
         refresh_on_read: A load renews that time.

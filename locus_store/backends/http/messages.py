@@ -21,7 +21,7 @@ _Requests: Any = requests("messages")
 
 
 class HTTPMessageLog(_Requests, BaseMessageLog):  # type: ignore[misc]
-    """The message logs of a service, see ``locus-store serve``.
+    """The message logs of a service of ``locus-store serve``.
 
     Args:
         base_url: See ``HTTPBackend``, as its other options.

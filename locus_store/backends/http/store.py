@@ -28,12 +28,12 @@ _Requests: Any = requests("store")
 
 
 class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
-    """The items of a service, see ``locus-store serve``.
+    """The items of a service of ``locus-store serve``.
 
     Args:
         base_url: See ``HTTPBackend``, as its other options.
-        dimension: See ``BaseStore``; that of the service, or none.
-        metric: That of the service.
+        dimension: That of the service, or ``None``; see ``BaseStore``.
+        metric: The metric of the service.
         embed: Computes embeddings here, before they are sent.
         backend: Use the connections of this backend; it closes them.
         options: Those of ``HTTPBackend``.

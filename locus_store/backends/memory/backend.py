@@ -126,7 +126,7 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
 
     Args:
         state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a losing save does.
+        on_conflict: What a save does on a conflict.
         keep_last: Versions to keep per thread.
         ttl_seconds: A thread's time to live after its last save.
         max_state_bytes: See ``MemoryBackend``.

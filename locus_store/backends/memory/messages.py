@@ -26,8 +26,8 @@ class InMemoryMessageLog(BaseMessageLog):
     Args:
         ttl_seconds: See ``BaseMessageLog``.
         max_state_bytes: See ``BaseMessageLog``; excludes ``backend``.
-        backend: Whose threads have the logs, for example ``checkpointer.backend``; ``None``: a
-            backend of this object's own.
+        backend: The backend whose threads have the logs, for example ``checkpointer.backend``;
+            ``None``: a backend of its own.
 
     Raises:
         InvalidArgumentError: An option is not valid.

@@ -104,15 +104,15 @@ class BucketBackend(DocumentBackend):
 class OCIBucketBackend(StorageBackendAdapter[S]):
     """A checkpointer over a bucket of OCI Object Storage.
 
-    A save is one conditional put of the thread's head; see docs/oci.md. Run against a double of
-    the API only.
+    A save is one conditional put of the thread's head; see docs/oci.md. It was tested
+    against a double of the API only.
 
     Args:
         bucket_name: The bucket.
         namespace: The Object Storage namespace of the tenancy.
         compartment_id: The compartment in which a missing bucket is created; ``None``: none is
             created.
-        prefix: What the names of all objects begin with.
+        prefix: Prefix of the names of all objects.
         profile_name: The profile in ``config_file``.
         auth_type: ``api_key``, ``security_token``, ``instance_principal`` or
             ``resource_principal``.
@@ -120,13 +120,13 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
         config_file: The SDK's configuration file; ``~`` is expanded.
         endpoint: The URL of the service, where it is not the region's.
         client: An ``ObjectStorageClient`` used instead of the credentials, and left open.
-        pool_size: Calls at once, at most.
+        pool_size: Most calls at once.
         retry_seconds: How long a call is retried after 429, 5xx, a timeout or a lost connection.
-        timeout_seconds: For each answer.
-        connect_timeout_seconds: For each connection.
+        timeout_seconds: Time limit of each answer.
+        connect_timeout_seconds: Time limit of each connection.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
         state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a losing save does.
+        on_conflict: What a save does on a conflict.
         keep_last: Versions to keep per thread.
         ttl_seconds: A thread's time to live after its last save.
         refresh_on_read: A load renews that time.

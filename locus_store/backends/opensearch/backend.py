@@ -40,21 +40,22 @@ class OpenSearchBackend(DocumentBackend):
     """Keeps threads in an index of OpenSearch; see docs/opensearch.md.
 
     Args:
-        hosts: Of the cluster: ``host``, ``host:9200`` or ``https://host:9200``, one or several.
+        hosts: One or several hosts of the cluster: ``host``, ``host:9200`` or
+            ``https://host:9200``.
         index_name: The alias of the index, which is created at the first save.
         username: With ``password``; ``None``: no credentials.
-        password: Of ``username``.
-        use_ssl: Hosts without a scheme are asked by HTTPS.
+        password: The password of ``username``.
+        use_ssl: Use HTTPS for hosts without a scheme.
         verify_certs: Refuse certificates that are not valid.
         ca_certs: A file of certificates to trust; ``None``: those of certifi.
         client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
-        language: Searches also find other forms of a word in this language, as ``german``; it is
-            that of the index.
+        language: Searches also find other forms of a word in this language, as ``german``; it
+            belongs to the index.
         refresh: ``interval``: lists and searches follow a save within the refresh interval of the
             index; ``wait``: a save returns when they show it.
-        pool_size: Calls at once, at most.
+        pool_size: Most calls at once.
         retry_seconds: How long a call is retried after 429, 503, a timeout or a lost connection.
-        timeout_seconds: For each connection and each answer.
+        timeout_seconds: Time limit of each connection and of each answer.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:

@@ -178,22 +178,22 @@ class OpenSearchStore(_Writing, BaseStore):
     Args:
         hosts: See ``OpenSearchBackend``, as the options that are not named here.
         index_name: The name of the checkpointer's index; items are in ``<index_name>-store``.
-        dimension: See ``BaseStore``, as the two following; the same for good.
+        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
         username: With ``password``.
-        password: Of ``username``.
-        use_ssl: Hosts without a scheme are asked by HTTPS.
+        password: The password of ``username``.
+        use_ssl: Use HTTPS for hosts without a scheme.
         verify_certs: Refuse certificates that are not valid.
         ca_certs: A file of certificates to trust.
         client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
-        backend: Whose hosts, index and options are used, instead of those given here: for example
+        backend: A backend whose hosts, index and options are used instead of these, for example
             ``checkpointer.backend``.
         refresh: ``interval``: lists and searches follow a put within the refresh interval of the
             index; ``wait``: a put returns when they show it.
-        pool_size: Calls at once, at most.
+        pool_size: Most calls at once.
         retry_seconds: How long a call is retried.
-        timeout_seconds: For each connection and each answer.
+        timeout_seconds: Time limit of each connection and of each answer.
         max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:

@@ -136,7 +136,7 @@ def place(
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
         user: Whose schema it is, unless another one is named.
-        password: The user's.
+        password: The user's password.
         wallet_location: The directory of a wallet; ``~`` is the home directory. ``SYSTEM``: TLS
             with the operating system's certificates.
         wallet_password: Of an encrypted one; ``None`` or ``""``: it is not.

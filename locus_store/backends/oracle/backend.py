@@ -55,16 +55,16 @@ class OracleBackend(SqlBackend):
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
         user: The database user; the tables are in this schema unless ``schema_name`` is given.
-        password: The user's.
+        password: The user's password.
         wallet_location: The directory of a wallet (mTLS), as it was unzipped; ``~`` is the home
-            directory. ``tnsnames.ora`` is looked for there too.
+            directory. ``tnsnames.ora`` is read from there, too.
         wallet_password: Password of an encrypted wallet; ``None`` or ``""``: it is not encrypted.
         host: Instead of ``dsn``, with ``port`` and ``service_name``.
         port: The listener's port; by default 1521.
         service_name: The database's service.
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
-        schema_name: Whose tables; ``None``: the user's own.
+        schema_name: The schema of the tables; ``None``: the user's own.
         min_pool_size: Connections per event loop that are kept.
         max_pool_size: Connections per event loop at most.
         engine: An async SQLAlchemy engine (``oracle+oracledb_async``) used instead and left open.
@@ -74,8 +74,9 @@ class OracleBackend(SqlBackend):
         tenant: The tenant whose threads this object sees.
         auto_migrate: See ``SqlBackend``.
         pool_timeout_seconds: How long to wait for a connection of the pool.
-        connect_timeout_seconds: For connecting, all in all; ``None``: 20.
-        statement_timeout_seconds: For each round trip but a migration's; ``None``: none.
+        connect_timeout_seconds: Time limit for connecting as a whole; ``None``: 20.
+        statement_timeout_seconds: Time limit of each round trip except a migration's; ``None``: no
+            limit.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
@@ -334,8 +335,8 @@ class OracleCheckpointSaver(CheckpointSaver):
     Args:
         dsn: See ``OracleBackend``, as ``user``, ``password`` and ``options``.
         user: The database user.
-        password: The user's.
-        table_name: Stands for a prefix.
+        password: The user's password.
+        table_name: Selects the prefix of the table names.
         on_conflict: See ``CheckpointSaver``, as the two others.
         keep_last: Versions to keep of each namespace.
         ttl_seconds: A thread's time to live.

@@ -20,11 +20,11 @@ class OracleMessageLog(SqlMessageLog):
     Args:
         dsn: An alias, EZConnect or a descriptor.
         user: The user that connects.
-        password: The user's.
+        password: The user's password.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         ttl_seconds: See ``BaseMessageLog``.
-        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
-            example ``checkpointer.backend``.
+        backend: A backend whose connections are used instead of ``dsn`` and the options, for
+            example ``checkpointer.backend``. It is left open.
         options: Of ``OracleBackend``.
 
     Raises:

@@ -28,18 +28,18 @@ T = TypeVar("T")
 class OracleStore(SqlStore):
     """Keeps items in an Oracle database; see ``OracleBackend``.
 
-    Embeddings are of type ``VECTOR(n, FLOAT32)``; an index is made by ``db vector-index``.
+    Embeddings are of type ``VECTOR(n, FLOAT32)``; ``locus-store db vector-index`` creates an index.
 
     Args:
         dsn: An alias, EZConnect or a descriptor.
         user: The user that connects.
-        password: The user's.
-        dimension: See ``BaseStore``, as the two following; the same for good.
+        password: The user's password.
+        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
-            example ``checkpointer.backend``.
+        backend: A backend whose connections are used instead of ``dsn`` and the options, for
+            example ``checkpointer.backend``. It is left open.
         options: Of ``OracleBackend``.
 
     Raises:

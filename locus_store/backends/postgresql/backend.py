@@ -65,38 +65,39 @@ class PostgreSQLBackend(SqlBackend):
     its own.
 
     Args:
-        dsn: As the host issues it: a URL or ``host=… dbname=…``; see ``dsn.parse``. ``None``:
-            the environment's (``PGHOST`` and so on).
+        dsn: As your provider issues it: a URL or ``host=… dbname=…``; see ``dsn.parse``. ``None``:
+            the one of the environment (``PGHOST`` and so on).
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
         prefix: Prefix of the table names; excludes ``table_name``.
-        schema: Of the tables, made with them where it is missing; ``None``: the first one of the
-            role's search path.
-        schema_name: The Locus SDK's word for ``schema``.
-        host: Of the server, in place of ``dsn``, as in the Locus SDK: ``localhost`` where only
+        schema: The schema of the tables, created with them if it is missing; ``None``: the first
+            one of the role's search path.
+        schema_name: The Locus SDK's name for ``schema``.
+        host: The server's host, in place of ``dsn``, as in the Locus SDK; ``localhost`` if only
             other parts are given.
         port: As ``host``; 5432.
         database: As ``host``; ``locus``.
         user: As ``host``; ``postgres``.
-        password: Wins over the DSN's; a callable, asynchronous or not, is asked for each new
-            connection, so that a password may change.
+        password: Overrides the password of the DSN. A callable, asynchronous or not, is called
+            for each new connection, so that the password may change.
         engine: An async SQLAlchemy engine (``postgresql+asyncpg``) used instead of ``dsn`` and
             left open.
         pool: An asyncpg pool used instead of ``dsn`` and left open.
         tenant: The tenant whose threads this object sees.
         auto_migrate: See ``SqlBackend``.
         pool_size: Connections per event loop that are kept.
-        max_overflow: More of them when all are in use.
-        min_pool_size: The Locus SDK's word for ``pool_size``; given alone, up to 10 in all.
-        max_pool_size: The Locus SDK's word for ``pool_size`` and ``max_overflow`` together; given
+        max_overflow: Connections beyond ``pool_size`` when all are in use.
+        min_pool_size: The Locus SDK's name for ``pool_size``; given alone, up to 10 in all.
+        max_pool_size: The Locus SDK's name for ``pool_size`` and ``max_overflow`` together; given
             alone, all of them are kept.
-        pool_timeout_seconds: How long to wait for one.
-        pool_recycle_seconds: Age at which one is replaced; ``None``: never.
-        connect_timeout_seconds: For each host; ``None``: ``connect_timeout`` of the DSN, else 10.
-        statement_timeout_seconds: For each statement but a migration's, and for a save from its
-            submission on; ``None``: none.
-        pgbouncer: The server is reached through PgBouncer (or the like) in transaction mode:
-            nothing that outlives a transaction is relied on. Also ``?pgbouncer=true`` or
+        pool_timeout_seconds: How long to wait for a connection.
+        pool_recycle_seconds: Age at which a connection is replaced; ``None``: never.
+        connect_timeout_seconds: Time limit for each host; ``None``: ``connect_timeout`` of the DSN,
+            or else 10.
+        statement_timeout_seconds: Time limit of each statement except a migration's, and of a save
+            from its submission on; ``None``: no limit.
+        pgbouncer: The server is reached through PgBouncer (or the like) in transaction mode,
+            so nothing that outlives a transaction is used. Also ``?pgbouncer=true`` or
             ``?statement_cache_size=0`` in the DSN.
         group_saves: ``False`` sends each save in a statement of its own.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
@@ -421,7 +422,7 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
 
     Args:
         dsn: See ``PostgreSQLBackend``, as ``table_name`` and ``options``.
-        table_name: Stands for a prefix.
+        table_name: Selects the prefix of the table names.
         on_conflict: See ``CheckpointSaver``, as the two others.
         keep_last: Versions to keep of each namespace.
         ttl_seconds: A thread's time to live.

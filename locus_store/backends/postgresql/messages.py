@@ -31,11 +31,11 @@ class PostgreSQLMessageLog(SqlMessageLog):
     """Keeps message logs in a PostgreSQL database; see ``PostgreSQLBackend``.
 
     Args:
-        dsn: As the host issues it; ``None``: the environment's.
+        dsn: As your provider issues it; ``None``: the one of the environment.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         ttl_seconds: See ``BaseMessageLog``.
-        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
-            example ``checkpointer.backend``.
+        backend: A backend whose connections are used instead of ``dsn`` and the options, for
+            example ``checkpointer.backend``. It is left open.
         options: Of ``PostgreSQLBackend``.
 
     Raises:

@@ -35,13 +35,13 @@ class PostgreSQLStore(SqlStore):
     Embeddings need the extension pgvector; without it everything else works.
 
     Args:
-        dsn: As the host issues it; ``None``: the environment's.
+        dsn: As your provider issues it; ``None``: the one of the environment.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        dimension: See ``BaseStore``, as the two following; the same for good.
+        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        backend: Whose connections are used, instead of ``dsn`` and the options, and left open: for
-            example ``checkpointer.backend``.
+        backend: A backend whose connections are used instead of ``dsn`` and the options, for
+            example ``checkpointer.backend``. It is left open.
         options: Of ``PostgreSQLBackend``.
 
     Raises:

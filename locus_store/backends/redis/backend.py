@@ -72,28 +72,28 @@ PAGE = 200
 class RedisBackend(FullBackend):
     """Keeps versions in Redis or Valkey, in plain data types.
 
-    A save is one script, all or nothing, on a cluster too; a load is one round trip. What a server
-    acknowledged it may still lose when it dies: see docs/redis.md for ``appendfsync`` and replicas.
+    A save is one script, all or nothing, on a cluster too; a load is one round trip. A server that
+    dies may lose acknowledged writes: see docs/redis.md for ``appendfsync`` and replicas.
 
     Args:
-        url: ``redis://``, ``rediss://`` (TLS), ``unix://``, with ``+cluster`` any node of a
+        url: ``redis://``, ``rediss://`` (TLS), ``unix://``; with ``+cluster``, any node of a
             cluster (``redis+cluster://``); also ``valkey://``. The query string may have
             options of redis-py.
-        prefix: What all keys begin with.
-        db: The database's number; also ``/2`` in the URL.
+        prefix: Prefix of all keys.
+        db: The number of the database; also ``/2`` in the URL.
         client: A ``redis.asyncio.Redis`` or ``RedisCluster`` used instead of ``url`` and left open,
             in the process that made it and the event loop that it is first used in. It must
             read from masters and retry nothing by itself: ``retry=Retry(NoBackoff(), 0)``. A client
             that retries, as a ``RedisCluster`` does by default, repeats a store's puts.
         cluster: ``url`` is a node of a cluster.
         wait_replicas: How many replicas must have a write before it is acknowledged (``WAIT``).
-        wait_timeout_seconds: How long to wait for them. Then the answer is a ``BackendError``, and
-            the write is done.
-        pool_size: Calls at once per event loop, and so connections to a server, at most.
+        wait_timeout_seconds: How long to wait for them. After that the call raises
+            ``BackendError``, although the write is done.
+        pool_size: Most calls at once, and most connections to a server, per event loop.
         retry_seconds: How long a call is retried while a server is lost, loads its data, or a
             cluster makes a replica a master.
-        timeout_seconds: For each answer.
-        connect_timeout_seconds: For each connection.
+        timeout_seconds: Time limit of each answer.
+        connect_timeout_seconds: Time limit of each connection.
         max_state_bytes: The largest state that is saved or read, as compact JSON.
 
     Raises:
@@ -491,7 +491,7 @@ class RedisCheckpointSaver(CheckpointSaver):
 
     Args:
         url: See ``RedisBackend``, as ``prefix`` and what else it takes.
-        prefix: What all keys begin with.
+        prefix: Prefix of all keys.
         on_conflict: See ``CheckpointSaver``, also for the following methods.
         keep_last: Versions to keep per thread and namespace.
         ttl_seconds: A thread's time to live after its last save.

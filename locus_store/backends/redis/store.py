@@ -72,12 +72,11 @@ ALL_LANES: Final = {str(it) for it in range(LANES)}
 class RedisStore(BaseStore):
     """Keeps items in Redis or Valkey; see ``RedisBackend``.
 
-    A call that writes is all or nothing, whatever namespaces it names, and calls of one event loop
-    that wait share a script; so a store
-    lives on one node of a cluster. Another ``prefix`` is another store. Only ``clear_namespace``
-    goes in steps, of 1,000 items. While a script runs the server does nothing else: about 15 µs for
-    each item of a batch. A put whose answer is lost is not repeated: it may have been
-    done. The item's version shows whether it was.
+    A call that writes is all or nothing, also over several namespaces. Waiting calls of one event
+    loop share a script, so a store is on one node of a cluster. Each ``prefix`` is a separate
+    store. Only ``clear_namespace`` works in steps, of 1,000 items. While a script runs, the server
+    does nothing else: about 15 µs for each item of a batch. A put whose answer is lost is not
+    repeated, because it may have been done. The version of the item shows whether it was.
 
     Reading is one script and one round trip too, as long as it is of at most 1,000 items and 4 MB.
     A search with a filter or a query looks at the items below its namespace, the last updated
@@ -88,8 +87,8 @@ class RedisStore(BaseStore):
 
     Args:
         url: See ``RedisBackend``.
-        prefix: What all keys begin with; ``{store}`` comes behind it.
-        dimension: See ``BaseStore``, as the two following; the same for good.
+        prefix: Prefix of all keys, followed by ``{store}``.
+        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
         db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
@@ -100,8 +99,8 @@ class RedisStore(BaseStore):
         wait_timeout_seconds: How long to wait for them.
         pool_size: Calls at once per event loop.
         retry_seconds: How long a call is retried; a put only before the server accepts it.
-        timeout_seconds: For each answer.
-        connect_timeout_seconds: For each connection.
+        timeout_seconds: Time limit of each answer.
+        connect_timeout_seconds: Time limit of each connection.
         max_state_bytes: The largest item, value and metadata as compact JSON.
 
     Raises:

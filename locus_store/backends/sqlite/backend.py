@@ -49,8 +49,8 @@ class SQLiteBackend(SqlBackend):
             ``x_``.
         prefix: Prefix of the table names; excludes ``table_name``.
         engine: A SQLAlchemy engine, async (``sqlite+aiosqlite``) or not, used instead of ``path``
-            and left open. Its connection settings are its owner's: without WAL readers wait, and
-            without ``secure_delete`` deleted bytes stay in the file until they are overwritten.
+            and left open. Its connection settings are not changed: without WAL, readers wait, and
+            without ``secure_delete``, deleted bytes stay in the file until they are overwritten.
         tenant: The tenant whose threads this object sees.
         auto_migrate: See ``SqlBackend``.
         busy_timeout_seconds: How long to wait for another process's write.
@@ -163,7 +163,7 @@ class SQLiteCheckpointSaver(CheckpointSaver):
 
     Args:
         path: See ``SQLiteBackend``, as ``table_name`` and ``options``.
-        table_name: Stands for a prefix.
+        table_name: Selects the prefix of the table names.
         on_conflict: See ``CheckpointSaver``, as the two others.
         keep_last: Versions to keep of each namespace.
         ttl_seconds: A thread's time to live.

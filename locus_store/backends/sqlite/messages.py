@@ -23,8 +23,8 @@ class SQLiteMessageLog(SqlMessageLog):
         path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         ttl_seconds: See ``BaseMessageLog``.
-        backend: Whose database is used, instead of ``path`` and the options, and left open: for
-            example ``checkpointer.backend``.
+        backend: A backend whose database is used instead of ``path`` and the options, for
+            example ``checkpointer.backend``. It is left open.
         options: Of ``SQLiteBackend``.
 
     Raises:

@@ -27,11 +27,11 @@ class SQLiteStore(SqlStore):
     Args:
         path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
         table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
-        dimension: See ``BaseStore``, as the two following; the same for good.
+        dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        backend: Whose database is used, instead of ``path`` and the options, and left open: for
-            example ``checkpointer.backend``.
+        backend: A backend whose database is used instead of ``path`` and the options, for
+            example ``checkpointer.backend``. It is left open.
         options: Of ``SQLiteBackend``.
 
     Raises:

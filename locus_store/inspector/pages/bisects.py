@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from locus_store.timeline.writers import Writer
 
 TESTS: Final = {
-    TEXT: "any text of the state has",
-    "equals": "the value equals (JSON, or a text)",
-    "contains": "the text, list or object has the part, element or key",
+    TEXT: "any string of the state contains",
+    "equals": "the value equals (JSON or a string)",
+    "contains": "the string, list or object contains the part, element or key",
     "exists": "the value exists",
-    "longer-than": "the text, list or object is longer than",
+    "longer-than": "the string, list or object is longer than",
     "type": f"the type is ({', '.join(TYPES)})",
-    "filter": 'the value matches operators, as {"$gt": 5}',
+    "filter": 'the value matches operators, for example {"$gt": 5}',
 }
 """The conditions, as the form names them."""
 

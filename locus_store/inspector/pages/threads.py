@@ -74,9 +74,9 @@ FINDERS: Final[dict[str, Callable[[StorageBackend, str], Awaitable[list[ListedTh
 }
 
 CHOICES: Final = {
-    "id": "id like order-*",
-    "words": "words of the text",
-    "metadata": "metadata key=value",
+    "id": "id, for example order-*",
+    "words": "words of their text",
+    "metadata": "metadata, as key=value",
     "user": "user id",
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.inspector.bounds import ROWS
+from locus_store.inspector.pages.messages import has_log
 from locus_store.inspector.pages.writes import namespaces
 from locus_store.inspector.rows import VersionRow, row
 from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
@@ -39,7 +40,7 @@ class TimelineRow:
 
 
 async def page(visit: Visit) -> Page | Redirect:
-    """Return a page of versions, newest first.
+    """Return a page of versions, newest first; of a thread of messages alone, the way to them.
 
     Raises:
         NotFoundError: There is no such thread or version.
@@ -48,6 +49,10 @@ async def page(visit: Visit) -> Page | Redirect:
         return await _at_time(visit, when)
     key = visit.query.optional("key")
     found = await (_matching(visit, key) if key else _page(visit))
+    if found is None:
+        if not visit.namespace and await has_log(visit):
+            return Redirect(visit.links.to("messages", thread=visit.thread))
+        raise missing_thread(visit.thread)
     sizes, reason = await _sizes(visit, found.nodes)
     rows = [
         TimelineRow(row(it.version), it.place, sizes.get(it.version.mark.sequence))
@@ -76,20 +81,17 @@ def _next(cursor: Cursor | None) -> dict[str, str | None] | None:
     return {"before": cursor.before, "main": None if cursor.main is None else f".{cursor.main}"}
 
 
-async def _page(visit: Visit) -> Graph:
+async def _page(visit: Visit) -> Graph | None:
     at = visit.query.optional("at_version")
     if at is not None:
         return await _from(visit, at)
-    found = await graph(
+    return await graph(
         visit.parts.threads,
         visit.thread,
         namespace=visit.namespace,
         limit=ROWS,
         cursor=_cursor(visit),
     )
-    if found is None:
-        raise missing_thread(visit.thread)
-    return found
 
 
 def _cursor(visit: Visit) -> Cursor | None:

@@ -12,7 +12,7 @@ function target(key) {
 }
 
 function use(element) {
-  if (element instanceof HTMLAnchorElement) {
+  if (element instanceof HTMLAnchorElement || element instanceof HTMLButtonElement) {
     element.click();
   } else if (element) {
     element.focus();

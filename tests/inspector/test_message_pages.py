@@ -1,0 +1,66 @@
+"""The message logs of a thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from services import parts
+from test_changes import client
+
+from locus_store import NewMessage
+from locus_store.backends.file.backend import FileBackend
+from locus_store.inspector import app
+from locus_store.session.storages import message_log_of
+
+pytestmark = pytest.mark.anyio
+DEEP: list[Any] = []
+for _ in range(150):
+    DEEP = [DEEP]
+
+
+async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> None:
+    backend, store, _ = parts(place)
+    log = message_log_of(backend, None)
+    said = [NewMessage({"text": f"Line {n}"}, role="user", message_id=f"m{n}") for n in range(120)]
+    await log.append("order/7", said)
+    async with client(app(backend, store)) as asking:
+        assert 'href="timeline?thread=order%2F7"' in (await asking.get("threads")).text
+        answer = await asking.get("timeline?thread=order%2F7")
+        assert answer.headers["location"] == "messages?thread=order%2F7"
+        found = (await asking.get("messages?thread=order/7&format=json")).json()
+        assert [it["message_id"] for it in found["messages"]] == [f"m{n}" for n in range(70, 120)]
+        assert (found["count"], found["previous"], found["next"]) == (120, 20, None)
+        found = (await asking.get("messages?thread=order/7&start=20&format=json")).json()
+        assert (found["messages"][0]["text"]["text"], found["next"]) == ("Line 20", 70)
+        answer = await asking.get("message?thread=order/7&id=m3")
+        assert answer.json() == {"text": "Line 3"}
+        assert (await asking.get("message?thread=order/7&id=none")).status_code == 404
+
+
+async def test_the_logs_of_a_thread_are_chosen_by_their_namespaces(place: Any) -> None:
+    backend, store, _ = parts(place)
+    log = message_log_of(backend, None)
+    hello = [NewMessage({"content": "Hello"}, role="user")]
+    await log.append("s", hello, namespace="agent")
+    await log.append("s", [*hello, NewMessage(DEEP, role="tool")], namespace="messages/a")
+    async with client(app(backend, store)) as asking:
+        first = (await asking.get("messages?thread=s&format=json")).json()
+        assert (first["log"], first["messages"][0]["text"]["text"]) == ("messages/a", "Hello")
+        page = await asking.get("messages", params={"thread": "s", "log": "agent"})
+        assert page.status_code == 200
+        assert "messages/a" in page.text
+        await log.append("s", hello)
+        assert (await asking.get("messages?thread=s&format=json")).json()["log"] == ""
+        assert (await asking.get("messages?thread=s&log=none")).status_code == 404
+        assert (await asking.get("messages?thread=none")).status_code == 404
+        await backend.write_state("states", {}, checkpoint_id="v")
+        assert "There are no messages" in (await asking.get("messages?thread=states")).text
+
+
+async def test_a_backend_without_message_logs_has_no_page_of_them(tmp_path: Any) -> None:
+    backend = FileBackend(tmp_path)
+    await backend.write_state("t", {}, checkpoint_id="v")
+    async with client(app(backend)) as asking:
+        assert "Messages</a>" not in (await asking.get("timeline?thread=t")).text
+        assert (await asking.get("messages?thread=t")).status_code == 501
