@@ -115,7 +115,7 @@ async def test_encrypted_tasks_of_send_run_again_as_their_nodes_cannot_be_read()
     graph = trip.graph("ask")
     await graph.ainvoke({"words": []}, CONFIG)
     trip.ran()
-    await rewind(trip.memory, "t", await trip.head())
+    await rewind(trip.memory, "t", await trip.head(), runs_again=True)
     assert (await graph.aget_state(CONFIG)).next == ("sent", "sent", "ask")
     await graph.ainvoke(Command(resume="Basel"), CONFIG)
     assert trip.ran() == ["sent a", "sent b"]
@@ -202,6 +202,7 @@ async def test_a_rewind_of_a_subgraph_s_task_continues() -> None:
     await graph.ainvoke(Command(resume="Basel"), CONFIG)
     done = await graph.ainvoke(Command(resume="Weg"), CONFIG)
     assert done["words"] == ["look", "Basel Weg"]
+    assert trip.ran() == ["Basel Weg", "Bern Gasse", "look"]
 
 
 async def test_a_delta_channel_has_its_old_value_after_a_rewind() -> None:

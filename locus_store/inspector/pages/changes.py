@@ -13,10 +13,13 @@ from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentErr
 from locus_store.inspector.escapes import visible
 from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
 from locus_store.timeline.lineage import PAGE, lineage
+from locus_store.timeline.rewind import prepared
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.transfer.forking import fork as forked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from locus_store.inspector.visits import Answer, Visit
     from locus_store.types import Version
 
@@ -41,20 +44,35 @@ async def rewind(visit: Visit) -> Answer:
     """Save an old state as the new head."""
     backend, name = visit.parts.threads, visit.query.required("version")
     version, head = await _version(visit, name), await _head(visit)
+    place = {"thread_id": visit.thread, "checkpoint_id": name, "namespace": visit.namespace}
     if visit.method == "POST":
         await _require_head(visit, head)
-        made = await rewound(
-            backend, visit.thread, name, namespace=visit.namespace, expected_head=head.checkpoint_id
-        )
+        names = [it.strip() for it in visit.query.text("names").split(",")]
+        runs_again = bool(visit.query.number("runs_again"))
+        async with visit.jobs.paced():
+            made = await rewound(
+                backend,
+                **place,
+                expected_head=head.checkpoint_id,
+                names=names,
+                runs_again=runs_again,
+            )
         _audit(visit, "rewound", version=name)
         return Redirect(visit.to("version", version=made))
     newer = await _count(visit, visit.namespace, since=version.mark.sequence)
+    async with visit.jobs.paced():
+        found = await prepared(backend, **place)
     will = [
         f"The state of {visible(name)} is saved as the new head, with its pending writes.",
         f"The versions behind it ({newer}) become a side branch. Nothing is removed.",
         "An agent or a graph that runs next continues from this state.",
     ]
-    return _form(visit, "rewind", "Rewind", will, head, version=name)
+    if not found.repeated:
+        return _form(visit, "rewind", "Rewind", will, head, version=name)
+    will.append(f"These run again, although they are finished: {visible(found.told())}.")
+    label = "Names of these functions or nodes, with commas between; those run again no more"
+    field = {"name": "names", "label": label, "is_optional": True}
+    return _form(visit, "rewind", "Rewind", will, head, field=field, version=name, runs_again=1)
 
 
 async def fork(visit: Visit) -> Answer:
@@ -124,10 +142,11 @@ def _form(
     will: list[str],
     head: _Head,
     *,
-    field: dict[str, str] | None = None,
+    field: Mapping[str, object] | None = None,
     version: str | None,
+    **more: int,
 ) -> Page:
-    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence}
+    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence, **more}
     values: dict[str, Any] = {
         "thread_id": visit.thread,
         "namespace": visit.namespace,
@@ -136,7 +155,7 @@ def _form(
         "action": action,
         "verb": verb,
         "will": will,
-        "field": field,
+        "field": field and {"is_optional": False, **field},
         "at": visit.hidden(**shown),
     }
     return Page("change", f"{verb} {visible(version or visit.thread)}", values)
