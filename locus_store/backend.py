@@ -52,6 +52,7 @@ from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import (
     erasing,
+    head_moved,
     listing,
     new_checkpoint_id,
     restoring,
@@ -177,11 +178,26 @@ class StorageBackend(ForTenants, ABC):
         """
         return await self.version(thread_id) is not None
 
-    async def remove_thread(self, thread_id: str) -> Removed:
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
         """Remove a thread with all it owns, or the pending writes that are stored in its place.
 
-        Overridden by backends that keep more of a thread than versions.
+        Overridden by backends that keep more of a thread than versions, or that compare the head
+        in the transaction of the removal; without it, a save between the two is removed as well.
+
+        Args:
+            thread_id: The thread.
+            head: The head that the caller saw; ``None``: any.
+            namespace: The line of ``head``.
+
+        Raises:
+            ConflictError: The head is another one; nothing was removed.
         """
+        if head is not None:
+            found = await self.version(thread_id, namespace=namespace)
+            if found is None or found.mark != head:
+                raise head_moved(thread_id)
         versions = await self.remove(thread_id)
         return Removed(existed=versions > 0, versions=versions)
 

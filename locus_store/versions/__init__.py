@@ -44,7 +44,14 @@ from locus_store.versions.reading import (
     visible_texts,
 )
 from locus_store.versions.removing import clear, forget, free, prune, remove_named, settle, vacuum
-from locus_store.versions.saving import append, is_small, new_checkpoint_id, save
+from locus_store.versions.saving import (
+    append,
+    head_moved,
+    is_small,
+    new_checkpoint_id,
+    require_head,
+    save,
+)
 
 __all__ = [
     "CHAIN_ALLOWANCE",
@@ -70,6 +77,7 @@ __all__ = [
     "cursor",
     "forget",
     "free",
+    "head_moved",
     "head_of",
     "in_order",
     "is_small",
@@ -82,6 +90,7 @@ __all__ = [
     "record_of",
     "remove_named",
     "replay",
+    "require_head",
     "save",
     "settle",
     "state_alone",

@@ -140,6 +140,24 @@ def is_own(line: Line, request: Save) -> bool:
     return request.run is not None and line.run == request.run
 
 
+def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) -> None:
+    """Refuse a change whose caller saw another head.
+
+    Raises:
+        ConflictError: It is not the line's head.
+    """
+    if not _holds(lines, line, head):
+        raise head_moved(thread_id)
+
+
+def head_moved(thread_id: str) -> ConflictError:
+    """Return the error of a change whose caller saw another head."""
+    return ConflictError(
+        f"thread {thread_id!r} has another head than the one that was given; nothing was changed. "
+        "Look at the newer versions first"
+    )
+
+
 def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
     if line is None or line.head is None or mark is None:
         return mark is None and (line is None or line.head is None)

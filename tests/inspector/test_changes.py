@@ -190,3 +190,25 @@ async def test_the_form_of_a_rewind_names_finished_functions_that_run_again() ->
         assert ran == ([] if names else ["a"])
         await backend.remove_thread("t")
         await travel.ainvoke("a", config)
+
+
+@pytest.mark.anyio
+async def test_a_version_that_is_saved_at_the_moment_of_a_deletion_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, store, _ = parts()
+    await grow(backend)
+    remove = backend.remove_thread
+
+    async def late(*args: Any, **options: Any) -> Any:
+        await backend.write_state("trip", {"city": "v4"}, checkpoint_id="v4")
+        return await remove(*args, **options)
+
+    monkeypatch.setattr(backend, "remove_thread", late)
+    async with client(app(backend, store, allow_write=True)) as asking:
+        page = await asking.get("delete?thread=trip")
+        fields = re.findall(r'name="(\w+)" value="([^"]*)"', page.text)
+        form = {name: html.unescape(it) for name, it in fields} | {"typed": "trip"}
+        same = {"sec-fetch-site": "same-origin"}
+        assert (await asking.post("delete", data=form, headers=same)).status_code == 409
+    assert (await backend.version("trip")).checkpoint_id == "v4"

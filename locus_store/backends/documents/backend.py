@@ -227,13 +227,20 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         found = await self._look(self._threads.read, thread_id)
         return found is not None and found.exists
 
-    async def remove_thread(self, thread_id: str) -> Removed:
-        check_text("thread_id", thread_id)
-        nothing = Removed(existed=False, versions=0)
-        removed = await self._change(
-            thread_id, lambda it: it.drop_thread() if it.thread else nothing
-        )
-        return removed or nothing
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
+        check_names(thread_id, namespace)
+
+        def remove(edit: Edit) -> Removed | None:
+            if head is not None:
+                versions.require_head(edit, edit.find(thread_id, namespace), head, thread_id)
+            return edit.drop_thread() if edit.thread else None
+
+        removed = await self._change(thread_id, remove)
+        if removed is None and head is not None:
+            raise versions.head_moved(thread_id)
+        return removed or Removed(existed=False, versions=0)
 
     # --- lists
 

@@ -243,10 +243,15 @@ class RedisBackend(FullBackend):
         check_text("thread_id", thread_id)
         return await self._threads.exists(await self._home(), thread_id)
 
-    async def remove_thread(self, thread_id: str) -> Removed:
-        check_text("thread_id", thread_id)
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
+        check_names(thread_id, namespace)
         home = await self._home()
-        return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
+        if head is None:
+            return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
+        drop = partial(self._threads.drop_with_head, home, thread_id, head, namespace)
+        return await home.in_order(thread_id, drop)
 
     async def _take(
         self, home: LoopClient, thread_id: str, namespace: str, body: Callable[[Edit], int]

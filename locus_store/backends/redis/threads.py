@@ -519,6 +519,27 @@ class RedisThreads:
             return Removed(existed=False, versions=0)
         return Removed(existed=bool(reply[2]), versions=int(reply[1]))
 
+    async def drop_with_head(
+        self, home: LoopClient, thread_id: str, head: Mark, namespace: str
+    ) -> Removed:
+        """Remove a thread whose head is still the one that the caller saw.
+
+        Raises:
+            ConflictError: It is another one; nothing was removed.
+            BackendError: Other clients keep changing the thread.
+        """
+        for _ in range(ATTEMPTS):
+            found = await self.archive(home, thread_id, is_whole=False)
+            thread, revisions = found or (None, {})
+            space = thread.space(namespace) if thread and thread.is_live else None
+            row = space.row(space.line.head or 0) if space else None
+            if not (thread and space and row and thread.mark(space, row.record) == head):
+                raise versions.head_moved(thread_id)
+            removed = await self.drop(home, thread_id, revisions)
+            if removed.existed:
+                return removed
+        raise _busy(thread_id)
+
 
 @dataclass(frozen=True, slots=True)
 class _Decided:

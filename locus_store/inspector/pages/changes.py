@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from locus_store.inspector.visits import Answer, Visit
-    from locus_store.types import Version
+    from locus_store.types import Mark, Version
 
 log: Final = logging.getLogger("locus_store.inspector.changes")
 """INFO each change, without content. ``serve`` and ``inspect`` print it."""
@@ -35,9 +35,11 @@ UNCOUNTED: Final = "an unknown number of versions, some of them damaged"
 class _Head(NamedTuple):
     checkpoint_id: str
     sequence: int
+    mark: Mark | None
+    """``None`` for a damaged one: its thread can be deleted without a comparison."""
 
 
-DAMAGED: Final = _Head("(damaged)", 0)
+DAMAGED: Final = _Head("(damaged)", 0, None)
 
 
 async def rewind(visit: Visit) -> Answer:
@@ -104,12 +106,11 @@ async def delete(visit: Visit) -> Answer:
     head = await _head(visit)
     if visit.method == "POST":
         await _require_head(visit, head)
-        return await _deleted(visit, name)
+        return await _deleted(visit, name, head)
     if name is None:
         will = [f"All of the thread is deleted: {await _contents(visit)}, and its messages."]
         label = f"Type the id of the thread to delete it: {visible(visit.thread)}"
         field = {"name": "typed", "label": label}
-        will.append("A version that is saved at the moment of the deletion is deleted as well.")
     else:
         await _version(visit, name)
         will = [f"{visible(name)} is deleted: 1 version, and its pending writes."]
@@ -118,7 +119,7 @@ async def delete(visit: Visit) -> Answer:
     return _form(visit, "delete", "Delete", will, head, field=field, version=name)
 
 
-async def _deleted(visit: Visit, name: str | None) -> Redirect:
+async def _deleted(visit: Visit, name: str | None, head: _Head) -> Redirect:
     backend = visit.parts.threads
     if name is not None:
         if not await backend.remove(visit.thread, [name], namespace=visit.namespace):
@@ -130,7 +131,7 @@ async def _deleted(visit: Visit, name: str | None) -> Redirect:
         raise InvalidArgumentError(
             "the id that was typed is not that of the thread; nothing was deleted"
         )
-    await backend.remove_thread(visit.thread)
+    await backend.remove_thread(visit.thread, head=head.mark, namespace=visit.namespace)
     _audit(visit, "deleted")
     return Redirect(visit.links.to("threads"))
 
@@ -169,7 +170,7 @@ async def _head(visit: Visit) -> _Head:
         return DAMAGED
     if found is None:
         raise missing_thread(visit.thread)
-    return _Head(found.checkpoint_id, found.mark.sequence)
+    return _Head(found.checkpoint_id, found.mark.sequence, found.mark)
 
 
 async def _version(visit: Visit, name: str) -> Version:
@@ -182,7 +183,7 @@ async def _version(visit: Visit, name: str) -> Version:
 async def _require_head(visit: Visit, head: _Head) -> None:
     """Refuse a form whose reader saw another head."""
     seen = visit.query.required("head")
-    if head != (seen, visit.query.number("sequence")):
+    if head[:2] != (seen, visit.query.number("sequence")):
         raise ConflictError(
             f"the head is {head.checkpoint_id!r} now, and not the {seen!r} that this form was "
             "opened with; nothing was changed. Look at the newer versions, then open the form again"
