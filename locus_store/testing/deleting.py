@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from itertools import permutations
 from typing import Any
 
 import pytest
 
-from locus_store.backend import StorageBackend
 from locus_store.errors import (
     BackendError,
     ConflictError,
@@ -97,47 +95,6 @@ class Deleting(Kit):
         assert await checkpointer.delete("a%") is True
         assert await checkpointer.delete("a_") is True
         assert await self.said_in(checkpointer, "ab") == ["ab"]
-
-    async def test_a_thread_with_another_head_than_the_given_one_is_not_deleted(
-        self, checkpointer: Any
-    ) -> None:
-        if not hasattr(checkpointer, "backend"):
-            pytest.skip("has no backend to ask")
-        backend = checkpointer.backend
-        await self.grow(checkpointer, "t", "a", "b")
-        seen = (await backend.version("t")).mark
-        await self.grow(checkpointer, "other", "a", "b")
-        other = (await backend.version("other")).mark
-        await checkpointer.save(self.new("c"), "t")
-        before = await self.told(checkpointer, "t")
-        for head, namespace in ((seen, ""), (other, ""), (seen, "elsewhere")):
-            with pytest.raises(ConflictError, match="nothing was changed"):
-                await backend.remove_thread("t", head=head, namespace=namespace)
-        with pytest.raises(ConflictError, match="nothing was changed"):
-            await backend.remove_thread("unknown", head=seen)
-        assert await self.told(checkpointer, "t") == before
-        head = (await backend.version("t")).mark
-        assert tuple(await backend.remove_thread("t", head=head)) == (True, 3)
-        assert await checkpointer.exists("t") is False
-
-    async def test_no_version_is_lost_that_was_saved_after_the_given_head(
-        self, checkpointer: Any, another: Another
-    ) -> None:
-        if not hasattr(checkpointer, "backend"):
-            pytest.skip("has no backend to ask")
-        backend, writer = checkpointer.backend, another()
-        if type(backend).remove_thread is StorageBackend.remove_thread:
-            pytest.skip("compares the head before the removal")
-        for number in range(20):
-            await checkpointer.save(self.new("a"), "t", f"first {number}")
-            head = (await backend.version("t")).mark
-            done: Any = await asyncio.gather(
-                writer.save(self.new("b"), "t", f"second {number}"),
-                backend.remove_thread("t", head=head),
-                return_exceptions=True,
-            )
-            assert isinstance(done[0], str), done
-            assert await self.said_in(checkpointer, "t") == ["b"]
 
     async def test_an_agent_may_delete_its_steps_after_its_final_save(
         self, checkpointer: Any

@@ -231,16 +231,8 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         check_names(thread_id, namespace)
-
-        def remove(edit: Edit) -> Removed | None:
-            if head is not None:
-                versions.require_head(edit, edit.find(thread_id, namespace), head, thread_id)
-            return edit.drop_thread() if edit.thread else None
-
-        removed = await self._change(thread_id, remove)
-        if removed is None and head is not None:
-            raise versions.head_moved(thread_id)
-        return removed or Removed(existed=False, versions=0)
+        removed = await self._change(thread_id, lambda it: it.drop_seen(head, namespace))
+        return removed or versions.no_thread(thread_id, head)
 
     # --- lists
 

@@ -18,6 +18,7 @@ from locus_store.backends.redis.addresses import (
     WAIT_SECONDS,
 )
 from locus_store.backends.redis.keys import RedisKeys
+from locus_store.backends.redis.removal import drop_seen
 from locus_store.backends.redis.thread_lists import ThreadLists, name_in, time_in
 from locus_store.backends.redis.threads import AT_ONCE, RedisThreads, all_read
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -250,7 +251,7 @@ class RedisBackend(FullBackend):
         home = await self._home()
         if head is None:
             return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
-        drop = partial(self._threads.drop_with_head, home, thread_id, head, namespace)
+        drop = partial(drop_seen, self._threads, home, thread_id, head, namespace)
         return await home.in_order(thread_id, drop)
 
     async def _take(
