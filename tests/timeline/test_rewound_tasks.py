@@ -6,8 +6,9 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from test_graph import backend  # noqa: F401  (a fixture)
 
-from locus_store import ConflictError, MemoryBackend, UnsupportedError
+from locus_store import ConflictError, UnsupportedError
 from locus_store.timeline import rewind as module
 from locus_store.timeline.rewind import prepared, rewind
 
@@ -32,10 +33,10 @@ class State(TypedDict):
 class Trip:
     """A storage, and a list of what ran."""
 
-    def __init__(self) -> None:
-        self.memory = MemoryBackend()
+    def __init__(self, storage: Any) -> None:
+        self.backend = storage
         self.log: list[str] = []
-        self.saver = LangGraphSaver(self.memory)
+        self.saver = LangGraphSaver(storage)
 
     def ran(self) -> list[str]:
         """Return what ran since the last question."""
@@ -68,14 +69,19 @@ class Trip:
         return builder
 
     async def head(self) -> str:
-        head = await self.memory.version("t")
+        head = await self.backend.version("t")
         assert head is not None
         return head.checkpoint_id
 
     async def lines(self) -> dict[str, list[str]]:
-        names = await self.memory.namespaces("t")
-        found = {it: await self.memory.history("t", namespace=it) for it in names}
+        names = await self.backend.namespaces("t")
+        found = {it: await self.backend.history("t", namespace=it) for it in names}
         return {name: [it.checkpoint_id for it in page] for name, page in found.items()}
+
+
+@pytest.fixture
+def trip(backend: Any) -> Trip:  # noqa: F811
+    return Trip(backend)
 
 
 # --- functions of the functional API
@@ -105,48 +111,44 @@ def _functions(trip: Trip) -> Any:
 CALLS = ["fetch a", "fetch a!", "plan a"]
 
 
-async def test_functions_whose_names_are_given_do_not_run_again() -> None:
-    trip = Trip()
+async def test_functions_whose_names_are_given_do_not_run_again(trip: Trip) -> None:
     travel = _functions(trip)
     await travel.ainvoke("a", CONFIG)
     assert trip.ran() == CALLS
-    await rewind(trip.memory, "t", await trip.head(), names=["plan", "fetch"])
+    await rewind(trip.backend, "t", await trip.head(), names=["plan", "fetch"])
     await travel.ainvoke(Command(resume="Bern"), CONFIG)
-    await rewind(trip.memory, "t", await trip.head(), names=["plan", "fetch"])
+    await rewind(trip.backend, "t", await trip.head(), names=["plan", "fetch"])
     assert await travel.ainvoke(Command(resume="Weg"), CONFIG) == ["a", "a!", "Bern", "Weg"]
     assert trip.ran() == ["fetch Bern"]
 
 
-async def test_functions_whose_names_are_not_stored_are_refused_by_place() -> None:
-    trip = Trip()
+async def test_functions_whose_names_are_not_stored_are_refused_by_place(trip: Trip) -> None:
     travel = _functions(trip)
     await travel.ainvoke("a", CONFIG)
     before = await trip.lines()
     with pytest.raises(UnsupportedError, match="call 1 of 'travel', call 2 of 'travel', call"):
-        await rewind(trip.memory, "t", await trip.head())
+        await rewind(trip.backend, "t", await trip.head())
     with pytest.raises(UnsupportedError, match="finished: call 2 of 'travel', call 1 of"):
-        await rewind(trip.memory, "t", await trip.head(), names=["fetch"])
+        await rewind(trip.backend, "t", await trip.head(), names=["fetch"])
     assert await trip.lines() == before
     assert trip.ran() == CALLS
-    await rewind(trip.memory, "t", await trip.head(), runs_again=True)
+    await rewind(trip.backend, "t", await trip.head(), runs_again=True)
     await travel.ainvoke(Command(resume="Bern"), CONFIG)
     assert trip.ran() == [*CALLS, "fetch Bern"]
 
 
-async def test_functions_that_ran_in_an_earlier_step_need_no_names() -> None:
-    trip = Trip()
+async def test_functions_that_ran_in_an_earlier_step_need_no_names(trip: Trip) -> None:
     travel = _functions(trip)
     answers: list[Any] = [Command(resume="Bern"), Command(resume="Weg")]
     for given in ("b", *answers, "a"):
         await travel.ainvoke(given, CONFIG)
     trip.ran()
-    await rewind(trip.memory, "t", await trip.head())
+    await rewind(trip.backend, "t", await trip.head())
     await travel.ainvoke(Command(resume="Basel"), CONFIG)
     assert trip.ran() == ["fetch Basel"]
 
 
-async def test_calls_of_a_completed_function_run_again_and_are_announced() -> None:
-    trip = Trip()
+async def test_calls_of_a_completed_function_run_again_and_are_announced(trip: Trip) -> None:
     travel = _functions(trip)
     await travel.ainvoke("a", CONFIG)
     stopped = await trip.head()
@@ -154,8 +156,8 @@ async def test_calls_of_a_completed_function_run_again_and_are_announced() -> No
         await travel.ainvoke(Command(resume=answer), CONFIG)
     trip.ran()
     with pytest.raises(UnsupportedError, match="call 3 of 'travel'"):
-        await rewind(trip.memory, "t", stopped)
-    await rewind(trip.memory, "t", stopped, runs_again=True)
+        await rewind(trip.backend, "t", stopped)
+    await rewind(trip.backend, "t", stopped, runs_again=True)
     await travel.ainvoke(Command(resume="Basel"), CONFIG)
     assert await travel.ainvoke(Command(resume="Weg"), CONFIG) == ["a", "a!", "Basel", "Weg"]
     assert trip.ran() == [*CALLS, "fetch Basel"]
@@ -164,23 +166,22 @@ async def test_calls_of_a_completed_function_run_again_and_are_announced() -> No
 # --- Send
 
 
-async def test_encrypted_tasks_of_send_are_found_by_the_names_of_nodes() -> None:
-    trip = Trip()
+async def test_encrypted_tasks_of_send_are_found_by_the_names_of_nodes(trip: Trip) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
     builder = trip.chain(look=trip.node("look"), ask=trip.asking("city?"))
     builder.add_node("sent", trip.node("sent"))
     builder.add_conditional_edges("look", lambda _: [Send("sent", {"words": []})] * 2)
-    graph = builder.compile(checkpointer=LangGraphSaver(trip.memory, serde=serde))
+    graph = builder.compile(checkpointer=LangGraphSaver(trip.backend, serde=serde))
     await graph.ainvoke({"words": []}, CONFIG)
     assert trip.ran() == ["look", "sent", "sent"]
     with pytest.raises(UnsupportedError, match="the task of Send 1, the task of Send 2"):
-        await rewind(trip.memory, "t", await trip.head())
-    await rewind(trip.memory, "t", await trip.head(), names=["sent"])
+        await rewind(trip.backend, "t", await trip.head())
+    await rewind(trip.backend, "t", await trip.head(), names=["sent"])
     await graph.ainvoke(Command(resume="Bern"), CONFIG)
     assert trip.ran() == ["Bern"]
     await graph.ainvoke({"words": []}, CONFIG)
     trip.ran()
-    await rewind(trip.memory, "t", await trip.head())  # the nodes have run before
+    await rewind(trip.backend, "t", await trip.head())  # the nodes have run before
     await graph.ainvoke(Command(resume="Basel"), CONFIG)
     assert trip.ran() == ["Basel"]
 
@@ -194,14 +195,13 @@ def _deep(trip: Trip) -> Any:
     return trip.chain(start=trip.node("start"), inner=inner).compile(checkpointer=trip.saver)
 
 
-async def test_finished_nodes_of_an_interrupted_subgraph_do_not_run_again() -> None:
-    trip = Trip()
+async def test_finished_nodes_of_an_interrupted_subgraph_do_not_run_again(trip: Trip) -> None:
     graph = _deep(trip)
     await graph.ainvoke({"words": []}, CONFIG)
     await graph.ainvoke(Command(resume="Bern"), CONFIG)
     before = await graph.aget_state(CONFIG, subgraphs=True)
     assert trip.ran() == ["start", "look", "low"]
-    await rewind(trip.memory, "t", await trip.head())
+    await rewind(trip.backend, "t", await trip.head())
     again = await graph.aget_state(CONFIG, subgraphs=True)
     while again.tasks:
         assert (again.next, again.values) == (before.next, before.values)
@@ -216,8 +216,7 @@ async def test_finished_nodes_of_an_interrupted_subgraph_do_not_run_again() -> N
     assert done["words"][-1] == "Bern Weg"
 
 
-async def test_a_completed_subgraph_continues_from_its_first_interrupt() -> None:
-    trip = Trip()
+async def test_a_completed_subgraph_continues_from_its_first_interrupt(trip: Trip) -> None:
     graph = _deep(trip)
     await graph.ainvoke({"words": []}, CONFIG)
     stopped = await trip.head()
@@ -225,15 +224,14 @@ async def test_a_completed_subgraph_continues_from_its_first_interrupt() -> None
         await graph.ainvoke(Command(resume=answer), CONFIG)
     trip.ran()
     for street in ("Weg", "Platz"):
-        await rewind(trip.memory, "t", stopped)
+        await rewind(trip.backend, "t", stopped)
         for answer in ("Basel", street):
             await graph.ainvoke(Command(resume=answer), CONFIG)
         assert trip.ran() == [f"Basel {street}"]
         assert "Bern Gasse" not in (await graph.aget_state(CONFIG)).values["words"]
 
 
-async def test_a_subgraph_that_failed_continues_behind_its_finished_nodes() -> None:
-    trip = Trip()
+async def test_a_subgraph_that_failed_continues_behind_its_finished_nodes(trip: Trip) -> None:
     broken = [True]
 
     def fetch(_: State) -> Any:
@@ -247,14 +245,13 @@ async def test_a_subgraph_that_failed_continues_behind_its_finished_nodes() -> N
         await graph.ainvoke({"words": []}, CONFIG)
     failed, broken[0] = await trip.head(), False
     for _ in range(2):
-        await rewind(trip.memory, "t", failed)
+        await rewind(trip.backend, "t", failed)
         trip.ran()
         await graph.ainvoke(None, CONFIG)
         assert trip.ran() == ["fetch", "end"]
 
 
-async def test_a_subgraph_behind_an_answer_of_its_own_node_starts_again() -> None:
-    trip = Trip()
+async def test_a_subgraph_behind_an_answer_of_its_own_node_starts_again(trip: Trip) -> None:
     inner = trip.chain(look=trip.node("look"), ask=trip.asking("street?")).compile()
 
     async def travel(_: State) -> Any:
@@ -267,15 +264,14 @@ async def test_a_subgraph_behind_an_answer_of_its_own_node_starts_again() -> Non
     for answer in ("Bern", "Gasse"):
         await graph.ainvoke(Command(resume=answer), CONFIG)
     trip.ran()
-    assert (await prepared(trip.memory, "t", stopped)).repeated == ["the nodes of 'travel'"]
-    await rewind(trip.memory, "t", stopped, runs_again=True)
+    assert (await prepared(trip.backend, "t", stopped)).repeated == ["the nodes of 'travel'"]
+    await rewind(trip.backend, "t", stopped, runs_again=True)
     await graph.ainvoke(Command(resume="Basel"), CONFIG)
     done = await graph.ainvoke(Command(resume="Weg"), CONFIG)
     assert done["words"] == ["Basel", "look", "Weg"]
 
 
-async def test_all_subgraphs_of_an_interrupted_node_are_kept() -> None:
-    trip = Trip()
+async def test_all_subgraphs_of_an_interrupted_node_are_kept(trip: Trip) -> None:
     first = trip.chain(look=trip.node("look")).compile()
     second = trip.chain(see=trip.node("see"), ask=trip.asking("city?")).compile()
 
@@ -287,16 +283,15 @@ async def test_all_subgraphs_of_an_interrupted_node_are_kept() -> None:
     await graph.ainvoke({"words": []}, CONFIG)
     stopped = await trip.head()
     assert trip.ran() == ["look", "see"]
-    await rewind(trip.memory, "t", stopped)
+    await rewind(trip.backend, "t", stopped)
     done = await graph.ainvoke(Command(resume="Bern"), CONFIG)
     assert (trip.ran(), done["words"]) == (["Bern"], ["a", "look", "see", "Bern"])
-    await rewind(trip.memory, "t", await trip.head())
-    found = await prepared(trip.memory, "t", stopped)
+    await rewind(trip.backend, "t", await trip.head())
+    found = await prepared(trip.backend, "t", stopped)
     assert found.repeated == []
 
 
-async def test_a_subgraph_of_a_function_continues() -> None:
-    trip = Trip()
+async def test_a_subgraph_of_a_function_continues(trip: Trip) -> None:
     inner = trip.chain(look=trip.node("look"), ask=trip.asking("city?")).compile()
 
     @task
@@ -309,28 +304,27 @@ async def test_a_subgraph_of_a_function_continues() -> None:
 
     await travel.ainvoke("a", CONFIG)
     trip.ran()
-    await rewind(trip.memory, "t", await trip.head())
+    await rewind(trip.backend, "t", await trip.head())
     assert await travel.ainvoke(Command(resume="Bern"), CONFIG) == ["a", "look", "Bern"]
     assert trip.ran() == ["Bern"]
 
 
-async def test_a_subgraph_with_a_memory_of_its_own_has_that_of_the_version() -> None:
-    trip = Trip()
+async def test_a_subgraph_with_a_memory_of_its_own_has_that_of_the_version(trip: Trip) -> None:
     inner = trip.chain(look=trip.node("look"), ask=trip.asking("city?"))
     outer = trip.chain(inner=inner.compile(checkpointer=True), end=trip.node("end"))
     graph = outer.compile(checkpointer=trip.saver)
     await graph.ainvoke({"words": []}, CONFIG)
     stopped = await trip.head()
-    await rewind(trip.memory, "t", stopped)
+    await rewind(trip.backend, "t", stopped)
     assert [it.value for it in (await graph.aget_state(CONFIG)).interrupts] == ["city?"]
     await graph.ainvoke(Command(resume="Bern"), CONFIG)
     once = await graph.aget_state(CONFIG)
     trip.ran()
     for answer in ("Basel", "Genf"):
-        await rewind(trip.memory, "t", stopped)
+        await rewind(trip.backend, "t", stopped)
         done = await graph.ainvoke(Command(resume=answer), CONFIG)
         assert (trip.ran(), done["words"]) == ([answer, "end"], ["look", answer, "end"])
-    await rewind(trip.memory, "t", once.config["configurable"]["checkpoint_id"])
+    await rewind(trip.backend, "t", once.config["configurable"]["checkpoint_id"])
     await graph.ainvoke({"words": []}, CONFIG)
     done = await graph.ainvoke(Command(resume="Chur"), CONFIG)
     assert "Bern" in done["words"]
@@ -338,32 +332,30 @@ async def test_a_subgraph_with_a_memory_of_its_own_has_that_of_the_version() -> 
 
 
 async def test_a_rewind_that_conflicts_leaves_no_subgraphs(
-    monkeypatch: pytest.MonkeyPatch,
+    trip: Trip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trip = Trip()
     graph = _deep(trip)
     await graph.ainvoke({"words": []}, CONFIG)
     before, head = await trip.lines(), await trip.head()
     write = module._write
 
-    async def late(backend: Any, copy: Any) -> None:
+    async def late(storage: Any, copy: Any) -> None:
         if copy.namespace == "":
-            await backend.write_state("t", {"late": 1}, checkpoint_id="late")
-        await write(backend, copy)
+            await storage.write_state("t", {"late": 1}, checkpoint_id="late")
+        await write(storage, copy)
 
     monkeypatch.setattr(module, "_write", late)
     with pytest.raises(ConflictError):
-        await rewind(trip.memory, "t", head)
+        await rewind(trip.backend, "t", head)
     assert await trip.lines() == before | {"": ["late", *before[""]]}
 
 
 # --- others
 
 
-async def test_a_failed_task_does_not_run_again_and_its_error_handler_does_as_in_any_resume() -> (
-    None
-):
-    trip = Trip()
+async def test_of_a_failed_task_only_the_error_handler_runs_again_as_in_any_resume(
+    trip: Trip,
+) -> None:
 
     def fail(_: State) -> Any:
         trip.log.append("fail")
@@ -377,19 +369,18 @@ async def test_a_failed_task_does_not_run_again_and_its_error_handler_does_as_in
     stopped = await trip.head()
     assert trip.ran() == ["fail", "handled"]
     for answer in ("Bern", "Basel"):
-        await rewind(trip.memory, "t", stopped)
+        await rewind(trip.backend, "t", stopped)
         done = await graph.ainvoke(Command(resume=answer), CONFIG)
         assert sorted(trip.ran()) == sorted(done["words"]) == [answer, "handled"]
 
 
-async def test_a_cached_task_needs_no_new_id() -> None:
-    trip = Trip()
+async def test_a_cached_task_needs_no_new_id(trip: Trip) -> None:
     builder = trip.chain(ask=trip.asking("city?"))
     builder.add_node("look", trip.node("look"), cache_policy=CachePolicy())
     builder.add_edge(START, "look")
     graph = builder.compile(checkpointer=trip.saver, cache=InMemoryCache())
     await graph.ainvoke({"words": []}, CONFIG)
     [_, *_, started] = [it async for it in graph.aget_state_history(CONFIG)]
-    await rewind(trip.memory, "t", started.config["configurable"]["checkpoint_id"])
+    await rewind(trip.backend, "t", started.config["configurable"]["checkpoint_id"])
     await graph.ainvoke(None, CONFIG)
     assert trip.ran() == ["look"]
