@@ -88,6 +88,9 @@ class TaskIds:
     found: dict[str, Renamed] = field(default_factory=dict)
     """The tasks that were found, by path."""
 
+    by_name: dict[str, dict[str, Renamed]] = field(default_factory=dict)
+    """What the tasks of a name may be, by their old ids."""
+
     def renamed(self, task_id: str, task_path: str) -> Renamed | None:
         """Return a task by its old id, with its new one; ``None`` if it is not found.
 
@@ -112,12 +115,20 @@ class TaskIds:
                 name += f"|{part}"
                 continue
             node, _, task_id = part.rpartition(":")
-            task = self._first(task_id, self._named(node, tasks[-1] if tasks else None))
+            task = self._called(node, task_id, tasks[-1] if tasks else None)
             if task is None:
                 return None
             tasks.append(task)
             name = task.place[1]
         return tasks, name
+
+    def _called(self, name: str, task_id: str, caller: Renamed | None) -> Renamed | None:
+        if caller is not None:
+            return self._first(task_id, self._calls(name, caller))
+        if name not in self.by_name:
+            self.by_name[name] = {it.old: it for it in self._named(name)}
+        task = self.by_name[name].get(task_id)
+        return None if task is None else self._first(task_id, [task])
 
     def _first(self, task_id: str, tasks: Iterable[Renamed]) -> Renamed | None:
         for it in islice(tasks, _TRIES):
@@ -151,14 +162,14 @@ class TaskIds:
             for name in self.names:
                 yield self._made(path, name, (_PUSHED, caller, str(int(number))), parent)
 
-    def _named(self, name: str, caller: Renamed | None) -> Iterator[Renamed]:
-        """Yield what a task of a name may be."""
-        if caller is None:
-            yield from self._tasks(f"{_PULL}{name}")
-            for it in range(self._sends()):
-                path = f"{_PUSH}{it:010d}, {_NO_CALL}"
-                yield self._made(path, name, (_PUSHED, str(it)))
-            return
+    def _named(self, name: str) -> Iterator[Renamed]:
+        """Yield what a task of a name may be that no other one calls."""
+        yield from self._tasks(f"{_PULL}{name}")
+        for it in range(self._sends()):
+            yield self._made(f"{_PUSH}{it:010d}, {_NO_CALL}", name, (_PUSHED, str(it)))
+
+    def _calls(self, name: str, caller: Renamed) -> Iterator[Renamed]:
+        """Yield what a task of a name may be that another one calls."""
         for it in range(_PLACES):
             path = f"{_PUSH}{caller.path}, {it:010d}, {_CALL}"
             yield self._made(path, name, (_PUSHED, caller.path, str(it)), caller)
@@ -181,7 +192,10 @@ class TaskIds:
         return Renamed(path, name, ids[0], ids[1], (places[0], places[1]))
 
     def _id(self, checkpoint_id: str, parts: Parts) -> str:
-        content = UUID(checkpoint_id).bytes + "".join(parts).encode()
+        try:
+            content = UUID(checkpoint_id).bytes + "".join(parts).encode()
+        except ValueError:  # LangGraph runs no task on such a checkpoint
+            return ""
         is_new = self.state.get("v", 1) > 1
         digest = _xxh3(content) if is_new else hashlib.sha1(content, usedforsecurity=False)
         return str(UUID(digest if isinstance(digest, str) else digest.hexdigest()[:32]))

@@ -10,6 +10,7 @@ import pytest
 
 from locus_store import MemoryBackend, UnsupportedError
 from locus_store.timeline.rewind import rewind
+from locus_store.types import PendingWrite
 
 pytest.importorskip("langgraph")
 
@@ -232,3 +233,14 @@ async def test_without_xxhash_the_finished_tasks_are_refused(
     with pytest.raises(UnsupportedError, match="pip install xxhash"):
         await rewind(trip.memory, "t", head)
     assert await trip.head() == head
+
+
+async def test_a_checkpoint_whose_id_is_not_langgraph_s_has_no_tasks_to_keep() -> None:
+    memory = MemoryBackend()
+    state = {"v": 4, "channel_values": {}, "channel_versions": {"a": 1}, "versions_seen": {}}
+    await memory.write_state("t", state, checkpoint_id="first", metadata={"step": 0})
+    write = PendingWrite("task", 0, "a", "json", b"1", "~__pregel_pull, look")
+    await memory.put_writes("t", "first", [write])
+    with pytest.raises(UnsupportedError, match="finished: 'look'"):
+        await rewind(memory, "t", "first")
+    await rewind(memory, "t", "first", runs_again=True)
