@@ -216,6 +216,19 @@ async def test_finished_nodes_of_an_interrupted_subgraph_do_not_run_again(trip: 
     assert done["words"][-1] == "Bern Weg"
 
 
+async def test_copied_subgraphs_name_the_copies_above_them(trip: Trip) -> None:
+    graph = _deep(trip)
+    await graph.ainvoke({"words": []}, CONFIG)
+    before = await trip.lines()
+    await rewind(trip.backend, "t", await trip.head())
+    lines = await trip.lines()
+    inner, deep = sorted(lines.keys() - before.keys(), key=len)
+    assert deep.startswith(f"{inner}|deep:")
+    for line, above in ((inner, [""]), (deep, ["", inner])):
+        head = await trip.backend.version("t", namespace=line)
+        assert head.metadata["parents"] == {it: lines[it][0] for it in above}
+
+
 async def test_a_completed_subgraph_continues_from_its_first_interrupt(trip: Trip) -> None:
     graph = _deep(trip)
     await graph.ainvoke({"words": []}, CONFIG)
