@@ -52,21 +52,21 @@ from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import (
     erasing,
+    kept_of,
     listing,
     new_checkpoint_id,
+    require_same,
     restoring,
     sdk_lookups,
     state_of,
 )
-from locus_store.versions.known import KNOWN_BYTES, KnownVersions, LineKey
+from locus_store.versions.known import COLD_STATE_BYTES, KNOWN_BYTES, KnownVersions, LineKey
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 T = TypeVar("T")
 P = TypeVar("P", bound="StorageBackend")
-COLD_STATE_BYTES = 16 * 1024
-"""A state above this is worth reading the head for, where its shape is not known."""
 
 
 class StorageBackend(ForTenants, ABC):
@@ -166,9 +166,8 @@ class StorageBackend(ForTenants, ABC):
         ``known`` must be a version of the head's chain that is still stored, or the head itself.
         """
         del known
-        if with_writes:
-            return await self.fetch(thread_id, namespace=namespace, with_writes=True)
-        return await self.fetch(thread_id, namespace=namespace)  # not every backend has writes
+        which: dict[str, Any] = {"with_writes": True} if with_writes else {}
+        return await self.fetch(thread_id, namespace=namespace, **which)  # not all have writes
 
     async def has_thread(self, thread_id: str) -> bool:
         """Return whether the thread exists: it has a version, a message, or a name or user.
@@ -177,11 +176,19 @@ class StorageBackend(ForTenants, ABC):
         """
         return await self.version(thread_id) is not None
 
-    async def remove_thread(self, thread_id: str) -> Removed:
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
         """Remove a thread with all it owns, or the pending writes that are stored in its place.
 
-        Overridden by backends that keep more of a thread than versions.
+        ``head`` is the head of the namespace that the caller saw; ``None``: any. Overridden by
+        backends that keep more of a thread than versions, or compare it in their transaction.
+
+        Raises:
+            ConflictError: The head is another one; nothing was removed.
         """
+        if head is not None:
+            require_same(await self.version(thread_id, namespace=namespace), head, thread_id)
         versions = await self.remove(thread_id)
         return Removed(existed=versions > 0, versions=versions)
 
@@ -372,9 +379,8 @@ class StorageBackend(ForTenants, ABC):
         key = self._line(thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
         kept = known.snapshot if known else None  # may be dropped while we wait
-        which: dict[str, Any] = {"namespace": namespace} | (
-            {"with_writes": True} if with_writes else {}
-        )
+        which: dict[str, Any] = {"namespace": namespace}
+        which |= {"with_writes": True} if with_writes else {}
         if known and kept:
             stored = await self.fetch_head(thread_id, known=known.mark, **which)
         else:
@@ -387,7 +393,7 @@ class StorageBackend(ForTenants, ABC):
         basis = None
         if known and kept and stored.basis is not None:
             if stored.version.mark == known.mark:
-                return _kept(stored, kept)
+                return kept_of(stored, kept)
             basis, size = (kept, known.shape), size + kept.state_bytes
         work = partial(state_of, stored, self.max_state_bytes, basis)
         try:
@@ -400,7 +406,7 @@ class StorageBackend(ForTenants, ABC):
         kept = frames.snapshot_of(state, shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
-        return _kept(stored, kept, state)
+        return kept_of(stored, kept, state)
 
     def known_version(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
@@ -923,8 +929,3 @@ def _capabilities(kind: type[StorageBackend]) -> CheckpointerCapabilities:
     has = {name: issubclass(kind, power) for name, power in _POWERS.items()}
     has |= {it: getattr(kind, it) for it in ("messages", "persistent_checkpoint_ids")}
     return CheckpointerCapabilities(**has)
-
-
-def _kept(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:
-    version, head, writes = stored.version, stored.head, stored.writes
-    return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)

@@ -31,7 +31,7 @@ LONG_FILES = {
     "adapters/langgraph/store.py": 568,
     "backend.py": 931,
     "backends/redis/backend.py": 581,
-    "backends/redis/threads.py": 695,
+    "backends/redis/threads.py": 689,
     "checkpointer.py": 644,
     "store.py": 663,
     "testing/steps.py": 660,

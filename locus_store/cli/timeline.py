@@ -355,6 +355,16 @@ def rewind(
     head: Annotated[
         str | None, typer.Option(help="The head that you saw; another one is a conflict.")
     ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A LangGraph function, or node of Send, that is finished; may be repeated. It is "
+            "needed where its name is not stored."
+        ),
+    ] = None,
+    run_again: Annotated[
+        bool, typer.Option("--run-again", help="Finished tasks without a name may run again.")
+    ] = False,
     namespace: Namespace = "",
     tenant: OfTenant = None,
     url: Url = DEFAULT_URL,
@@ -362,7 +372,9 @@ def rewind(
 ) -> None:
     """Save the state of an old version as the new head, with its pending writes; remove nothing.
 
-    Agents and graphs continue from it. --json: {thread_id, namespace, checkpoint_id, from}.
+    Agents and graphs continue from it. Of an interrupted LangGraph step, finished tasks keep their
+    results; if some of them would run again, the command names them and saves nothing. --json:
+    {thread_id, namespace, checkpoint_id, from}.
     """
 
     async def saved() -> str:
@@ -371,7 +383,13 @@ def rewind(
                 await backend.version(thread, checkpoint, namespace=namespace), thread, checkpoint
             )
             return await rewound(
-                backend, thread, checkpoint, namespace=namespace, expected_head=head
+                backend,
+                thread,
+                checkpoint,
+                namespace=namespace,
+                expected_head=head,
+                names=task or (),
+                runs_again=run_again,
             )
 
     name = run(saved())

@@ -25,6 +25,7 @@ from locus_store.inspector.blames import Blames
 from locus_store.inspector.escapes import visible
 from locus_store.inspector.headers import SECURITY
 from locus_store.inspector.links import HOME, Links
+from locus_store.inspector.looks import Looks
 from locus_store.inspector.rendering import FOLDER, rendered
 from locus_store.inspector.routes import FILES, ROUTES
 from locus_store.inspector.sessions import SESSION_SECONDS
@@ -124,6 +125,7 @@ class Inspector:
         self._jobs = Jobs()
         self._states = States(self._jobs)
         self._blames = Blames(self._jobs)
+        self._looks = Looks()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
@@ -195,6 +197,7 @@ class Inspector:
             jobs=self._jobs,
             states=self._states,
             blames=self._blames,
+            looks=self._looks,
             may_write=self._may_write(viewer),
         )
         answer = await _unless_gone(request, route, visit)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from locus_store.inspector.access import Viewer
     from locus_store.inspector.blames import Blames
     from locus_store.inspector.links import Links
+    from locus_store.inspector.looks import Looks
     from locus_store.inspector.states import States
     from locus_store.inspector.work import Jobs
     from locus_store.service.parts import Parts
@@ -105,6 +106,7 @@ class Visit:
     jobs: Jobs
     states: States
     blames: Blames
+    looks: Looks
     may_write: bool
 
     @property

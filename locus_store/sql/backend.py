@@ -219,9 +219,11 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         check_text("thread_id", thread_id)
         return await self._query(lambda it: has_thread(it, thread_id))
 
-    async def remove_thread(self, thread_id: str) -> Removed:
-        check_text("thread_id", thread_id)
-        return await self._write(lambda it: it.delete_thread(thread_id))
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
+        check_names(thread_id, namespace)
+        return await self._write(lambda it: it.delete_thread(thread_id, head, namespace))
 
     async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None

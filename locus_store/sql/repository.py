@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
-    from locus_store.types import PendingWrite, Save, Written
+    from locus_store.types import Mark, PendingWrite, Save, Written
     from locus_store.types.messages import LogEdit
 
 
@@ -304,9 +304,12 @@ class Repository(Reads):
         line = self.find(thread_id, namespace)
         return versions.remove_named(self, line, checkpoint_ids, writer) if line else 0
 
-    def delete_thread(self, thread_id: str) -> Removed:
+    def delete_thread(self, thread_id: str, head: Mark | None, namespace: str) -> Removed:
         """See ``StorageBackend.remove_thread``."""
-        if not (self.lock(thread_id) and self._is_there(thread_id)):
+        is_locked = self.lock(thread_id)
+        if head is not None:
+            versions.require_head(self, self.line_of(thread_id, namespace), head, thread_id)
+        if not (is_locked and self._is_there(thread_id)):
             return Removed(existed=False, versions=0)
         existed = has_thread(self, thread_id)
         return Removed(existed, self.drop_threads([thread_id]))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -52,6 +53,47 @@ class Conflicts(Kit):
         assert await self.said_in(checkpointer, "t") == ["a", "theirs"]
         assert await checkpointer.exists("t", "lost") is False
         assert storage is None or storage.rows() == before
+
+    async def test_a_thread_with_another_head_than_the_given_one_is_not_deleted(
+        self, checkpointer: Any
+    ) -> None:
+        if not hasattr(checkpointer, "backend"):
+            pytest.skip("has no backend to ask")
+        backend = checkpointer.backend
+        await self.grow(checkpointer, "t", "a", "b")
+        seen = (await backend.version("t")).mark
+        await self.grow(checkpointer, "other", "a", "b")
+        other = (await backend.version("other")).mark
+        await checkpointer.save(self.new("c"), "t")
+        before = await self.told(checkpointer, "t")
+        for head, namespace in ((seen, ""), (other, ""), (seen, "elsewhere")):
+            with pytest.raises(ConflictError, match="nothing was changed"):
+                await backend.remove_thread("t", head=head, namespace=namespace)
+        with pytest.raises(ConflictError, match="nothing was changed"):
+            await backend.remove_thread("unknown", head=seen)
+        assert await self.told(checkpointer, "t") == before
+        head = (await backend.version("t")).mark
+        assert tuple(await backend.remove_thread("t", head=head)) == (True, 3)
+        assert await checkpointer.exists("t") is False
+
+    async def test_no_version_is_lost_that_was_saved_after_the_given_head(
+        self, checkpointer: Any, another: Another
+    ) -> None:
+        if not hasattr(checkpointer, "backend"):
+            pytest.skip("has no backend to ask")
+        backend, writer = checkpointer.backend, another()
+        if type(backend).remove_thread is StorageBackend.remove_thread:
+            pytest.skip("compares the head before the removal")
+        for number in range(20):
+            await checkpointer.save(self.new("a"), "t", f"first {number}")
+            head = (await backend.version("t")).mark
+            done: Any = await asyncio.gather(
+                writer.save(self.new("b"), "t", f"second {number}"),
+                backend.remove_thread("t", head=head),
+                return_exceptions=True,
+            )
+            assert isinstance(done[0], str), done
+            assert await self.said_in(checkpointer, "t") == ["b"]
 
     async def test_a_save_after_reload_succeeds(self, checkpointer: Any, another: Another) -> None:
         mine, _, _ = await self.contested(checkpointer, another)

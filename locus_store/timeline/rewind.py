@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-import secrets
-import uuid
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from locus_store.backend import StoresWrites, needs
-from locus_store.errors import ConflictError, NotFoundError
-from locus_store.timeline.carried import carried
+from locus_store.errors import ConflictError, NotFoundError, UnsupportedError
+from locus_store.timeline.copies import Copy, StepCopies, new_graph_id
 from locus_store.timeline.layouts import is_graphs
-from locus_store.timeline.lineage import PAGE
+from locus_store.timeline.task_ids import names_in
 from locus_store.types import Expected
 from locus_store.versions import REBUILT, current, new_checkpoint_id, whole_write
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from locus_store.backend import StorageBackend
     from locus_store.types import Mark, Snapshot, Version
+
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A rewind that is not carried out yet."""
+
+    copies: list[Copy]
+    """The versions to save: those of subgraphs, then that of the line."""
+
+    repeated: list[str]
+    """Finished tasks of a LangGraph step that will run again, in words."""
+
+    def told(self) -> str:
+        """Return these tasks in one line; of many the first."""
+        more = len(self.repeated) - _SHOWN
+        shown = ", ".join(self.repeated[:_SHOWN])
+        return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 async def rewind(
@@ -26,12 +46,15 @@ async def rewind(
     *,
     namespace: str = "",
     expected_head: str | None = None,
+    names: Collection[str] = (),
+    runs_again: bool = False,
 ) -> str:
     """Save the state of an old version, with its pending writes, as the new head; return its id.
 
     Removes nothing: the versions behind the old one are a side branch then. The new version has the
     metadata of the old one, which is its parent. An agent continues from it. So does a LangGraph
-    graph, interrupted or not, which gets an id of its own kind; ``carried`` has what it runs again.
+    graph, interrupted or not, which gets an id of its own kind; its finished tasks, and those of
+    interrupted subgraphs, keep their results under new ids. ``StepCopies.add`` says which.
     A ``DeltaChannel`` is rebuilt from the parents' writes, so the parent of such a version is that
     of the old one.
 
@@ -41,40 +64,119 @@ async def rewind(
         checkpoint_id: The version to return to.
         namespace: Its line.
         expected_head: The head that the caller saw; ``None``: any.
+        names: See ``prepared``.
+        runs_again: Finished tasks may run again, where their new ids cannot be computed.
 
     Raises:
         ConflictError: The head is another one, or moved meanwhile; nothing was saved.
         NotFoundError: There is no such version.
-        UnsupportedError: The backend keeps no pending writes, or the package ``xxhash`` is missing
-            for a LangGraph thread.
+        UnsupportedError: The backend keeps no pending writes; finished tasks would run again,
+            without ``runs_again``; or the package ``xxhash`` is missing for a LangGraph thread.
+            Nothing was saved.
     """
-    writing = needs(backend, StoresWrites)
+    found = await prepared(backend, thread_id, checkpoint_id, namespace=namespace, names=names)
+    *_, copy = found.copies
+    await _require_head(backend, copy.found, expected_head)
+    if found.repeated and not runs_again:
+        raise UnsupportedError(
+            f"after a rewind to {checkpoint_id!r} these would run again, although they are "
+            f"finished: {found.told()}. Nothing was saved. Name the functions or "
+            "nodes (names=, or --task), or accept that they run again (runs_again=True, or "
+            "--run-again)"
+        )
+    await _save(backend, found.copies)
+    return copy.checkpoint_id
+
+
+async def prepared(
+    backend: StorageBackend,
+    thread_id: str,
+    checkpoint_id: str,
+    *,
+    namespace: str = "",
+    names: Collection[str] = (),
+) -> Prepared:
+    """Return what a rewind saves; saves nothing.
+
+    Args:
+        backend: The storage.
+        thread_id: The thread.
+        checkpoint_id: The version to return to.
+        namespace: Its line.
+        names: LangGraph nodes or functions that are tried where the name of a task is not stored.
+            Of functions of the functional API it is stored after a step in which they ran, and of
+            the nodes of ``Send`` also with the values that are not encrypted.
+
+    Raises:
+        NotFoundError: There is no such version.
+        UnsupportedError: See ``rewind``.
+    """
+    needs(backend, StoresWrites)
     found = await backend.read_state(
         thread_id, checkpoint_id, namespace=namespace, with_writes=True
     )
     if found is None:
         raise NotFoundError(f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}")
-    await _require_head(backend, found, expected_head)
-    writes = [
-        whole_write(it, found.state, backend.max_state_bytes)
-        for it in current(found.writes or [], found.version.mark.sequence)
-    ]
-    name = new_checkpoint_id()
-    if is_graphs(found.state):
-        name = new_graph_id()
-        is_left = bool(writes) and await _is_left(backend, found.version)
-        writes = carried(found, writes, name, backend.max_state_bytes, is_left=is_left)
-    await writing.put_writes(thread_id, name, writes, namespace=namespace)
+    if not is_graphs(found.state):
+        return Prepared([_plain(backend, found)], [])
+    name, known = new_graph_id(), {*names, *names_in(found.state)}
+    copying = StepCopies(backend, thread_id, known)
+    await copying.add(found, name)
+    if copying.repeated:  # later versions have more names
+        head = await backend.read_state(thread_id, namespace=namespace)
+        more = names_in(head.state) if head and is_graphs(head.state) else set()
+        if not more <= known:
+            copying = StepCopies(backend, thread_id, known | more)
+            await copying.add(found, name)
+    return Prepared(copying.copies, copying.repeated)
+
+
+def _plain(backend: StorageBackend, found: Snapshot) -> Copy:
+    """Return the copy of a version that no graph saved."""
+    version, limit = found.version, backend.max_state_bytes
+    writes = current(found.writes or [], version.mark.sequence)
+    return Copy(
+        found=found,
+        namespace=version.namespace,
+        checkpoint_id=new_checkpoint_id(),
+        writes=[whole_write(it, found.state, limit) for it in writes],
+        metadata=version.metadata,
+        labels=version.labels,
+    )
+
+
+async def _save(backend: StorageBackend, copies: list[Copy]) -> None:
+    """Save the copies of subgraphs, and then the new head."""
+    *below, last = copies
+    for it in below:
+        await _write(backend, it)
+    try:
+        await _write(backend, last)
+    except ConflictError:
+        for it in below:
+            names = [it.checkpoint_id]
+            await backend.remove(it.found.version.thread_id, names, namespace=it.namespace)
+        raise
+
+
+async def _write(backend: StorageBackend, copy: Copy) -> None:
+    version, name = copy.found.version, copy.checkpoint_id
+    thread_id = version.thread_id
+    expected = Expected(made_from=None, head=None)  # a namespace of its own
+    if copy.namespace == version.namespace:
+        made_from = await _made_from(backend, version)
+        expected = Expected(made_from=made_from, head=copy.found.head)
+    writing = needs(backend, StoresWrites)
+    await writing.put_writes(thread_id, name, copy.writes, namespace=copy.namespace)
     await backend.write_state(
         thread_id,
-        found.state,
-        namespace=namespace,
+        copy.found.state,
+        namespace=copy.namespace,
         checkpoint_id=name,
-        metadata=found.version.metadata,
-        labels=found.version.labels,
-        expected=Expected(made_from=await _made_from(backend, found.version), head=found.head),
+        metadata=copy.metadata,
+        labels=copy.labels,
+        expected=expected,
     )
-    return name
 
 
 async def _made_from(backend: StorageBackend, version: Version) -> Mark | None:
@@ -105,26 +207,3 @@ async def _require_head(
             head_id=now,
             parent_id=version.checkpoint_id,
         )
-
-
-async def _is_left(backend: StorageBackend, version: Version) -> bool:
-    """Return whether a graph ran on from a version: a child of it has a later step."""
-    before: str | None = None
-    step = version.metadata.get("step")
-    while page := await backend.history(
-        version.thread_id, namespace=version.namespace, limit=PAGE, before=before
-    ):
-        before = page[-1].checkpoint_id
-        for it in page:
-            if it.mark.sequence <= version.mark.sequence:
-                return False
-            if it.parent_id == version.checkpoint_id and it.metadata.get("step") != step:
-                return True
-    return False
-
-
-def new_graph_id() -> str:
-    """Return a checkpoint id as LangGraph makes them: a UUID of version 6, ordered by time."""
-    time = uuid.uuid1(node=0, clock_seq=0).time
-    number = time >> 12 << 80 | 6 << 76 | (time & 0xFFF) << 64 | 2 << 62 | secrets.randbits(62)
-    return str(uuid.UUID(int=number))

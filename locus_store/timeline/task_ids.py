@@ -1,40 +1,66 @@
 """The ids that LangGraph gives to the tasks of a checkpoint, under another checkpoint id.
 
-LangGraph hashes the checkpoint's id, the task's place in the graph and the channels that started
-it. Which channels those are is in the graph, and not in what is stored. Likely ones are tried: only
-an id that equals the stored one, under the old checkpoint id, counts as found.
+LangGraph hashes the checkpoint's id, the namespace, the step, the name of the node or function, and
+what started the task: the channels of a node; the place of a ``Send``; the calling task and the
+number of the call for a function of the functional API. Names and channels are not always stored.
+Likely ones are tried: only an id that equals the stored one, under the old checkpoint id, counts as
+found. Keys of LangGraph's cache hold none of this: a cached result is found under any id.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from locus_store.errors import UnsupportedError
 from locus_store.timeline.layouts import CHANNELS, inside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 Parts: TypeAlias = tuple[str, ...]
 
-_PULL: Final = "__pregel_pull"
-_PUSH: Final = "__pregel_push"
+_PULL: Final = "~__pregel_pull, "
+_PUSH: Final = "~__pregel_push, "
+_PULLED, _PUSHED = "__pregel_pull", "__pregel_push"
 _SENT: Final = "__pregel_tasks"
 """The channel with the values of ``Send``."""
 
 _START: Final = "__start__"
+_BRANCH: Final = "branch:to:"
+_NO_CALL, _CALL = f"{0:010d}", f"{1:010d}"
+"""The ends of the paths of a ``Send`` and of a call."""
+
+_HANDLER: Final = ", node_error_handler, "
+"""In the path of an error handler's task, behind that of the task that failed."""
+
 _TEXTS: Final = 100
 """Strings of one ``Send`` among which the name of its node is looked for."""
+
+_PLACES: Final = 1000
+"""Places of a ``Send`` or numbers of a call that are tried for a namespace."""
+
+_TRIES: Final = 50_000
+"""Ids that are computed for one task."""
+
+
+class Side(NamedTuple):
+    """A checkpoint on which tasks run."""
+
+    checkpoint_id: str
+    checkpoint_ns: str
 
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
     """A task under both checkpoint ids."""
 
+    path: str
+    name: str
+    old: str
     task_id: str
     place: tuple[str, str]
     """The old and the new namespace of what the task calls."""
@@ -54,10 +80,16 @@ class TaskIds:
     step: int
     """Of the checkpoint; its tasks are of the next step."""
 
-    checkpoint_ns: str
-    old: str
-    new: str
-    """The checkpoint ids."""
+    old: Side
+    new: Side
+    names: Collection[str]
+    """Nodes and functions that may be those of a task whose name is not stored."""
+
+    found: dict[str, Renamed] = field(default_factory=dict)
+    """The tasks that were found, by path."""
+
+    by_name: dict[str, dict[str, Renamed]] = field(default_factory=dict)
+    """What the tasks of a name may be, by their old ids."""
 
     def renamed(self, task_id: str, task_path: str) -> Renamed | None:
         """Return a task by its old id, with its new one; ``None`` if it is not found.
@@ -65,42 +97,164 @@ class TaskIds:
         Raises:
             UnsupportedError: The package ``xxhash`` is not installed.
         """
-        for name, ending in self._tasks(task_path):
-            place = f"{self.checkpoint_ns}|{name}" if self.checkpoint_ns else name
-            parts = (place, str(self.step + 1), name, *ending)
-            if self._id(self.old, parts) == task_id:
-                found = self._id(self.new, parts)
-                return Renamed(found, (f"{place}:{task_id}", f"{place}:{found}"))
+        return self._first(task_id, self._tasks(task_path))
+
+    def called_at(self, place: str) -> tuple[list[Renamed], str] | None:
+        """Return the tasks that lead to a namespace below the checkpoint's, and its new name.
+
+        ``None`` if a task is not found, or the namespace is not that of a task: a subgraph that
+        keeps its own checkpoints has the same namespace in all steps.
+
+        Raises:
+            UnsupportedError: The package ``xxhash`` is not installed.
+        """
+        tasks: list[Renamed] = []
+        name = self.new.checkpoint_ns
+        for part in parts_below(self.old.checkpoint_ns, place):
+            if part.isdigit():  # the number of a subgraph that a task calls
+                name += f"|{part}"
+                continue
+            node, _, task_id = part.rpartition(":")
+            task = self._called(node, task_id, tasks[-1] if tasks else None)
+            if task is None:
+                return None
+            tasks.append(task)
+            name = task.place[1]
+        return tasks, name
+
+    def _called(self, name: str, task_id: str, caller: Renamed | None) -> Renamed | None:
+        if caller is not None:
+            return self._first(task_id, self._calls(name, caller))
+        if name not in self.by_name:
+            self.by_name[name] = {it.old: it for it in self._named(name)}
+        task = self.by_name[name].get(task_id)
+        return None if task is None else self._first(task_id, [task])
+
+    def _first(self, task_id: str, tasks: Iterable[Renamed]) -> Renamed | None:
+        for it in islice(tasks, _TRIES):
+            if it.old == task_id:
+                self.found[it.path] = it
+                return it
         return None
 
+    def _tasks(self, path: str) -> Iterator[Renamed]:
+        """Yield what the task of a path may be."""
+        if path in self.found:
+            yield self.found[path]
+        elif path.startswith(_PULL):
+            name = path.removeprefix(_PULL)
+            for channels in self._triggers(name):
+                yield self._made(path, name, (_PULLED, *channels))
+        elif path.startswith(_PUSH):
+            yield from self._pushed(path)
+
+    def _pushed(self, path: str) -> Iterator[Renamed]:
+        rest = path.removeprefix(_PUSH)
+        sent = rest.partition(", ")[0]
+        if sent.isdigit():
+            for name in self._sent(int(sent)):
+                yield self._made(path, name, (_PUSHED, str(int(sent))))
+            return
+        caller, number = rest.removesuffix(f", {_CALL}").rpartition(", ")[::2]
+        if not number.isdigit():
+            return
+        for parent in self._tasks(caller):
+            for name in self.names:
+                yield self._made(path, name, (_PUSHED, caller, str(int(number))), parent)
+
+    def _named(self, name: str) -> Iterator[Renamed]:
+        """Yield what a task of a name may be that no other one calls."""
+        yield from self._tasks(f"{_PULL}{name}")
+        for it in range(self._sends()):
+            yield self._made(f"{_PUSH}{it:010d}, {_NO_CALL}", name, (_PUSHED, str(it)))
+
+    def _calls(self, name: str, caller: Renamed) -> Iterator[Renamed]:
+        """Yield what a task of a name may be that another one calls."""
+        for it in range(_PLACES):
+            path = f"{_PUSH}{caller.path}, {it:010d}, {_CALL}"
+            yield self._made(path, name, (_PUSHED, caller.path, str(it)), caller)
+
+    def _made(self, path: str, name: str, ending: Parts, caller: Renamed | None = None) -> Renamed:
+        """Return a task.
+
+        Args:
+            path: Its path.
+            name: Its node or function.
+            ending: What its id has behind that.
+            caller: The task in whose namespace it runs, if any.
+        """
+        places, ids = [], []
+        for at, side in enumerate((self.old, self.new)):
+            above = caller.place[at] if caller else side.checkpoint_ns
+            place = f"{above}|{name}" if above else name
+            ids.append(self._id(side.checkpoint_id, (place, str(self.step + 1), name, *ending)))
+            places.append(f"{place}:{ids[-1]}")
+        return Renamed(path, name, ids[0], ids[1], (places[0], places[1]))
+
     def _id(self, checkpoint_id: str, parts: Parts) -> str:
-        content = UUID(checkpoint_id).bytes + "".join(parts).encode()
+        try:
+            content = UUID(checkpoint_id).bytes + "".join(parts).encode()
+        except ValueError:  # LangGraph runs no task on such a checkpoint
+            return ""
         is_new = self.state.get("v", 1) > 1
         digest = _xxh3(content) if is_new else hashlib.sha1(content, usedforsecurity=False)
         return str(UUID(digest if isinstance(digest, str) else digest.hexdigest()[:32]))
 
-    def _tasks(self, task_path: str) -> Iterator[tuple[str, Parts]]:
-        """Yield what a task may be: its node, and what its id has behind that."""
-        kind, _, rest = task_path.removeprefix("~").partition(", ")
-        if kind == _PULL:
-            yield from ((rest, (_PULL, *it)) for it in self._triggers(rest))
-        elif kind == _PUSH and rest.partition(",")[0].isdigit():
-            place = int(rest.partition(",")[0])
-            yield from ((it, (_PUSH, str(place))) for it in self._sent(place))
-
     def _triggers(self, node: str) -> Iterator[Parts]:
-        branch = {f"branch:to:{node}"}
+        branch = {f"{_BRANCH}{node}"}
         known = inside(self.state["channel_versions"])[1]
         joins = {it for it in known if it.startswith("join:") and it.endswith(f":{node}")}
         seen = set(inside(inside(self.state["versions_seen"])[1].get(node, {}))[1])
         for channels in (branch, branch | joins, seen, seen | branch, seen | joins | branch):
             yield tuple(sorted(channels))
         yield (_START,)
+        yield from ((it,) for it in known)
+
+    def _sends(self) -> int:
+        """Return the number of ``Send``; an upper bound if they are encrypted."""
+        sent = inside(self.state[CHANNELS])[1].get(_SENT, [])
+        return len(sent) if isinstance(sent, list) else _PLACES
 
     def _sent(self, place: int) -> Iterator[str]:
         sent = inside(self.state[CHANNELS])[1].get(_SENT)
         if isinstance(sent, list) and place < len(sent):
             yield from islice(_texts(sent[place]), _TEXTS)
+        yield from self.names
+
+
+def names_in(state: Mapping[str, Any]) -> set[str]:
+    """Return the nodes and functions that ran before a checkpoint, or are to run on it."""
+    ran = {it for it in inside(state["versions_seen"])[1] if not it.startswith("__")}
+    channels = inside(state["channel_versions"])[1]
+    return ran | {it.removeprefix(_BRANCH) for it in channels if it.startswith(_BRANCH)}
+
+
+def parts_below(checkpoint_ns: str, place: str) -> list[str]:
+    """Return the parts of a namespace that lies below another; none if it does not."""
+    above = f"{checkpoint_ns}|" if checkpoint_ns else ""
+    return place[len(above) :].split("|") if place != above and place.startswith(above) else []
+
+
+def is_call_of(task_path: str, caller: str) -> bool:
+    """Return whether a task was called by another one, or by what that one called."""
+    return task_path.startswith(f"{_PUSH}~") and f"{caller}, " in task_path
+
+
+def is_handler(task_path: str) -> bool:
+    """Return whether a task is that of an error handler, which LangGraph runs in each resume."""
+    return _HANDLER in task_path
+
+
+def told(task_path: str) -> str:
+    """Return a task's path in words."""
+    rest = task_path.removeprefix(_PUSH)
+    if rest == task_path:
+        return repr(task_path.removeprefix(_PULL))
+    sent = rest.partition(", ")[0]
+    if sent.isdigit():
+        return f"the task of Send {int(sent) + 1}"
+    caller, number = rest.removesuffix(f", {_CALL}").rpartition(", ")[::2]
+    return f"call {int(number) + 1 if number.isdigit() else number} of {told(caller)}"
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -36,6 +36,7 @@ from locus_store.versions.pending import (
 from locus_store.versions.reading import (
     basis_of,
     cursor,
+    kept_of,
     made_of,
     replay,
     state_alone,
@@ -44,7 +45,16 @@ from locus_store.versions.reading import (
     visible_texts,
 )
 from locus_store.versions.removing import clear, forget, free, prune, remove_named, settle, vacuum
-from locus_store.versions.saving import append, is_small, new_checkpoint_id, save
+from locus_store.versions.saving import (
+    append,
+    head_moved,
+    is_small,
+    new_checkpoint_id,
+    no_thread,
+    require_head,
+    require_same,
+    save,
+)
 
 __all__ = [
     "CHAIN_ALLOWANCE",
@@ -70,18 +80,23 @@ __all__ = [
     "cursor",
     "forget",
     "free",
+    "head_moved",
     "head_of",
     "in_order",
     "is_small",
     "is_visible",
+    "kept_of",
     "made_of",
     "mark_of",
     "new_checkpoint_id",
+    "no_thread",
     "prune",
     "put_writes",
     "record_of",
     "remove_named",
     "replay",
+    "require_head",
+    "require_same",
     "save",
     "settle",
     "state_alone",

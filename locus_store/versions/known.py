@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LineKey: TypeAlias = tuple[str | None, str, str]
 """A tenant, a thread and a namespace."""
 
+COLD_STATE_BYTES = 16 * 1024
+"""A state above this is worth reading the head for, where its shape is not known."""
+
 KNOWN_BYTES = 64 * 1024 * 1024
 """The bytes of versions that one backend object keeps, so that saves send frames and not whole
 states, and a known head is not read again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.types import Kept
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
 from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is_visible
@@ -42,6 +43,12 @@ def basis_of(
     found = records.record(line, known.sequence)
     is_it = found is not None and (found.digest, found.chain) == (known.digest, record.chain)
     return known if is_it else None
+
+
+def kept_of(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:
+    """Return a stored version with its packed state."""
+    version, head, writes = stored.version, stored.head, stored.writes
+    return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
 
 
 def state_of(

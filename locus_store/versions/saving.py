@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
 from locus_store.runtime import observe
-from locus_store.types import Mark, Outcome, Save, Written
+from locus_store.types import Mark, Outcome, Removed, Save, Version, Written
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
@@ -138,6 +138,45 @@ def is_own(line: Line, request: Save) -> bool:
     if request.writer is not None:
         return line.writer == request.writer
     return request.run is not None and line.run == request.run
+
+
+def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) -> None:
+    """Refuse a change whose caller saw another head.
+
+    Raises:
+        ConflictError: It is not the line's head.
+    """
+    if not _holds(lines, line, head):
+        raise head_moved(thread_id)
+
+
+def require_same(found: Version | None, head: Mark, thread_id: str) -> None:
+    """Refuse a change whose caller saw another head than the version that was found.
+
+    Raises:
+        ConflictError: It is another one.
+    """
+    if found is None or found.mark != head:
+        raise head_moved(thread_id)
+
+
+def head_moved(thread_id: str) -> ConflictError:
+    """Return the error of a change whose caller saw another head."""
+    return ConflictError(
+        f"thread {thread_id!r} has another head than the one that was given; nothing was changed. "
+        "Look at the newer versions first"
+    )
+
+
+def no_thread(thread_id: str, head: Mark | None) -> Removed:
+    """Return the result of removing a thread that does not exist.
+
+    Raises:
+        ConflictError: Its caller saw a head of it.
+    """
+    if head is not None:
+        raise head_moved(thread_id)
+    return Removed(existed=False, versions=0)
 
 
 def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:

@@ -406,6 +406,15 @@ class Edit:
         old, self.thread, self.drops = self.thread, None, True
         return Removed(old is not None and old.exists, old.versions() if old else 0)
 
+    def drop_seen(self, head: Mark | None, namespace: str) -> Removed:
+        """Remove the thread as ``StorageBackend.remove_thread`` does."""
+        if self.thread is None:
+            return versions.no_thread(self.thread_id, head)
+        if head is not None:
+            line = self.find(self.thread_id, namespace)
+            versions.require_head(self, line, head, self.thread_id)
+        return self.drop_thread()
+
     # --- versions
 
     def record(self, line: Line, sequence: int) -> Record | None:

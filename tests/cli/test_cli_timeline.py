@@ -166,6 +166,36 @@ def test_rewind_makes_an_old_version_the_head(run: Run, url: str) -> None:
     assert len(parsed(run, "threads", "history", "t")) == 6
 
 
+def test_rewind_names_finished_functions_that_would_run_again(
+    run: Run, tmp_path: Path, migrated: Path
+) -> None:
+    pytest.importorskip("langgraph")
+    from langgraph.func import entrypoint, task
+    from langgraph.types import interrupt
+
+    from locus_store.adapters.langgraph import LangGraphSaver
+
+    there = f"sqlite:///{shutil.copy(migrated, tmp_path / 'functions.db')}"
+    with LangGraphSaver.from_url(there) as saver:
+
+        @task
+        def fetch(word: str) -> str:
+            return word
+
+        @entrypoint(checkpointer=saver)
+        def travel(word: str) -> Any:
+            return fetch(word).result(), interrupt("city?")
+
+        travel.invoke("a", {"configurable": {"thread_id": "t"}})
+    head = parsed(run, "threads", "show", "t", "--url", there)["checkpoint_id"]
+    code, _, errors = run("threads", "rewind", "t", head, "--url", there)
+    assert (code, "call 1 of 'travel'" in errors) == (1, True)
+    assert len(parsed(run, "threads", "history", "t", "--url", there)) == 1
+    for option in (("--task", "fetch"), ("--run-again",)):
+        assert run("threads", "rewind", "t", head, *option, "--url", there)[0] == 0
+    assert len(parsed(run, "threads", "history", "t", "--url", there)) == 3
+
+
 def test_watch_prints_versions_as_they_are_saved(run: Run, tmp_path: Path, migrated: Path) -> None:
     there = f"sqlite:///{shutil.copy(migrated, tmp_path / 'watched.db')}"
     save(there, "t", STORY[0])

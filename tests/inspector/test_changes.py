@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import logging
+import re
 from typing import Any
 
 import httpx
@@ -147,3 +149,66 @@ async def test_a_form_of_another_site_or_without_the_token_of_the_session_change
         same = {"sec-fetch-site": "same-origin"}
         answer = await asking.post(address, data=fields | {"form_token": token}, headers=same)
         assert answer.status_code == 303
+
+
+@pytest.mark.anyio
+async def test_the_form_of_a_rewind_names_finished_functions_that_run_again() -> None:
+    pytest.importorskip("langgraph")
+    from langgraph.func import entrypoint, task
+    from langgraph.types import Command, interrupt
+
+    from locus_store.adapters.langgraph import LangGraphSaver
+
+    backend, store, _ = parts()
+    ran: list[str] = []
+
+    @task
+    async def fetch(word: str) -> str:
+        ran.append(word)
+        return word
+
+    @entrypoint(checkpointer=LangGraphSaver(backend))
+    async def travel(word: str) -> Any:
+        return [await fetch(word), interrupt("city?")]
+
+    config: Any = {"configurable": {"thread_id": "t"}}
+    await travel.ainvoke("a", config)
+    for names in ("", "other, fetch"):
+        head = await backend.version("t")
+        async with client(app(backend, store, allow_write=True)) as asking:
+            address = f"rewind?thread=t&version={head.checkpoint_id}"
+            page = await asking.get(address)
+            assert "although they are finished: call 1 of &#39;travel&#39;." in page.text
+            fields = re.findall(r'name="(\w+)" value="([^"]*)"', page.text)
+            hidden = {name: html.unescape(it) for name, it in fields}
+            form = hidden | {"names": names}
+            same = {"sec-fetch-site": "same-origin"}
+            answer = await asking.post("rewind", data=form, headers=same)
+            assert answer.status_code == 303
+        ran.clear()
+        assert await travel.ainvoke(Command(resume="Bern"), config) == ["a", "Bern"]
+        assert ran == ([] if names else ["a"])
+        await backend.remove_thread("t")
+        await travel.ainvoke("a", config)
+
+
+@pytest.mark.anyio
+async def test_a_version_that_is_saved_at_the_moment_of_a_deletion_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, store, _ = parts()
+    await grow(backend)
+    remove = backend.remove_thread
+
+    async def late(*args: Any, **options: Any) -> Any:
+        await backend.write_state("trip", {"city": "v4"}, checkpoint_id="v4")
+        return await remove(*args, **options)
+
+    monkeypatch.setattr(backend, "remove_thread", late)
+    async with client(app(backend, store, allow_write=True)) as asking:
+        page = await asking.get("delete?thread=trip")
+        fields = re.findall(r'name="(\w+)" value="([^"]*)"', page.text)
+        form = {name: html.unescape(it) for name, it in fields} | {"typed": "trip"}
+        same = {"sec-fetch-site": "same-origin"}
+        assert (await asking.post("delete", data=form, headers=same)).status_code == 409
+    assert (await backend.version("trip")).checkpoint_id == "v4"

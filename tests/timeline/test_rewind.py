@@ -8,7 +8,8 @@ from test_graph import backend, grow  # noqa: F401  (a fixture)
 
 from locus_store import ConflictError, MemoryBackend, NotFoundError
 from locus_store.timeline.blame import blame
-from locus_store.timeline.rewind import new_graph_id, rewind
+from locus_store.timeline.copies import new_graph_id
+from locus_store.timeline.rewind import rewind
 from locus_store.types import PendingWrite
 from locus_store.values.frames import shape_of, value_frames
 

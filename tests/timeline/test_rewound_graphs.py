@@ -10,6 +10,7 @@ import pytest
 
 from locus_store import MemoryBackend, UnsupportedError
 from locus_store.timeline.rewind import rewind
+from locus_store.types import PendingWrite
 
 pytest.importorskip("langgraph")
 
@@ -115,7 +116,7 @@ async def test_encrypted_tasks_of_send_run_again_as_their_nodes_cannot_be_read()
     graph = trip.graph("ask")
     await graph.ainvoke({"words": []}, CONFIG)
     trip.ran()
-    await rewind(trip.memory, "t", await trip.head())
+    await rewind(trip.memory, "t", await trip.head(), runs_again=True)
     assert (await graph.aget_state(CONFIG)).next == ("sent", "sent", "ask")
     await graph.ainvoke(Command(resume="Basel"), CONFIG)
     assert trip.ran() == ["sent a", "sent b"]
@@ -202,6 +203,7 @@ async def test_a_rewind_of_a_subgraph_s_task_continues() -> None:
     await graph.ainvoke(Command(resume="Basel"), CONFIG)
     done = await graph.ainvoke(Command(resume="Weg"), CONFIG)
     assert done["words"] == ["look", "Basel Weg"]
+    assert trip.ran() == ["Basel Weg", "Bern Gasse", "look"]
 
 
 async def test_a_delta_channel_has_its_old_value_after_a_rewind() -> None:
@@ -231,3 +233,14 @@ async def test_without_xxhash_the_finished_tasks_are_refused(
     with pytest.raises(UnsupportedError, match="pip install xxhash"):
         await rewind(trip.memory, "t", head)
     assert await trip.head() == head
+
+
+async def test_a_checkpoint_whose_id_is_not_langgraph_s_has_no_tasks_to_keep() -> None:
+    memory = MemoryBackend()
+    state = {"v": 4, "channel_values": {}, "channel_versions": {"a": 1}, "versions_seen": {}}
+    await memory.write_state("t", state, checkpoint_id="first", metadata={"step": 0})
+    write = PendingWrite("task", 0, "a", "json", b"1", "~__pregel_pull, look")
+    await memory.put_writes("t", "first", [write])
+    with pytest.raises(UnsupportedError, match="finished: 'look'"):
+        await rewind(memory, "t", "first")
+    await rewind(memory, "t", "first", runs_again=True)

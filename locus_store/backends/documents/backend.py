@@ -227,13 +227,12 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         found = await self._look(self._threads.read, thread_id)
         return found is not None and found.exists
 
-    async def remove_thread(self, thread_id: str) -> Removed:
-        check_text("thread_id", thread_id)
-        nothing = Removed(existed=False, versions=0)
-        removed = await self._change(
-            thread_id, lambda it: it.drop_thread() if it.thread else nothing
-        )
-        return removed or nothing
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
+        check_names(thread_id, namespace)
+        removed = await self._change(thread_id, lambda it: it.drop_seen(head, namespace))
+        return removed or versions.no_thread(thread_id, head)
 
     # --- lists
 

@@ -18,6 +18,7 @@ from locus_store.backends.redis.addresses import (
     WAIT_SECONDS,
 )
 from locus_store.backends.redis.keys import RedisKeys
+from locus_store.backends.redis.removal import drop_seen
 from locus_store.backends.redis.thread_lists import ThreadLists, name_in, time_in
 from locus_store.backends.redis.threads import AT_ONCE, RedisThreads, all_read
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -243,10 +244,15 @@ class RedisBackend(FullBackend):
         check_text("thread_id", thread_id)
         return await self._threads.exists(await self._home(), thread_id)
 
-    async def remove_thread(self, thread_id: str) -> Removed:
-        check_text("thread_id", thread_id)
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
+        check_names(thread_id, namespace)
         home = await self._home()
-        return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
+        if head is None:
+            return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
+        drop = partial(drop_seen, self._threads, home, thread_id, head, namespace)
+        return await home.in_order(thread_id, drop)
 
     async def _take(
         self, home: LoopClient, thread_id: str, namespace: str, body: Callable[[Edit], int]

@@ -30,7 +30,7 @@ from locus_store.backends.redis.records import (
     thread_of,
 )
 from locus_store.backends.redis.save_arguments import appending, applying, time_to_live
-from locus_store.errors import BackendError, IntegrityError, SchemaError
+from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import Mark, PendingWrite, Removed, Save, Stored, Version, Written
 from locus_store.versions.archives import occupied
 
@@ -265,7 +265,7 @@ class RedisThreads:
             _whole(thread_id, reply)
             if attempt > 1:
                 await patience.rest()
-        raise _busy(thread_id)
+        raise failures.busy(thread_id)
 
     async def renew(self, home: LoopClient, thread_id: str, ttl_seconds: float) -> bool:
         """See ``StorageBackend.renew``."""
@@ -314,7 +314,7 @@ class RedisThreads:
                 args[creates_at] = "1"
             else:
                 return reply
-        raise _busy(thread_id)
+        raise failures.busy(thread_id)
 
     # --- reading
 
@@ -471,7 +471,7 @@ class RedisThreads:
             asked, names = names, _beside(None, reply[1:])
             if asked == names:
                 raise _damaged(thread_id)
-        raise _busy(thread_id)
+        raise failures.busy(thread_id)
 
     async def restore(
         self, home: LoopClient, archived: ArchivedThread, *, is_copy: bool = False
@@ -615,12 +615,6 @@ def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
     if namespace is None:
         return names or [""]  # a thread may have messages only
     return [namespace, *(it for it in names if it != namespace)]
-
-
-def _busy(thread_id: str) -> BackendError:
-    return BackendError(
-        f"other clients kept changing thread {thread_id!r}; nothing was written. Try again"
-    )
 
 
 def _damaged(thread_id: str) -> IntegrityError:

@@ -13,12 +13,15 @@ from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentErr
 from locus_store.inspector.escapes import visible
 from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
 from locus_store.timeline.lineage import PAGE, lineage
+from locus_store.timeline.rewind import prepared
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.transfer.forking import fork as forked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from locus_store.inspector.visits import Answer, Visit
-    from locus_store.types import Version
+    from locus_store.types import Mark, Version
 
 log: Final = logging.getLogger("locus_store.inspector.changes")
 """INFO each change, without content. ``serve`` and ``inspect`` print it."""
@@ -32,29 +35,46 @@ UNCOUNTED: Final = "an unknown number of versions, some of them damaged"
 class _Head(NamedTuple):
     checkpoint_id: str
     sequence: int
+    mark: Mark | None
+    """``None`` for a damaged one: its thread can be deleted without a comparison."""
 
 
-DAMAGED: Final = _Head("(damaged)", 0)
+DAMAGED: Final = _Head("(damaged)", 0, None)
 
 
 async def rewind(visit: Visit) -> Answer:
     """Save an old state as the new head."""
     backend, name = visit.parts.threads, visit.query.required("version")
     version, head = await _version(visit, name), await _head(visit)
+    place = {"thread_id": visit.thread, "checkpoint_id": name, "namespace": visit.namespace}
     if visit.method == "POST":
         await _require_head(visit, head)
-        made = await rewound(
-            backend, visit.thread, name, namespace=visit.namespace, expected_head=head.checkpoint_id
-        )
+        names = [it.strip() for it in visit.query.text("names").split(",")]
+        runs_again = bool(visit.query.number("runs_again"))
+        async with visit.jobs.paced():
+            made = await rewound(
+                backend,
+                **place,
+                expected_head=head.checkpoint_id,
+                names=names,
+                runs_again=runs_again,
+            )
         _audit(visit, "rewound", version=name)
         return Redirect(visit.to("version", version=made))
     newer = await _count(visit, visit.namespace, since=version.mark.sequence)
+    async with visit.jobs.paced():
+        found = await prepared(backend, **place)
     will = [
         f"The state of {visible(name)} is saved as the new head, with its pending writes.",
         f"The versions behind it ({newer}) become a side branch. Nothing is removed.",
         "An agent or a graph that runs next continues from this state.",
     ]
-    return _form(visit, "rewind", "Rewind", will, head, version=name)
+    if not found.repeated:
+        return _form(visit, "rewind", "Rewind", will, head, version=name)
+    will.append(f"These run again, although they are finished: {visible(found.told())}.")
+    label = "Names of these functions or nodes, with commas between; those run again no more"
+    field = {"name": "names", "label": label, "is_optional": True}
+    return _form(visit, "rewind", "Rewind", will, head, field=field, version=name, runs_again=1)
 
 
 async def fork(visit: Visit) -> Answer:
@@ -86,12 +106,11 @@ async def delete(visit: Visit) -> Answer:
     head = await _head(visit)
     if visit.method == "POST":
         await _require_head(visit, head)
-        return await _deleted(visit, name)
+        return await _deleted(visit, name, head)
     if name is None:
         will = [f"All of the thread is deleted: {await _contents(visit)}, and its messages."]
         label = f"Type the id of the thread to delete it: {visible(visit.thread)}"
         field = {"name": "typed", "label": label}
-        will.append("A version that is saved at the moment of the deletion is deleted as well.")
     else:
         await _version(visit, name)
         will = [f"{visible(name)} is deleted: 1 version, and its pending writes."]
@@ -100,7 +119,7 @@ async def delete(visit: Visit) -> Answer:
     return _form(visit, "delete", "Delete", will, head, field=field, version=name)
 
 
-async def _deleted(visit: Visit, name: str | None) -> Redirect:
+async def _deleted(visit: Visit, name: str | None, head: _Head) -> Redirect:
     backend = visit.parts.threads
     if name is not None:
         if not await backend.remove(visit.thread, [name], namespace=visit.namespace):
@@ -112,7 +131,7 @@ async def _deleted(visit: Visit, name: str | None) -> Redirect:
         raise InvalidArgumentError(
             "the id that was typed is not that of the thread; nothing was deleted"
         )
-    await backend.remove_thread(visit.thread)
+    await backend.remove_thread(visit.thread, head=head.mark, namespace=visit.namespace)
     _audit(visit, "deleted")
     return Redirect(visit.links.to("threads"))
 
@@ -124,10 +143,11 @@ def _form(
     will: list[str],
     head: _Head,
     *,
-    field: dict[str, str] | None = None,
+    field: Mapping[str, object] | None = None,
     version: str | None,
+    **more: int,
 ) -> Page:
-    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence}
+    shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence, **more}
     values: dict[str, Any] = {
         "thread_id": visit.thread,
         "namespace": visit.namespace,
@@ -136,7 +156,7 @@ def _form(
         "action": action,
         "verb": verb,
         "will": will,
-        "field": field,
+        "field": field and {"is_optional": False, **field},
         "at": visit.hidden(**shown),
     }
     return Page("change", f"{verb} {visible(version or visit.thread)}", values)
@@ -150,7 +170,7 @@ async def _head(visit: Visit) -> _Head:
         return DAMAGED
     if found is None:
         raise missing_thread(visit.thread)
-    return _Head(found.checkpoint_id, found.mark.sequence)
+    return _Head(found.checkpoint_id, found.mark.sequence, found.mark)
 
 
 async def _version(visit: Visit, name: str) -> Version:
@@ -163,7 +183,7 @@ async def _version(visit: Visit, name: str) -> Version:
 async def _require_head(visit: Visit, head: _Head) -> None:
     """Refuse a form whose reader saw another head."""
     seen = visit.query.required("head")
-    if head != (seen, visit.query.number("sequence")):
+    if head[:2] != (seen, visit.query.number("sequence")):
         raise ConflictError(
             f"the head is {head.checkpoint_id!r} now, and not the {seen!r} that this form was "
             "opened with; nothing was changed. Look at the newer versions, then open the form again"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from locus_store.inspector.escapes import visible
 from locus_store.inspector.visits import Page, missing_thread
-from locus_store.timeline.live import newer
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Visit
@@ -20,7 +19,8 @@ async def page(visit: Visit) -> Page:
     """
     after = visit.query.number("after")
     namespace = visit.namespace
-    found = await newer(visit.parts.threads, visit.thread, after, namespace=namespace)
+    threads = visit.parts.threads
+    found = await visit.looks.newer(threads, visit.thread, after, namespace=namespace)
     if found is None:
         raise missing_thread(visit.thread)
     versions = [
