@@ -372,6 +372,9 @@ class BlockingMessageLog(_Blocking[BaseMessageLog]):
     def load(self, thread_id: str, **options: Any) -> Messages | None:
         return self._run(lambda: self._async.load(thread_id, **options))
 
+    def contents(self, thread_id: str, **options: Any) -> list[Any]:
+        return self._run(lambda: self._async.contents(thread_id, **options))
+
     def read(self, thread_id: str, **options: Any) -> LogSnapshot | None:
         return self._run(lambda: self._async.read(thread_id, **options))
 

@@ -121,6 +121,11 @@ class BaseMessageLog(ForTenants, ABC):
             NotFoundError: The log has no message ``wanted.after``.
         """
 
+    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
+        """Return the contents of ``look``, checked; ``[]`` if there is no such log."""
+        found = await self.look(wanted)
+        return [] if found is None else [it.content for it in await self._logged(found)]
+
     @abstractmethod
     async def find_logs(self, wanted: LogsWanted) -> Logs:
         """Return the logs of live threads that match, by thread id and namespace."""
@@ -306,16 +311,17 @@ class BaseMessageLog(ForTenants, ABC):
         found = await self.read(thread_id, namespace=namespace, newest=newest)
         return None if found is None else found.messages
 
+    async def contents(
+        self, thread_id: str, *, namespace: str = "", newest: int | None = None
+    ) -> list[Any]:
+        """Return the contents of the messages of ``load``; ``[]`` if there is no such log."""
+        return await self.look_at_contents(_whole(thread_id, namespace, newest))
+
     async def read(
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> LogSnapshot | None:
         """Return a log with its revision and messages, as of one time; see ``load``."""
-        check_names(thread_id, namespace)
-        limit = None if newest is None else check_limit(newest, "newest")
-        wanted = LogWanted(
-            thread_id=thread_id, namespace=namespace, limit=limit, newest=newest is not None
-        )
-        found = await self.look(wanted)
+        found = await self.look(_whole(thread_id, namespace, newest))
         return None if found is None else LogSnapshot(found.info, await self._logged(found))
 
     async def page(
@@ -474,6 +480,13 @@ class BaseMessageLog(ForTenants, ABC):
         messages = [it for log in found for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
         return await off_loop(partial(all_logged, messages, self.max_state_bytes), size)
+
+
+def _whole(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
+    check_names(thread_id, namespace)
+    limit = None if newest is None else check_limit(newest, "newest")
+    is_newest = newest is not None
+    return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=is_newest)
 
 
 def _logs_wanted(

@@ -255,7 +255,9 @@ class Key(sa.types.TypeDecorator[str]):
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
         """See ``ReadsColumn``."""
-        return [*map(decode_key, values)] if kinds == {str} and all(values) else None
+        if kinds != {str} or not all(values):
+            return None
+        return [value[1:] if value[0] == "/" else value for value in values]
 
 
 class Path(Key):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.messages import BaseMessageLog
+from locus_store.runtime.loops import off_loop
 from locus_store.sql import log_reads, messages
+from locus_store.types.contents import contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +88,11 @@ class SqlMessageLog(BaseMessageLog):
             return await self._shared.runner.read(
                 lambda it: log_reads.search(database.on(it), wanted)
             )
+
+    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
+        found = await self._query(lambda it: log_reads.look_at_contents(it, wanted))
+        log = wanted.thread_id, wanted.namespace
+        return await off_loop(partial(contents_of, log, found, self.max_state_bytes), found.size)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         return await self._query(lambda it: log_reads.find_logs(it, wanted))

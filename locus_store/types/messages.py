@@ -310,7 +310,7 @@ def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
         IntegrityError: Its payload is damaged, or the digest is not its own.
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
-    content = _unpacked(put.message_id, put.payload, max_state_bytes)
+    content = content_of(put.message_id, None, put.payload, max_state_bytes)
     put_of(
         (content, put.role, put.message_id, put.metadata, put.text), namespace, {}, max_state_bytes
     )
@@ -399,15 +399,29 @@ def sealed(message: ArchivedMessage) -> bytes:
 
 
 def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes | None) -> None:
-    """Check a message against its digest; ``None``: it was stored before there were digests.
+    """Check a message against its digest; see ``require_digest``."""
+    if stored:
+        require_digest(thread_id, message.message_id, sealed(message), stored)
+
+
+def require_digest(
+    thread_id: str | None, message_id: str, found: bytes, stored: bytes | None
+) -> None:
+    """Compare a message's digest with the stored one.
+
+    Args:
+        thread_id: Of the message.
+        message_id: For the error.
+        found: The digest of what was read.
+        stored: ``None``: the message was stored before there were digests.
 
     Raises:
         IntegrityError: It is not what was stored.
     """
-    if stored and stored != sealed(message):
+    if stored and stored != found:
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         raise IntegrityError(
-            f"message {message.message_id!r}{where} is not what was saved; restore the database "
+            f"message {message_id!r}{where} is not what was saved; restore the database "
             "from a backup, or delete the message"
         )
 
@@ -419,7 +433,7 @@ def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
         IntegrityError: Its payload is damaged, too large, or not a message log's.
     """
     _, message_id, role, metadata, created_at, text, _, _ = message
-    content = _content(message, max_state_bytes)
+    content = content_of(message_id, text, message.payload, max_state_bytes)
     return LoggedMessage(message_id, role, content, metadata, text, created_at)
 
 
@@ -432,16 +446,19 @@ def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
     """Return the text that a search looks into."""
     if message.text is not None:
         return message.text
-    return text_in(_content(message, max_state_bytes))
+    return text_in(content_of(message.message_id, None, message.payload, max_state_bytes))
 
 
-def _content(message: ArchivedMessage, max_state_bytes: int) -> Any:
-    if message.payload is None:
-        return message.text
-    return _unpacked(message.message_id, message.payload, max_state_bytes)
+def content_of(
+    message_id: str, text: str | None, payload: bytes | None, max_state_bytes: int
+) -> Any:
+    """Return the content of a message: of its payload, or else its text.
 
-
-def _unpacked(message_id: str, payload: bytes, max_state_bytes: int) -> Any:
+    Raises:
+        IntegrityError: See ``logged``.
+    """
+    if payload is None:
+        return text
     try:
         return decode(joined_frames(payload, max_state_bytes))
     except (IntegrityError, ValueError) as exc:

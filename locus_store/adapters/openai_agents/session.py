@@ -78,7 +78,7 @@ class LocusSession(LogAdapter, Session):
         """
         newest = resolve_session_limit(limit, self.session_settings)
         newest = None if newest is not None and newest < 0 else newest
-        return [it.content for it in await self.log.load(self.session_id, newest=newest) or ()]
+        return await self.log.contents(self.session_id, newest=newest)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append all items, or none."""
