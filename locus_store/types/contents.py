@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
+from locus_store.errors import IntegrityError
 from locus_store.types.messages import content_of, require_digest
-from locus_store.values.encoding import digest, encode
+from locus_store.values.encoding import digest, encode, verified_bodies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,17 +40,19 @@ def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> l
     Raises:
         IntegrityError: A message is not what was stored, or too large; names it.
     """
-    message_ids, roles, metadata, texts, payloads, digests = packed
     thread_id, namespace = log
-    heads = zip(repeat(namespace), message_ids, roles, metadata, texts, strict=False)
+    heads = zip(repeat(namespace), *packed[:4], strict=False)
     sealed = [
         digest(encode(head) + (payload or b""))
-        for head, payload in zip(heads, payloads, strict=True)
+        for head, payload in zip(heads, packed.payloads, strict=True)
     ]
-    if sealed != digests:
-        for message_id, found, stored in zip(message_ids, sealed, digests, strict=True):
-            require_digest(thread_id, message_id, found, stored)
-    return [
-        content_of(message_id, text, payload or None, max_state_bytes)
-        for message_id, text, payload in zip(message_ids, texts, payloads, strict=True)
-    ]
+    if sealed == list(packed.digests):
+        with suppress(ValueError, IntegrityError):  # raised below, with the message's id
+            return list(map(orjson.loads, verified_bodies(packed.payloads, max_state_bytes)))
+    contents = []
+    for message_id, text, payload, found, stored in zip(
+        packed.message_ids, packed.texts, packed.payloads, sealed, packed.digests, strict=True
+    ):
+        require_digest(thread_id, message_id, found, stored)
+        contents.append(content_of(message_id, text, payload or None, max_state_bytes))
+    return contents

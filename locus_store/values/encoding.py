@@ -357,6 +357,22 @@ def joined_frames(payload: bytes, max_bytes: int) -> bytes:
     return bytes(stored)
 
 
+def verified_bodies(payloads: Iterable[bytes | None], max_bytes: int) -> list[bytes]:
+    """Return the joined bodies of payloads that a digest has verified; see ``unpack_frames``.
+
+    The checksum of an uncompressed frame is not compared.
+    """
+    bodies = []
+    for payload in payloads:
+        stored = payload or b""
+        head = _plain_head(len(stored))
+        if stored.startswith(head) and len(stored) <= max_bytes:
+            bodies.append(stored[len(head) : -_CHECKSUM_BYTES])
+        else:
+            bodies.append(joined_frames(stored, max_bytes))
+    return bodies
+
+
 @lru_cache(maxsize=4096)
 def _plain_head(size: int) -> bytes:
     """Return the head of an uncompressed frame with a checksum that has ``size`` bytes."""
