@@ -339,6 +339,10 @@ class LongText(sa.types.TypeDecorator[str]):
         """Give it back."""
         return "" if value == columns_of(dialect).empty_text else value
 
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return values if kinds == {NoneType} else None
+
 
 # --- bytes and surrogates -------------------------------------------------------------------
 

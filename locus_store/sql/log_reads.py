@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.compiled import Compiled
+from locus_store.sql.json_columns import SharedJson
 from locus_store.sql.json_text import unescape_text
 from locus_store.sql.statements import is_live
 from locus_store.types import ArchivedMessage
@@ -104,7 +105,9 @@ def look_at_contents(it: Reads, wanted: LogWanted) -> PackedContents:
 def _compiled_contents(sql: Statements, shape: PageShape) -> Compiled:
     """Return the statement of a page: ``CONTENT``."""
     t, page = sql.tables, _page(sql.tables, shape).subquery("page")
-    query = sa.select(*(page.c[name] for name in CONTENT)).order_by(page.c.sequence)
+    columns = {name: page.c[name] for name in CONTENT}
+    columns["metadata"] = sa.type_coerce(page.c.metadata, SharedJson()).label("metadata")
+    query = sa.select(*columns.values()).order_by(page.c.sequence)
     live = sa.select(t.threads.c.thread).where(*_is_thread(t), is_live(t))
     return Compiled(query.where(page.c.thread == live.scalar_subquery()), sql.dialect)
 

@@ -25,13 +25,13 @@ class PackedContents(NamedTuple):
     roles: Sequence[str] = ()
     metadata: Sequence[dict[str, Any]] = ()
     texts: Sequence[str | None] = ()
-    payloads: Sequence[bytes | None] = ()
+    payloads: Sequence[bytes] = ()
     digests: Sequence[bytes | None] = ()
 
     @property
     def size(self) -> int:
         """The bytes of all payloads."""
-        return sum(map(len, filter(None, self.payloads)))
+        return sum(map(len, self.payloads))
 
 
 def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> list[Any]:
@@ -43,8 +43,7 @@ def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> l
     thread_id, namespace = log
     heads = zip(repeat(namespace), *packed[:4], strict=False)
     sealed = [
-        digest(encode(head) + (payload or b""))
-        for head, payload in zip(heads, packed.payloads, strict=True)
+        digest(encode(head) + payload) for head, payload in zip(heads, packed.payloads, strict=True)
     ]
     if sealed == list(packed.digests):
         with suppress(ValueError, IntegrityError):  # raised below, with the message's id

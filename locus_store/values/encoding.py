@@ -357,19 +357,18 @@ def joined_frames(payload: bytes, max_bytes: int) -> bytes:
     return bytes(stored)
 
 
-def verified_bodies(payloads: Iterable[bytes | None], max_bytes: int) -> list[bytes]:
+def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
     """Return the joined bodies of payloads that a digest has verified; see ``unpack_frames``.
 
     The checksum of an uncompressed frame is not compared.
     """
     bodies = []
     for payload in payloads:
-        stored = payload or b""
-        head = _plain_head(len(stored))
-        if stored.startswith(head) and len(stored) <= max_bytes:
-            bodies.append(stored[len(head) : -_CHECKSUM_BYTES])
+        head = _plain_head(len(payload))
+        if payload.startswith(head) and len(payload) <= max_bytes:
+            bodies.append(payload[len(head) : -_CHECKSUM_BYTES])
         else:
-            bodies.append(joined_frames(stored, max_bytes))
+            bodies.append(joined_frames(payload, max_bytes))
     return bodies
 
 
