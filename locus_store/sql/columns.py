@@ -202,6 +202,9 @@ def decode_key(value: str) -> str:
     return value[1:] if value[0] == "/" else value
 
 
+_ENCODED_END: Final = "0"
+"""Greater than each key that is encoded, and than the empty text."""
+
 _COMPARISONS: Final = frozenset(
     {
         operators.eq,
@@ -255,9 +258,12 @@ class Key(sa.types.TypeDecorator[str]):
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
         """See ``ReadsColumn``."""
-        if kinds != {str} or not all(values):
+        if kinds != {str}:
             return None
-        return [value[1:] if value[0] == "/" else value for value in values]
+        least = min(values)
+        if least >= _ENCODED_END:
+            return values
+        return [value[1:] if value[0] == "/" else value for value in values] if least else None
 
 
 class Path(Key):

@@ -74,6 +74,8 @@ class SharedJson(Json):
         if not kinds <= {str, NoneType}:
             return None
         loaded = {value: load_json(value) for value in set(values)}
+        if len(loaded) == 1:
+            return [*loaded.values()] * len(values)
         return [loaded[value] for value in values]
 
 

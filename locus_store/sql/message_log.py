@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from locus_store.sql.backend import SqlBackend
     from locus_store.sql.reads import Reads
     from locus_store.sql.repository import Repository
+    from locus_store.types.contents import PackedContents
     from locus_store.types.messages import (
         LogChange,
         LogChanged,
@@ -90,9 +91,18 @@ class SqlMessageLog(BaseMessageLog):
             )
 
     async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
-        found = await self._query(lambda it: log_reads.look_at_contents(it, wanted))
         log = wanted.thread_id, wanted.namespace
-        return await off_loop(partial(contents_of, log, found, self.max_state_bytes), found.size)
+
+        def read(it: Reads) -> PackedContents:
+            return log_reads.look_at_contents(it, wanted)
+
+        def opened(packed: PackedContents) -> list[Any]:
+            return contents_of(log, packed, self.max_state_bytes)
+
+        if self._shared.runner.runs_in_threads:
+            return await self._query(lambda it: opened(read(it)))
+        found = await self._query(read)
+        return await off_loop(partial(opened, found), found.size)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         return await self._query(lambda it: log_reads.find_logs(it, wanted))
