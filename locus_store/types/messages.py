@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from os import urandom
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
-from uuid import uuid4
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.types.arguments import check_names, check_text, json_object
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 ROLE: Final = "message"
 """The role of a message that names none."""
+
+_ID_BYTES: Final = 16
+_NOTHING_BESIDE: Final = encode([{}, None])
+"""The JSON of the metadata and the text of a message that has neither."""
 
 MAX_REVISION: Final = 2**63 - 1
 """Every database has a column for it."""
@@ -265,15 +269,16 @@ def put_of(
     if not isinstance(message, tuple) or not 1 <= len(message) <= len(NewMessage._fields):
         fields = ", ".join(NewMessage._fields)
         raise InvalidArgumentError(f"a message is a NewMessage({fields}), not {message!r:.80}")
-    it = NewMessage(*message)
+    it = message if type(message) is NewMessage else NewMessage(*message)
     check_text("role", it.role)
     if it.message_id is not None:
         check_text("message_id", it.message_id)
     content = canonical_json(it.content, "content")
     text = None if it.text is None else _checked_text(it.text)
     metadata = {**shared, **json_object("metadata", it.metadata)}
-    require_size(len(content) + len(encode([metadata, text])), max_state_bytes)
-    message_id, payload = it.message_id or uuid4().hex, pack_frame(content)
+    beside = encode([metadata, text]) if metadata or text else _NOTHING_BESIDE
+    require_size(len(content) + len(beside), max_state_bytes)
+    message_id, payload = it.message_id or urandom(_ID_BYTES).hex(), pack_frame(content)
     sealed = seal(namespace, message_id, it.role, metadata, text, payload)
     return PutMessage(
         message_id=message_id,
