@@ -83,6 +83,11 @@ class Scopes(NamedTuple):
                 scopes.session[key] = value
         return scopes
 
+    def prefixed(self) -> Document:
+        """Return the shared states as a session has them."""
+        app = {State.APP_PREFIX + key: value for key, value in self.app.items()}
+        return {**app, **{State.USER_PREFIX + key: value for key, value in self.user.items()}}
+
     def shared(self, app_name: str, user_id: str) -> dict[str | tuple[str, str], list[NewMessage]]:
         """Return the messages for the logs of the app and the user."""
         logs = {app_log(app_name): self.app, user_log(app_name, user_id): self.user}

@@ -83,11 +83,18 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         names = app_name, user_id, (session_id or "").strip() or str(uuid4())
         scopes = Scopes.of(json_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
-        try:
-            revision = await settled(self._put(names, record, scopes, 0))
-        except ConflictError as exc:
-            raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
-        return _session(names, record, revision, await self._shared(app_name, user_id))
+        created, shared = await asyncio.gather(
+            settled(self._put(names, record, scopes, 0)),
+            self._shared(app_name, user_id),
+            return_exceptions=True,  # both have ended when one is raised
+        )
+        if isinstance(created, ConflictError):
+            raise SessionExistsError(f"session {names[-1]!r} exists already") from created
+        if isinstance(created, BaseException):
+            raise created
+        if isinstance(shared, BaseException):
+            raise shared
+        return _session(names, record, created, {**shared, **scopes.prefixed()})
 
     async def get_session(
         self,
