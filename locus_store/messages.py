@@ -44,6 +44,7 @@ from locus_store.types.messages import (
     distinct,
     log_name,
     logged,
+    logs_wanted,
     put_of,
     require_distinct,
 )
@@ -406,7 +407,7 @@ class BaseMessageLog(ForTenants, ABC):
             limit: At most this many.
             after: Thread and namespace of the last log of the page before.
         """
-        wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
+        wanted = logs_wanted(thread_id, prefix, namespace, limit, after)
         return await self.find_logs(wanted) if limit else []
 
     async def heads(
@@ -423,7 +424,7 @@ class BaseMessageLog(ForTenants, ABC):
 
         With ``whole``, each has all its messages, oldest first: many short logs in one read.
         """
-        wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
+        wanted = logs_wanted(thread_id, prefix, namespace, limit, after)
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
         messages = iter(await self._logged(*found))
         return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
@@ -487,23 +488,6 @@ def _whole(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
     limit = None if newest is None else check_limit(newest, "newest")
     is_newest = newest is not None
     return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=is_newest)
-
-
-def _logs_wanted(
-    thread_id: str | None, prefix: str, namespace: str | None, limit: int, after: LogName | None
-) -> LogsWanted:
-    if thread_id is not None:
-        check_text("thread_id", thread_id)
-    check_text("prefix", prefix, minimum=0)
-    if namespace is not None:
-        check_text("namespace", namespace, minimum=0)
-    return LogsWanted(
-        thread_id=thread_id,
-        prefix=prefix,
-        namespace=namespace,
-        limit=check_limit(limit),
-        after=None if after is None else log_name(after),
-    )
 
 
 def _listed(name: str, values: object) -> list[Any]:

@@ -73,7 +73,10 @@ class SharedJson(Json):
         """See ``ReadsColumn``."""
         if not kinds <= {str, NoneType}:
             return None
-        loaded = {value: load_json(value) for value in set(values)}
+        try:
+            loaded = {value: load_json(value) for value in set(values)}
+        except ValueError:
+            return None  # the damaged one raises when it is read alone
         if len(loaded) == 1:
             return [*loaded.values()] * len(values)
         return [loaded[value] for value in values]

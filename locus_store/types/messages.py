@@ -8,7 +8,7 @@ from os import urandom
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
-from locus_store.types.arguments import check_names, check_text, json_object
+from locus_store.types.arguments import check_limit, check_names, check_text, json_object
 from locus_store.values.canonical import canonical, canonical_json
 from locus_store.values.encoding import (
     decode,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 ROLE: Final = "message"
 """The role of a message that names none."""
 
-_ID_BYTES: Final = 16
 _NOTHING_BESIDE: Final = encode([{}, None])
 """The JSON of the metadata and the text of a message that has neither."""
 
@@ -251,6 +250,24 @@ def head_of(thread_id: str, namespace: str, *, whole: bool) -> LogWanted:
 # --- checks
 
 
+def logs_wanted(
+    thread_id: str | None, prefix: str, namespace: str | None, limit: int, after: LogName | None
+) -> LogsWanted:
+    """Return the criteria of a list, from the arguments of ``BaseMessageLog.logs``."""
+    if thread_id is not None:
+        check_text("thread_id", thread_id)
+    check_text("prefix", prefix, minimum=0)
+    if namespace is not None:
+        check_text("namespace", namespace, minimum=0)
+    return LogsWanted(
+        thread_id=thread_id,
+        prefix=prefix,
+        namespace=namespace,
+        limit=check_limit(limit),
+        after=None if after is None else log_name(after),
+    )
+
+
 def put_of(
     message: object, namespace: str, shared: Mapping[str, Any], max_state_bytes: int
 ) -> PutMessage:
@@ -278,7 +295,7 @@ def put_of(
     metadata = {**shared, **json_object("metadata", it.metadata)}
     beside = encode([metadata, text]) if metadata or text else _NOTHING_BESIDE
     require_size(len(content) + len(beside), max_state_bytes)
-    message_id, payload = it.message_id or urandom(_ID_BYTES).hex(), pack_frame(content)
+    message_id, payload = it.message_id or urandom(16).hex(), pack_frame(content)
     sealed = seal(namespace, message_id, it.role, metadata, text, payload)
     return PutMessage(
         message_id=message_id,
@@ -405,7 +422,7 @@ def sealed(message: ArchivedMessage) -> bytes:
 
 def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes | None) -> None:
     """Check a message against its digest; see ``require_digest``."""
-    if stored:
+    if stored is not None:
         require_digest(thread_id, message.message_id, sealed(message), stored)
 
 
@@ -423,7 +440,7 @@ def require_digest(
     Raises:
         IntegrityError: It is not what was stored.
     """
-    if stored and stored != found:
+    if stored is not None and stored != found:
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         raise IntegrityError(
             f"message {message_id!r}{where} is not what was saved; restore the database "
