@@ -92,15 +92,8 @@ def count(fact: str, number: int, operation: Operation | None = None) -> None:
 
 
 def is_listening() -> bool:
-    """Return whether a logger or tracer wants to receive each operation.
-
-    A program that uses OpenTelemetry has imported it; this package never imports it by itself.
-    """
-    return (
-        operations.isEnabledFor(logging.DEBUG)
-        or "opentelemetry.trace" in modules
-        or "opentelemetry.metrics" in modules
-    )
+    """Return whether a logger, tracer or meter wants to receive each operation."""
+    return operations.isEnabledFor(logging.DEBUG) or _has_provider()
 
 
 def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
@@ -374,9 +367,27 @@ def stored_bytes(change: Change) -> int:
 
 
 def _telemetry() -> Telemetry | None:
-    if "opentelemetry.trace" in modules or "opentelemetry.metrics" in modules:
-        return _made()
-    return None
+    return _made() if _has_provider() else None
+
+
+def _has_provider() -> bool:
+    """Return whether the program has set a provider of OpenTelemetry.
+
+    A program that does so has imported the API; this package never imports it by itself. Many
+    frameworks import it, too, and the API's own providers drop everything.
+    """
+    return any(
+        (api := modules.get(name)) is not None
+        and (ask := getattr(api, getter, None)) is not None  # the import has not ended
+        and not type(ask()).__module__.startswith(name)
+        for name, getter in _PROVIDERS
+    )
+
+
+_PROVIDERS: Final = (
+    ("opentelemetry.trace", "get_tracer_provider"),
+    ("opentelemetry.metrics", "get_meter_provider"),
+)
 
 
 @lru_cache(maxsize=1)

@@ -337,9 +337,20 @@ def unpack_frames(payload: bytes, max_bytes: int) -> Iterator[bytes]:
         TooLargeError: one is longer than a state of ``max_bytes``.
         IntegrityError: unknown version or codec, cut off, damaged, or not the length that it says.
     """
-    decompressor = _contexts.decompressor()
-    for is_packed, stored, plain_bytes in _frames(payload, max_bytes):
-        yield _decompressed(decompressor, stored, plain_bytes) if is_packed else bytes(stored)
+    for frame in _frames(payload, max_bytes):
+        yield _body(*frame)
+
+
+def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
+    """Return the bodies of the frames of one record, in order.
+
+    Raises:
+        TooLargeError: Together they are longer than a state of ``max_bytes``.
+        IntegrityError: As ``unpack_frames``.
+    """
+    found = list(_frames(payload, max_bytes))
+    _require_room(sum(size for *_, size in found), max_bytes)
+    return [_body(*frame) for frame in found]
 
 
 def joined_frames(payload: bytes, max_bytes: int) -> bytes:
@@ -352,9 +363,7 @@ def joined_frames(payload: bytes, max_bytes: int) -> bytes:
     is_packed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
     if end < len(payload):
         return b"".join(unpack_frames(payload, max_bytes))
-    if is_packed:
-        return _decompressed(_contexts.decompressor(), stored, plain_bytes)
-    return bytes(stored)
+    return _body(is_packed, stored, plain_bytes)
 
 
 def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
@@ -432,13 +441,13 @@ _FORMATS = {
 """A frame's first two bytes to (whether it is compressed, whether it has a checksum)."""
 
 
-def _decompressed(
-    decompressor: zstandard.ZstdDecompressor, stored: memoryview, plain_bytes: int
-) -> bytes:
+def _body(is_packed: bool, stored: memoryview, plain_bytes: int) -> bytes:
+    if not is_packed:
+        return bytes(stored)
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
             raise IntegrityError("a stored frame's length differs from its header")
-        return decompressor.decompress(stored, allow_extra_data=False)
+        return _contexts.decompressor().decompress(stored, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
 

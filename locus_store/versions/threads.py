@@ -56,30 +56,50 @@ class Space:
     is_settled: bool = False
     """The line says which chain is open. The file does not say so."""
 
+    unshared: set[int | str] = field(default_factory=set)
+    """The chains and checkpoint ids whose sequences or writes no copy shares."""
+
     def copy(self) -> Space:
-        """Return a copy that may be changed."""
-        writes = {name: dict(it) for name, it in self.writes.items()}
-        by_chain = {chain: list(it) for chain, it in self.by_chain.items()}
-        line, rows, by_id = self.line.copy(), dict(self.rows), dict(self.by_id)
-        return Space(self.namespace, line, rows, by_id, by_chain, writes, self.is_settled)
+        """Return a copy that may be changed; it takes four flat copies of dicts."""
+        self.unshared = set()
+        return Space(
+            namespace=self.namespace,
+            line=self.line.copy(),
+            rows=self.rows.copy(),
+            by_id=self.by_id.copy(),
+            by_chain=self.by_chain.copy(),
+            writes=self.writes.copy(),
+            is_settled=self.is_settled,
+        )
 
     def put(self, row: Row) -> None:
         """Add a version that is newer than all others."""
-        self.by_chain.setdefault(row.record.chain, []).append(row.record.sequence)
+        self._of_chain(row.record.chain).append(row.record.sequence)
         self.rows[row.record.sequence] = row
         self.by_id[row.record.checkpoint_id] = row.record.sequence
 
     def put_write(self, write: ArchivedWrite) -> None:
         """Add or replace a pending write."""
-        there = self.writes.setdefault(write.checkpoint_id, {})
-        there[write.write.task_id, write.write.idx] = write
+        name = write.checkpoint_id
+        if name not in self.unshared:
+            self.unshared.add(name)
+            self.writes[name] = dict(self.writes.get(name, ()))
+        self.writes[name][write.write.task_id, write.write.idx] = write
 
     def take(self, sequence: int) -> None:
         """Remove a version and its pending writes."""
         record = self.rows.pop(sequence).record
         del self.by_id[record.checkpoint_id]
-        self.by_chain[record.chain].remove(sequence)
+        self._of_chain(record.chain).remove(sequence)
         self.writes.pop(record.checkpoint_id, None)
+        self.unshared.discard(record.checkpoint_id)
+
+    def _of_chain(self, chain: int) -> list[int]:
+        """Return the sequences of a chain, to be changed."""
+        if chain not in self.unshared:
+            self.unshared.add(chain)
+            self.by_chain[chain] = list(self.by_chain.get(chain, ()))
+        return self.by_chain[chain]
 
     def row(self, sequence: int) -> Row | None:
         """Return a version; ``None`` if it does not exist."""

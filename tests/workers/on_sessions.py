@@ -166,6 +166,7 @@ class Adk(Sessions):
         from google.adk.errors import StaleSessionError
         from google.adk.errors.already_exists_error import AlreadyExistsError
         from google.adk.events import Event, EventActions
+        from google.adk.sessions.base_session_service import GetSessionConfig
         from google.genai import types
 
         names = {"app_name": "app", "user_id": "u", "session_id": name}
@@ -177,7 +178,8 @@ class Adk(Sessions):
         )
         try:
             if name not in self.sessions:
-                found = await self.service.get_session(**names)
+                newest = GetSessionConfig(num_recent_events=1)  # a history takes 25 us an event
+                found = await self.service.get_session(**names, config=newest)
                 self.sessions[name] = found or await self.service.create_session(**names)
             await self.service.append_event(self.sessions[name], event)
         except (AlreadyExistsError, StaleSessionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from locus_store.backends.documents.objects import (
@@ -13,13 +12,14 @@ from locus_store.backends.documents.objects import (
     digest,
     encoded,
 )
-from locus_store.backends.documents.protocol import IDENTITY_KEY, Body, Documents, Found
+from locus_store.backends.documents.protocol import IDENTITY_KEY, Body, Dated, Documents, Found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
+    from datetime import datetime
 
-    from locus_store.backends.documents.objects import Objects
+    from locus_store.backends.documents.objects import ListedObject, Objects
     from locus_store.backends.documents.protocol import Tag
 
 T = TypeVar("T")
@@ -89,9 +89,13 @@ class ObjectDocuments(Documents):
         below = self.objects.list(self.prefix + HEADS)
         return [self._misnamed(it.name) for it in below if self._key(it.name) is None]
 
-    def survey(self) -> tuple[list[tuple[str, datetime | None]], list[str]]:
-        dated, strays = list[tuple[str, datetime | None]](), list[str]()
-        for it in self.objects.list(self.prefix + HEADS):
+    def survey(self) -> tuple[list[Dated], list[str]]:
+        return self.dated(self.objects.list(self.prefix + HEADS))
+
+    def dated(self, heads: Iterable[ListedObject]) -> tuple[list[Dated], list[str]]:
+        """Return the keys of heads, and a message for each that no thread has."""
+        dated, strays = list[Dated](), list[str]()
+        for it in heads:
             key = self._key(it.name)
             if key is None:
                 strays.append(self._misnamed(it.name))

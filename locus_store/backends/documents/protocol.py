@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
+from locus_store.errors import IntegrityError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
     from contextlib import AbstractContextManager
 
@@ -21,6 +23,14 @@ Tag: TypeAlias = "Hashable"
 
 IDENTITY_KEY: Final = ""
 """Key of the document that names the store; a thread's key is its id, which is not empty."""
+
+Dated: TypeAlias = "tuple[str, datetime | None]"
+"""A key, and a time not before the last change of its document but for ``CLOCK_SLACK``.
+
+``None``: unknown.
+"""
+
+LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 CLOCK_SLACK: Final = timedelta(seconds=5)
 """The times of a storage and of the documents in it may differ by this."""
@@ -176,13 +186,28 @@ class Documents(Access, ABC):
         """Return a message for each document that cannot belong to a thread."""
         return []
 
-    def survey(self) -> tuple[list[tuple[str, datetime | None]], list[str]]:
-        """Return all keys in order, and ``strays``.
-
-        Each key has a time that is not before the last change of its document by more than
-        ``CLOCK_SLACK``; ``None``: unknown.
-        """
+    def survey(self) -> tuple[list[Dated], list[str]]:
+        """Return all keys in order, and ``strays``."""
         return [(it, None) for it in self.keys("")], self.strays()
+
+    def newest(self) -> Iterator[list[Dated]]:
+        """Yield pages of all keys, the most recently changed first; keys without a time precede.
+
+        Raises:
+            IntegrityError: A document cannot belong to a thread.
+        """
+        dated, strays = self.survey()
+        for stray in strays:
+            raise IntegrityError(stray)
+        yield sorted(dated, key=lambda it: it[1] or LAST, reverse=True)
+
+    def get_all(self, known: Mapping[str, Tag | None]) -> DocumentReads:
+        """Return access to the documents of these keys, which may be read together.
+
+        The content may be left out where the tag is the given one.
+        """
+        del known
+        return self
 
     def sweep(self) -> None:
         """Remove what killed writers have left beside the documents."""

@@ -10,16 +10,15 @@ import time
 from collections import OrderedDict, deque
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.protocol import CLOCK_SLACK, ChangedError
+from locus_store.backends.documents.protocol import CLOCK_SLACK, LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.loops import outlasting
@@ -27,10 +26,10 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Edit, Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import timedelta
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime, timedelta
 
-    from locus_store.backends.documents.protocol import Access, DocumentReads, Documents, Tag
+    from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
 
 T = TypeVar("T")
 
@@ -42,8 +41,6 @@ ATTEMPTS = 20
 
 LONGEST_PAUSE_SECONDS = 0.1
 """The longest pause between two attempts."""
-
-LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 class DocumentThreads:
@@ -130,7 +127,7 @@ class DocumentThreads:
         Raises:
             IntegrityError: A document is damaged, or cannot be a thread's.
         """
-        for _, thread in self._read_each(self._surveyed()):
+        for _, thread in self._read_each():
             yield thread
 
     def by_activity(self) -> Iterator[Thread]:
@@ -139,10 +136,8 @@ class DocumentThreads:
         Raises:
             IntegrityError: As ``live``.
         """
-        dated = self._surveyed()
-        dated.sort(key=lambda it: it[1] or LAST, reverse=True)
         waiting: list[tuple[timedelta, timedelta, int, Thread]] = []
-        for number, (at, thread) in enumerate(self._read_each(dated)):
+        for number, (at, thread) in enumerate(self._read_each()):
             while waiting and at is not None and LAST - waiting[0][0] > at + CLOCK_SLACK:
                 yield heappop(waiting)[-1]
             active, created = LAST - thread.active_at, LAST - thread.created_at
@@ -150,18 +145,27 @@ class DocumentThreads:
         while waiting:
             yield heappop(waiting)[-1]
 
-    def _surveyed(self) -> list[tuple[str, datetime | None]]:
-        dated, strays = self.documents.survey()
-        for stray in strays:
-            raise IntegrityError(stray)
-        return dated
+    def _read_each(self) -> Iterator[tuple[datetime | None, Thread]]:
+        """Yield the live threads, and the times of their documents, newest first."""
+        for page in self.documents.newest():
+            access = self._read_together([key for key, _ in page])
+            read = self.documents.each(partial(self._read_dated, access), page)
+            yield from ((at, thread) for at, thread in read if thread is not None)
 
-    def _read_each(
-        self, dated: list[tuple[str, datetime | None]]
-    ) -> Iterator[tuple[datetime | None, Thread]]:
-        """Yield the live threads with the times of their documents."""
-        read = self.documents.each(lambda it: (it[1], self.read(it[0])), dated)
-        return ((at, thread) for at, thread in read if thread is not None)
+    def _read_dated(
+        self, access: DocumentReads, dated: Dated
+    ) -> tuple[datetime | None, Thread | None]:
+        return dated[1], self.read(dated[0], access)
+
+    def read_all(self, thread_ids: Iterable[str]) -> list[Thread]:
+        """Return those of the threads that are live, read together; do not change them."""
+        ids = list(dict.fromkeys(thread_ids))
+        access = self._read_together(ids)
+        return [thread for it in ids if (thread := self.read(it, access))]
+
+    def _read_together(self, thread_ids: list[str]) -> DocumentReads:
+        kept = {it: self._kept.get(it) for it in thread_ids}
+        return self.documents.get_all({it: one.tag if one else None for it, one in kept.items()})
 
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""

@@ -110,17 +110,8 @@ class OpenSearchBackend(DocumentBackend):
 
     # --- searches, which the server answers first
 
-    def _read(self, threads: Iterable[str]) -> list[Thread]:
-        """Return those of the threads that are live, read together."""
-        ids = list(dict.fromkeys(threads))
-        kept = {it: self._threads.cached(it) for it in ids}
-        found = self._index_documents.get_all(
-            {it: one.tag if one else None for it, one in kept.items()}
-        )
-        return [thread for it in ids if (thread := self._threads.read(it, found))]
-
     def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
-        return map(self._read, search.with_words(self.index, wanted, limit))
+        return map(self._threads.read_all, search.with_words(self.index, wanted, limit))
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         """See ``SearchesText``; with a language, threads with other forms of the words follow."""
@@ -172,7 +163,7 @@ class OpenSearchBackend(DocumentBackend):
         self, page: Collection[VersionPlace]
     ) -> Iterator[tuple[VersionPlace, Thread, Space, Row]]:
         """Yield the versions of a page that are there."""
-        threads = {it.thread_id: it for it in self._read(it.thread for it in page)}
+        threads = {it.thread_id: it for it in self._threads.read_all(it.thread for it in page)}
         for it in page:
             thread = threads.get(it.thread)
             space = thread.spaces.get(it.namespace) if thread else None

@@ -403,29 +403,29 @@ class IndexObjects(IndexClient, Objects):
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         while True:
-            hits = self._page(prefix, after)
-            for it in hits:
-                fields = it["fields"]
-                at = datetime.fromtimestamp(int(fields["modified_at"][0]) / 1000, UTC)
-                yield ListedObject(fields["name"][0], at)
-            if len(hits) < PAGE:
+            page = self._page(prefix, after, {"name": "asc"})
+            yield from page
+            if len(page) < PAGE:
                 return
-            after = hits[-1]["fields"]["name"][0]
+            after = page[-1].name
 
-    def _page(self, prefix: str, after: str) -> Sequence[Any]:
+    def newest(self, prefix: str) -> Sequence[ListedObject]:
+        """Return the ``PAGE`` most recently changed objects below a prefix, the newest first."""
+        return self._page(prefix, "", {"modified_at": "desc"})
+
+    def _page(self, prefix: str, after: str, order: Mapping[str, str]) -> Sequence[ListedObject]:
         """Return one page of a list, of all shards or not at all."""
         conditions = ({"prefix": {"name": prefix}}, {"range": {"name": {"gt": after}}})
         body = {
             "query": {"bool": {"filter": conditions}},
-            "sort": [{"name": "asc"}],
+            "sort": [order],
             "size": PAGE,
             "_source": False,
             "docvalue_fields": ["name", {"field": "modified_at", "format": "epoch_millis"}],
             "track_total_hits": False,
         }
         found = self.search(body)
-        hits: Sequence[Any] = found["hits"]["hits"] if found else ()
-        return hits
+        return [_listed(it["fields"]) for it in found["hits"]["hits"]] if found else ()
 
     # --- several reads
 
@@ -481,6 +481,11 @@ def _condition(tag: Any) -> dict[str, Any]:
         "if_seq_no": tag[1],
         "if_primary_term": tag[2],
     }
+
+
+def _listed(fields: Mapping[str, Any]) -> ListedObject:
+    at = datetime.fromtimestamp(int(fields["modified_at"][0]) / 1000, UTC)
+    return ListedObject(fields["name"][0], at)
 
 
 def _found(found: Mapping[str, Any]) -> Found:

@@ -8,26 +8,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.deriving import Derived
-from locus_store.backends.documents.object_documents import ObjectDocuments
+from locus_store.backends.documents.object_documents import HEADS, ObjectDocuments
 from locus_store.backends.documents.objects import digest
+from locus_store.backends.documents.protocol import LAST
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.bulk import batches
+from locus_store.backends.opensearch.client import PAGE
 from locus_store.backends.opensearch.names import VERSIONS, id_of
 from locus_store.backends.opensearch.search import all_versions
 from locus_store.backends.opensearch.versions import VersionName, fields
-from locus_store.errors import LocusStoreError
+from locus_store.errors import IntegrityError, LocusStoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from locus_store.backends.documents.deriving import Changes
     from locus_store.backends.documents.forms import Draft, Parsed
-    from locus_store.backends.documents.protocol import Body, Found, Tag
+    from locus_store.backends.documents.protocol import Body, Dated, Found, Tag
     from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.client import IndexObjects
     from locus_store.backends.opensearch.versions import StoredVersion
 
+
+TOGETHER: Final = 50
+"""Heads that a list reads in one request."""
 
 NOT_OLDER: Final = "external_gte"
 """A document is replaced by one whose number is the same or higher."""
@@ -124,11 +130,21 @@ class IndexDocuments(ObjectDocuments):
             if one.name in keys and (its.is_done or is_newer):
                 del changes.written[keys[one.name]]
 
-    def get_all(self, known: dict[str, Tag | None]) -> FoundDocuments:
-        """Return the documents of these keys, in few requests; without content if a tag is known.
+    def newest(self) -> Iterator[list[Dated]]:
+        """See ``Documents``; the first thousand keys are one search."""
+        seen = set[str]()
+        for heads in (self.objects.newest(HEADS), self.objects.list(HEADS)):
+            dated, strays = self.dated(heads)
+            for stray in strays:
+                raise IntegrityError(stray)
+            dated = sorted((it for it in dated if it[0] not in seen), key=_time, reverse=True)
+            yield from (dated[at : at + TOGETHER] for at in range(0, len(dated), TOGETHER))
+            seen.update(key for key, _ in dated)
+            if len(seen) < PAGE:
+                return
 
-        The documents of cut names are read one by one.
-        """
+    def get_all(self, known: Mapping[str, Tag | None]) -> FoundDocuments:
+        """See ``Documents``; the documents of cut names are read one by one."""
         names = {self.name_of(key): tag for key, tag in known.items() if not self._before(key)}
         return FoundDocuments(self, self.objects.get_all(names), names)
 
@@ -207,6 +223,10 @@ class IndexForm(SegmentedForm):
                 made = self.documents.fields_of(thread_id, it)
                 if stored is None or stored.digest != made["content"]:
                     yield self.documents.write_of(thread_id, it, at)
+
+
+def _time(dated: Dated) -> datetime:
+    return dated[1] or LAST
 
 
 def _thread_of(stored: StoredVersion) -> str:

@@ -10,11 +10,11 @@ from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
     Json,
     TooLargeError,
-    check_frames,
     decode,
     encode,
     pack_frame,
     unpack_frames,
+    unpack_record,
 )
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
     Raises:
         IntegrityError: the payload is damaged, or too large.
     """
-    check_frames(payload, max_bytes)
-    return [op for body in unpack_frames(payload, max_bytes) for op in operations(body)]
+    return [op for body in unpack_record(payload, max_bytes) for op in operations(body)]
 
 
 def payload_of(found: list[list[Json]]) -> bytes:
@@ -196,12 +195,20 @@ class Folder:
         """
         for body in unpack_frames(payload, self._max_bytes):
             self._make_room(len(body))
-            for operation in operations(body):
-                if self.watch is not None:
-                    self.watch(operation, self._root)
-                self._apply(operation)
-                if self.log is not None:
-                    self.log.append(operation)
+            self.perform(operations(body))
+
+    def perform(self, found: list[list[Json]]) -> None:
+        """Perform operations, whose bytes are not counted.
+
+        Raises:
+            IntegrityError: One is not valid.
+        """
+        for operation in found:
+            if self.watch is not None:
+                self.watch(operation, self._root)
+            self._apply(operation)
+            if self.log is not None:
+                self.log.append(operation)
 
     def _make_room(self, more_bytes: int) -> None:
         if self._most_bytes + more_bytes > 2 * self._max_bytes:

@@ -61,10 +61,11 @@ def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
     Raises:
         IntegrityError: It is not valid, or is too large.
     """
-    splices = all(it[:2] == ["[", [_KEY]] for it in readable(payload, max_bytes))
+    found = readable(payload, max_bytes)
+    splices = all(it[:2] == ["[", [_KEY]] for it in found)
     copied = old.copy() if splices and isinstance(old, list) else decode(encode(old))
     folder = Folder(max_bytes, {_KEY: copied})
-    folder.apply(payload)
+    folder.perform(found)
     state = folder.state()
     if state.keys() != {_KEY}:
         raise IntegrityError("a stored pending write holds no value")

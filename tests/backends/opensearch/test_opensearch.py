@@ -30,7 +30,7 @@ from locus_store import (
 )
 from locus_store.backends.documents.object_documents import HEADS, IDENTITY, SEGMENTS
 from locus_store.backends.documents.objects import CUT, digest
-from locus_store.backends.opensearch import OpenSearchBackend, access, client, names
+from locus_store.backends.opensearch import OpenSearchBackend, access, client, documents, names
 from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.search import all_versions
 
@@ -249,6 +249,26 @@ async def test_a_save_is_one_request_and_a_load_is_one(index: TestIndex, watched
         assert watched.counted() == ["GET _doc"]
         assert await checkpointer.delete("t") is True
         assert watched.counted() == ["POST _bulk", "POST _bulk"]
+
+
+async def test_a_list_of_threads_reads_the_newest_heads_together(
+    index: TestIndex, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with over(index, watched) as checkpointer:
+        for n in range(120):
+            await checkpointer.save({"n": n}, f"t{n}")
+    index.refresh()
+    newest = [f"t{n}" for n in reversed(range(120))]
+    async with over(index, watched) as checkpointer:
+        watched.counted()
+        assert await checkpointer.list_threads(limit=10) == newest[:10]
+        asked = watched.counted()
+        assert asked.count("POST _search") == 1
+        assert 1 <= asked.count("POST _mget") <= 3  # all were saved within the slack of clocks
+        assert "GET _doc" not in asked
+        monkeypatch.setattr(client, "PAGE", 50)
+        monkeypatch.setattr(documents, "PAGE", 50)
+        assert await checkpointer.list_threads(limit=200) == newest
 
 
 async def test_own_saves_are_read_at_once_without_a_wait(index: TestIndex) -> None:
