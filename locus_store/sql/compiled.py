@@ -201,7 +201,10 @@ def _converted(convert: Callable[[Any], Any] | None, values: Sequence[Any]) -> S
     if convert is None:
         return values
     converted: list[Any] = []
-    for at, value in enumerate(values):
-        is_same = at > 0 and value is values[at - 1]
-        converted.append(converted[-1] if is_same else convert(value))
+    last: Any = converted  # no value is this list
+    given: Any = None
+    for value in values:
+        if value is not last:
+            last, given = value, convert(value)
+        converted.append(given)
     return converted

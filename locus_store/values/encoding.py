@@ -356,7 +356,7 @@ def joined_frames(payload: bytes, max_bytes: int) -> bytes:
     """Return the bodies of a payload's frames, joined; see ``unpack_frames``."""
     head, size = _plain_head(len(payload)), len(payload)
     if size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE:
-        return payload[len(head) : -_CHECKSUM_BYTES]
+        return payload[len(head) : _END]
     if not payload:
         return b""
     is_packed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
@@ -370,12 +370,12 @@ def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
 
     The checksum of an uncompressed frame is not compared.
     """
-    bodies = []
+    bodies, heads = list[bytes](), dict[int, bytes]()
     for payload in payloads:
-        head = _plain_head(len(payload))
-        is_plain = payload.startswith(head) and len(payload) <= max_bytes
-        body = payload[len(head) : -_CHECKSUM_BYTES] if is_plain else None
-        bodies.append(joined_frames(payload, max_bytes) if body is None else body)
+        size = len(payload)
+        head = heads.get(size) or heads.setdefault(size, _plain_head(size))
+        is_plain = payload.startswith(head) and size <= max_bytes
+        bodies.append(payload[len(head) : _END] if is_plain else joined_frames(payload, max_bytes))
     return bodies
 
 
@@ -428,7 +428,7 @@ def _require_room(plain_bytes: int, max_bytes: int) -> None:
         raise TooLargeError.of(plain_bytes, max_bytes)
 
 
-_CHECKSUM_BYTES = 4
+_CHECKSUM_BYTES, _END = 4, -4
 _WHOLE: Final = crc32(bytes(_CHECKSUM_BYTES))
 """The CRC-32 of everything that is followed by its own, little-endian."""
 _FORMATS = {
