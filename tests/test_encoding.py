@@ -254,6 +254,7 @@ def test_joined_frames_come_back_one_by_one(bodies: list[bytes]) -> None:
     assert list(unpack_frames(b"".join(map(pack_frame, bodies)), MAX_STATE_BYTES)) == bodies
 
 
+@settings(deadline=None)  # some bodies have 2 MB
 @given(st.integers(0, 20_000) | st.sampled_from([127, 128, 16_383, 16_384, 2_097_152]))
 def test_a_payload_of_one_frame_has_one_body(size: int) -> None:
     for body in (b"x" * size, random.Random(size).randbytes(size)):
