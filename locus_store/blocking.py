@@ -21,7 +21,6 @@ from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-    from types import TracebackType
 
     from typing_extensions import Unpack
 
@@ -70,12 +69,7 @@ class _Blocking(ForTenants, Generic[Wrapped]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -371,6 +365,9 @@ class BlockingMessageLog(_Blocking[BaseMessageLog]):
 
     def load(self, thread_id: str, **options: Any) -> Messages | None:
         return self._run(lambda: self._async.load(thread_id, **options))
+
+    def contents(self, thread_id: str, **options: Any) -> list[Any]:
+        return self._run(lambda: self._async.contents(thread_id, **options))
 
     def read(self, thread_id: str, **options: Any) -> LogSnapshot | None:
         return self._run(lambda: self._async.read(thread_id, **options))

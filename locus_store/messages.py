@@ -44,6 +44,7 @@ from locus_store.types.messages import (
     distinct,
     log_name,
     logged,
+    logs_wanted,
     put_of,
     require_distinct,
 )
@@ -120,6 +121,11 @@ class BaseMessageLog(ForTenants, ABC):
         Raises:
             NotFoundError: The log has no message ``wanted.after``.
         """
+
+    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
+        """Return the contents of ``look``, checked; ``[]`` if there is no such log."""
+        found = await self.look(wanted)
+        return [] if found is None else [it.content for it in await self._logged(found)]
 
     @abstractmethod
     async def find_logs(self, wanted: LogsWanted) -> Logs:
@@ -306,16 +312,17 @@ class BaseMessageLog(ForTenants, ABC):
         found = await self.read(thread_id, namespace=namespace, newest=newest)
         return None if found is None else found.messages
 
+    async def contents(
+        self, thread_id: str, *, namespace: str = "", newest: int | None = None
+    ) -> list[Any]:
+        """Return the contents of the messages of ``load``; ``[]`` if there is no such log."""
+        return await self.look_at_contents(_whole(thread_id, namespace, newest))
+
     async def read(
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> LogSnapshot | None:
         """Return a log with its revision and messages, as of one time; see ``load``."""
-        check_names(thread_id, namespace)
-        limit = None if newest is None else check_limit(newest, "newest")
-        wanted = LogWanted(
-            thread_id=thread_id, namespace=namespace, limit=limit, newest=newest is not None
-        )
-        found = await self.look(wanted)
+        found = await self.look(_whole(thread_id, namespace, newest))
         return None if found is None else LogSnapshot(found.info, await self._logged(found))
 
     async def page(
@@ -400,7 +407,7 @@ class BaseMessageLog(ForTenants, ABC):
             limit: At most this many.
             after: Thread and namespace of the last log of the page before.
         """
-        wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
+        wanted = logs_wanted(thread_id, prefix, namespace, limit, after)
         return await self.find_logs(wanted) if limit else []
 
     async def heads(
@@ -417,7 +424,7 @@ class BaseMessageLog(ForTenants, ABC):
 
         With ``whole``, each has all its messages, oldest first: many short logs in one read.
         """
-        wanted = _logs_wanted(thread_id, prefix, namespace, limit, after)
+        wanted = logs_wanted(thread_id, prefix, namespace, limit, after)
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
         messages = iter(await self._logged(*found))
         return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
@@ -476,21 +483,11 @@ class BaseMessageLog(ForTenants, ABC):
         return await off_loop(partial(all_logged, messages, self.max_state_bytes), size)
 
 
-def _logs_wanted(
-    thread_id: str | None, prefix: str, namespace: str | None, limit: int, after: LogName | None
-) -> LogsWanted:
-    if thread_id is not None:
-        check_text("thread_id", thread_id)
-    check_text("prefix", prefix, minimum=0)
-    if namespace is not None:
-        check_text("namespace", namespace, minimum=0)
-    return LogsWanted(
-        thread_id=thread_id,
-        prefix=prefix,
-        namespace=namespace,
-        limit=check_limit(limit),
-        after=None if after is None else log_name(after),
-    )
+def _whole(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
+    check_names(thread_id, namespace)
+    limit = None if newest is None else check_limit(newest, "newest")
+    is_newest = newest is not None
+    return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=is_newest)
 
 
 def _listed(name: str, values: object) -> list[Any]:

@@ -148,6 +148,7 @@ async def use(backend: Any, store: Any, log: Any, said: str) -> None:
     await store.get_embedding(("S0", "S1"), "K0")
     await store.list_namespaces(prefix=("S0",))
     await log.load("T0", namespace="N0")
+    await log.contents("T0", namespace="N0")
     await log.logs()
     await log.heads()
     await change(backend, store, log, said)

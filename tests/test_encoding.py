@@ -6,8 +6,10 @@ import datetime as dt
 import decimal
 import enum
 import math
+import random
 import uuid
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -25,10 +27,12 @@ from locus_store.values.encoding import (
     decode,
     digest,
     encode,
+    joined_frames,
     pack_frame,
     pinned,
     pinned_reference,
     unpack_frames,
+    verified_bodies,
 )
 
 if TYPE_CHECKING:
@@ -250,6 +254,19 @@ def test_joined_frames_come_back_one_by_one(bodies: list[bytes]) -> None:
     assert list(unpack_frames(b"".join(map(pack_frame, bodies)), MAX_STATE_BYTES)) == bodies
 
 
+@settings(deadline=None)  # some bodies have 2 MB
+@given(st.integers(0, 20_000) | st.sampled_from([127, 128, 16_383, 16_384, 2_097_152]))
+def test_a_payload_of_one_frame_has_one_body(size: int) -> None:
+    for body in (b"x" * size, random.Random(size).randbytes(size)):
+        payload = pack_frame(body)
+        assert joined_frames(payload, MAX_STATE_BYTES) == body
+        assert verified_bodies([payload, payload * 2], MAX_STATE_BYTES) == [body, body * 2]
+        if size > 200:
+            for read in (partial(joined_frames, payload), partial(verified_bodies, [payload])):
+                with pytest.raises(IntegrityError, match="max_state_bytes"):
+                    read(size - 100)
+
+
 def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
     assert len(pack_frame(b"agent " * 100)) < 60
     assert len(pack_frame(b"agent " * 100_000)) < 6_000
@@ -271,6 +288,8 @@ def test_every_flipped_bit_of_a_frame_is_noticed(body: bytes) -> None:
         damaged[at // 8] ^= 1 << at % 8
         with pytest.raises(IntegrityError):
             list(unpack_frames(bytes(damaged), MAX_STATE_BYTES))
+        with pytest.raises(IntegrityError):
+            joined_frames(bytes(damaged), MAX_STATE_BYTES)
 
 
 def varint(number: int) -> bytes:

@@ -1,6 +1,7 @@
 """Sessions of Google ADK: its DatabaseSessionService beside LocusSessionService.
 
     python -m benchmarks.comparisons.adk_sessions [--rounds 5] [--calls 10] [--sessions 10000]
+        [--write]
 
 On PostgreSQL with fsync and on an SQLite file, in one process and in turn. An event has 300
 characters of text and changes one key of the state; a session has three keys. Prints Markdown:
@@ -24,7 +25,7 @@ from google.adk.sessions.schemas.v1 import StorageEvent, StorageSession
 from google.genai import types
 from sqlalchemy import insert
 
-from benchmarks import machine
+from benchmarks import machine, report
 from benchmarks.places import server
 from locus_store.adapters.adk import LocusSessionService
 from locus_store.adapters.adk.records import STATE, SessionRecord, event_message
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 LOADED, USERS, BATCH = 1000, 20, 500
+UNITS = "Milliseconds per call: least and median, and the least CPU time of the client."
+HEAD = "| storage | call | service | least | median | CPU |\n|---|---|---|---:|---:|---:|"
 CONTENT = types.Content(role="user", parts=[types.Part(text="word " * 60)])
 NAMES = {"app_name": "app", "user_id": "u"}
 NEWEST = GetSessionConfig(num_recent_events=20)
@@ -45,32 +48,41 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10, help="of each kind in a round")
     parser.add_argument("--sessions", type=int, default=10_000, help="listed, and long events")
     parser.add_argument("--only", choices=("PostgreSQL", "SQLite"))
+    report.add_write(parser)
     options = parser.parse_args()
-    print(machine.described())
-    print("| storage | call | service | least | median | CPU |\n|---|---|---|---:|---:|---:|")
+    lines: list[str] = []
+    before = machine.load_average()
     if options.only != "SQLite":
         with server() as (running, database):
             url = running.url(database)
             theirs = url.replace("postgresql://", "postgresql+asyncpg://", 1)
-            asyncio.run(measured("PostgreSQL", url, theirs, options))
+            lines += asyncio.run(measured("PostgreSQL", url, theirs, options))
     if options.only != "PostgreSQL":
         with tempfile.TemporaryDirectory() as folder:
             theirs = f"sqlite+aiosqlite:///{folder}/theirs.db"
-            asyncio.run(measured("SQLite", f"sqlite:///{folder}/ours.db", theirs, options))
+            ours = f"sqlite:///{folder}/ours.db"
+            lines += asyncio.run(measured("SQLite", ours, theirs, options))
+    load = f"Load average over five minutes: {before} before, {machine.load_average()} after."
+    table = "\n".join([HEAD, *lines])
+    page = ["# Sessions of Google ADK", machine.described(), f"{UNITS} {load}", table]
+    report.publish("adk-sessions", "\n\n".join(page), write=options.write)
 
 
-async def measured(name: str, url: str, theirs: str, options: Any) -> None:
+async def measured(name: str, url: str, theirs: str, options: Any) -> list[str]:
+    """Return the lines of the table."""
     async with LocusSessionService.from_url(url) as ours, DatabaseSessionService(theirs) as others:
         services = {"LocusSessionService": ours, "DatabaseSessionService": others}
         await seeded_ours(ours, options.sessions)
         await seeded_theirs(others, options.sessions)
         times = await rounds_of(services, options)
-    for (call, kind), each in times.items():
-        walls, cpus = zip(*each, strict=True)
-        print(
-            f"| {name} | {call} | {kind} | {min(walls):.2f} | {median(walls):.2f} "
-            f"| {min(cpus):.2f} |"
-        )
+    return [line(name, call, kind, each) for (call, kind), each in times.items()]
+
+
+def line(name: str, call: str, kind: str, times: list[tuple[float, float]]) -> str:
+    walls, cpus = zip(*times, strict=True)
+    return (
+        f"| {name} | {call} | {kind} | {min(walls):.2f} | {median(walls):.2f} | {min(cpus):.2f} |"
+    )
 
 
 def event(n: int = 0) -> Event:

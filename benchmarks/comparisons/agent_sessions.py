@@ -1,6 +1,6 @@
 """Sessions of the OpenAI Agents SDK: its SQLAlchemySession beside LocusSession.
 
-    python -m benchmarks.comparisons.agent_sessions [--rounds 7] [--calls 20]
+    python -m benchmarks.comparisons.agent_sessions [--rounds 7] [--calls 20] [--write]
 
 On PostgreSQL with fsync and on an SQLite file, in one process and in turn. An item has 300
 characters; a call of the batch appends 200, and a load reads 1,000. Prints Markdown: milliseconds
@@ -22,7 +22,7 @@ from agents.extensions.memory import SQLAlchemySession
 from agents.memory import SQLiteSession
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from benchmarks import machine
+from benchmarks import machine, report
 from benchmarks.places import server
 from locus_store import open_message_log
 from locus_store.adapters.openai_agents import LocusSession
@@ -32,27 +32,34 @@ if TYPE_CHECKING:
 
 ITEM = {"role": "user", "content": "word " * 60}
 LOADED = 1000
+UNITS = "Milliseconds per call: least and median, and the least CPU time of the client."
+HEAD = "| storage | call | session | least | median | CPU |\n|---|---|---|---:|---:|---:|"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--calls", type=int, default=20, help="of each kind in a round")
+    report.add_write(parser)
     options = parser.parse_args()
-    print(machine.described())
-    print("| storage | call | session | least | median | CPU |\n|---|---|---|---:|---:|---:|")
+    lines: list[str] = []
+    before = machine.load_average()
     with tempfile.TemporaryDirectory() as folder, server() as (running, database):
         url = running.url(database)
         driven = url.replace("postgresql://", "postgresql+asyncpg://", 1)
-        asyncio.run(measured("PostgreSQL", url, driven, None, options))
+        lines += asyncio.run(measured("PostgreSQL", url, driven, None, options))
         path = Path(folder) / "theirs.db"
         ours = f"sqlite:///{folder}/ours.db"
-        asyncio.run(
-            measured("SQLite", ours, f"sqlite+aiosqlite:///{folder}/alchemy.db", path, options)
-        )
+        alchemy = f"sqlite+aiosqlite:///{folder}/alchemy.db"
+        lines += asyncio.run(measured("SQLite", ours, alchemy, path, options))
+    load = f"Load average over five minutes: {before} before, {machine.load_average()} after."
+    table = "\n".join([HEAD, *lines])
+    page = ["# Sessions of the OpenAI Agents SDK", machine.described(), f"{UNITS} {load}", table]
+    report.publish("agent-sessions", "\n\n".join(page), write=options.write)
 
 
-async def measured(name: str, url: str, driven: str, path: Path | None, options: Any) -> None:
+async def measured(name: str, url: str, driven: str, path: Path | None, options: Any) -> list[str]:
+    """Return the lines of the table."""
     engine = create_async_engine(driven)
     async with open_message_log(url) as log:
         sessions: dict[str, Callable[[str], Any]] = {
@@ -65,12 +72,14 @@ async def measured(name: str, url: str, driven: str, path: Path | None, options:
             sessions["SQLiteSession"] = lambda session_id: SQLiteSession(session_id, path)
         times = await rounds_of(sessions, options.rounds, options.calls)
     await engine.dispose()
-    for (call, kind), each in times.items():
-        walls, cpus = zip(*each, strict=True)
-        print(
-            f"| {name} | {call} | {kind} | {min(walls):.2f} | {median(walls):.2f} "
-            f"| {min(cpus):.2f} |"
-        )
+    return [line(name, call, kind, each) for (call, kind), each in times.items()]
+
+
+def line(name: str, call: str, kind: str, times: list[tuple[float, float]]) -> str:
+    walls, cpus = zip(*times, strict=True)
+    return (
+        f"| {name} | {call} | {kind} | {min(walls):.2f} | {median(walls):.2f} | {min(cpus):.2f} |"
+    )
 
 
 async def rounds_of(

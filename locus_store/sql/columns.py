@@ -202,6 +202,9 @@ def decode_key(value: str) -> str:
     return value[1:] if value[0] == "/" else value
 
 
+_ENCODED_END: Final = "0"
+"""Greater than each key that is encoded, and than the empty text."""
+
 _COMPARISONS: Final = frozenset(
     {
         operators.eq,
@@ -255,7 +258,12 @@ class Key(sa.types.TypeDecorator[str]):
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
         """See ``ReadsColumn``."""
-        return [*map(decode_key, values)] if kinds == {str} and all(values) else None
+        if kinds != {str}:
+            return None
+        least = min(values)
+        if least >= _ENCODED_END:
+            return values
+        return [value[1:] if value[0] == "/" else value for value in values] if least else None
 
 
 class Path(Key):
@@ -336,6 +344,10 @@ class LongText(sa.types.TypeDecorator[str]):
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Give it back."""
         return "" if value == columns_of(dialect).empty_text else value
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return values if kinds == {NoneType} else None
 
 
 # --- bytes and surrogates -------------------------------------------------------------------

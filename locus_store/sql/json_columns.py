@@ -64,6 +64,24 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
         return [{} for _ in values] if kinds == {NoneType} else None
 
 
+class SharedJson(Json):
+    """A ``Json`` that is only read: rows with equal objects may share one."""
+
+    cache_ok = True
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        if not kinds <= {str, NoneType}:
+            return None
+        try:
+            loaded = {value: load_json(value) for value in set(values)}
+        except ValueError:
+            return None  # the damaged one raises when it is read alone
+        if len(loaded) == 1:
+            return [*loaded.values()] * len(values)
+        return [loaded[value] for value in values]
+
+
 class _ReadJson(sa.types.TypeDecorator[Any]):
     """A ``JsonValue`` as a query gives it."""
 

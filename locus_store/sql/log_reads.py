@@ -11,10 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.compiled import Compiled
+from locus_store.sql.json_columns import SharedJson
 from locus_store.sql.json_text import unescape_text
 from locus_store.sql.statements import is_live
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.contents import PackedContents
 from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ MESSAGE: Final = (
     *("created_at", "text", "payload", "digest"),
 )
 """The columns of a message; the last one is not a field of ``ArchivedMessage``."""
+
+CONTENT: Final = ("message_id", "role", "metadata", "text", "payload", "digest")
+"""The columns of a message of ``PackedContents``."""
 
 LOG: Final = ("revision", "message_count", "changed_at")
 """The columns of a log, without its name."""
@@ -84,6 +89,27 @@ def _compiled(sql: Statements, shape: PageShape) -> Compiled:
     if shape.has_after:
         joined = joined.add_columns(_place(t).label("place"))
     return Compiled(joined.order_by(page.c.sequence), sql.dialect)
+
+
+def look_at_contents(it: Reads, wanted: LogWanted) -> PackedContents:
+    """Return what the contents of a page are read from; see ``BaseMessageLog.contents``."""
+    columns = _compiled_contents(it.sql, PageShape.of(wanted))
+    found = PackedContents(*columns.columns(it.connection, _values(it, wanted)))
+    if any(found.texts):
+        texts = [None if text is None else unescape_text(text) for text in found.texts]
+        return found._replace(texts=texts)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _compiled_contents(sql: Statements, shape: PageShape) -> Compiled:
+    """Return the statement of a page: ``CONTENT``."""
+    t, page = sql.tables, _page(sql.tables, shape).subquery("page")
+    columns = {name: page.c[name] for name in CONTENT}
+    columns["metadata"] = sa.type_coerce(page.c.metadata, SharedJson()).label("metadata")
+    query = sa.select(*columns.values()).order_by(page.c.sequence)
+    live = sa.select(t.threads.c.thread).where(*_is_thread(t), is_live(t))
+    return Compiled(query.where(page.c.thread == live.scalar_subquery()), sql.dialect)
 
 
 def search(it: Reads, wanted: LogWanted) -> LogRead | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.messages import BaseMessageLog
+from locus_store.runtime.loops import off_loop
 from locus_store.sql import log_reads, messages
+from locus_store.types.contents import contents_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from locus_store.sql.backend import SqlBackend
     from locus_store.sql.reads import Reads
     from locus_store.sql.repository import Repository
+    from locus_store.types.contents import PackedContents
     from locus_store.types.messages import (
         LogChange,
         LogChanged,
@@ -85,6 +89,20 @@ class SqlMessageLog(BaseMessageLog):
             return await self._shared.runner.read(
                 lambda it: log_reads.search(database.on(it), wanted)
             )
+
+    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
+        log = wanted.thread_id, wanted.namespace
+
+        def read(it: Reads) -> PackedContents:
+            return log_reads.look_at_contents(it, wanted)
+
+        def opened(packed: PackedContents) -> list[Any]:
+            return contents_of(log, packed, self.max_state_bytes)
+
+        if self._shared.runner.runs_in_threads:
+            return await self._query(lambda it: opened(read(it)))
+        found = await self._query(read)
+        return await off_loop(partial(opened, found), found.size)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         return await self._query(lambda it: log_reads.find_logs(it, wanted))

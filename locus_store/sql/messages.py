@@ -148,8 +148,8 @@ class _Log:
         known = self._known([it.message_id for it in puts if it.may_exist])
         new = [it for it in puts if it.message_id not in known]
         if new:
-            rows = [row_of(self._wanted.namespace, it) for it in new]
-            columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+            columns = columns_of(new)
+            columns["namespace"] = [self._wanted.namespace] * len(new)
             columns["thread"] = [self._thread] * len(new)
             columns["sequence"] = range(self._last + 1, self._last + 1 + len(new))
             self._it.sql.new_message.run_all(self._it.connection, columns)
@@ -170,7 +170,9 @@ class _Log:
         is_it = c.message_id == sa.bindparam("of_id", type_=c.message_id.type)
         values = {name: sa.bindparam(f"new_{name}", type_=c[name].type) for name in CHANGED}
         replaced = self._messages.update().where(*self._is_its(), is_it).values(values)
-        rows = [{"of_id": it.message_id, **_changed(self._wanted.namespace, it)} for it in puts]
+        columns = columns_of(puts)
+        given = {"of_id": columns["message_id"], **{f"new_{it}": columns[it] for it in CHANGED}}
+        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
         for some in batches(rows):
             self._it.connection.execute(replaced, some)
 
@@ -203,16 +205,16 @@ def drop(
 # --- rows
 
 
-def row_of(namespace: str, put: PutMessage) -> dict[str, Any]:
-    """Return the columns of a new message, without its thread and sequence."""
-    text = None if put.text is None else escape_text(put.text)
-    row = {name: getattr(put, name) for name in ("message_id", *CHANGED)}
-    return {**row, "namespace": namespace, "text": text}
-
-
-def _changed(namespace: str, put: PutMessage) -> dict[str, Any]:
-    row = row_of(namespace, put)
-    return {f"new_{name}": row[name] for name in CHANGED}
+def columns_of(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
+    """Return the columns of messages that a caller gives: ``message_id`` and ``CHANGED``."""
+    return {
+        "message_id": [it.message_id for it in puts],
+        "role": [it.role for it in puts],
+        "metadata": [it.metadata for it in puts],
+        "text": [None if it.text is None else escape_text(it.text) for it in puts],
+        "payload": [it.payload for it in puts],
+        "digest": [it.digest for it in puts],
+    }
 
 
 def of_thread(it: Reads, thread: int, thread_id: str) -> list[ArchivedMessage]:

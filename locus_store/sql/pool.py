@@ -62,6 +62,8 @@ class PooledRunner:
         make_opening_engine: For migrations, which no statement timeout may cut short.
     """
 
+    runs_in_threads = False
+
     def __init__(
         self,
         database: ServerDatabase,

@@ -17,6 +17,9 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 class Runner(Protocol):
     """Runs bodies in transactions; the caller translates errors."""
 
+    runs_in_threads: bool
+    """Bodies run in threads, where long work delays no other task of the caller's loop."""
+
     async def write(self, body: Body[T]) -> T:
         """Run ``body`` and commit; it continues after its caller is cancelled."""
 

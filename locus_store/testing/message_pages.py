@@ -36,6 +36,19 @@ class Paging(MessageLogKit):
             assert await log.info(thread, namespace=namespace) is None
             assert await log.page(thread, namespace=namespace) == []
 
+    async def test_contents_are_those_of_a_load(self, log: Any) -> None:
+        values = [*range(20), "text", "", None, [], {"a": "\0é"}, {"long": "word " * 400}]
+        puts = [NewMessage(it, f"/{at}", f"/m{at}") for at, it in enumerate(values)]
+        puts += [NewMessage("x", metadata={"k": at % 2}, text="y\0") for at in range(9)]
+        await log.append("t", puts)
+        await log.append("t", new("other"), namespace="sub")
+        assert await log.contents("t") == contents(await log.load("t")) == [it[0] for it in puts]
+        assert await log.contents("t", newest=12) == [it[0] for it in puts][-12:]
+        assert await log.contents("t", namespace="sub", newest=1) == ["other"]
+        assert await log.contents("t", newest=0) == await log.contents("no") == []
+        with pytest.raises(InvalidArgumentError):
+            await log.contents("t", newest=-1)
+
     async def test_pages_by_offset_give_each_message_once(self, log: Any) -> None:
         await log.append("t", new(*range(25)))
         found = [contents(await log.page("t", offset=it, limit=10)) for it in (0, 10, 20, 30)]

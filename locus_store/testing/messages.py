@@ -344,7 +344,7 @@ class LogsOfThreads(MessageLogKit):
             await log.append("t", named("a"))
             await expired(log, "t")
             assert await log.load("t") is None
-            assert await log.page("t") == await log.logs() == []
+            assert await log.page("t") == await log.logs() == await log.contents("t") == []
             assert await log.get("t", "a") is None
             assert await log.clear("t") == 0
             assert await log.delete("t") is False

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from os import urandom
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
-from uuid import uuid4
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
-from locus_store.types.arguments import check_names, check_text, json_object
+from locus_store.types.arguments import check_limit, check_names, check_text, json_object
 from locus_store.values.canonical import canonical, canonical_json
 from locus_store.values.encoding import (
     decode,
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 ROLE: Final = "message"
 """The role of a message that names none."""
+
+_NOTHING_BESIDE: Final = encode([{}, None])
+"""The JSON of the metadata and the text of a message that has neither."""
 
 MAX_REVISION: Final = 2**63 - 1
 """Every database has a column for it."""
@@ -247,6 +250,24 @@ def head_of(thread_id: str, namespace: str, *, whole: bool) -> LogWanted:
 # --- checks
 
 
+def logs_wanted(
+    thread_id: str | None, prefix: str, namespace: str | None, limit: int, after: LogName | None
+) -> LogsWanted:
+    """Return the criteria of a list, from the arguments of ``BaseMessageLog.logs``."""
+    if thread_id is not None:
+        check_text("thread_id", thread_id)
+    check_text("prefix", prefix, minimum=0)
+    if namespace is not None:
+        check_text("namespace", namespace, minimum=0)
+    return LogsWanted(
+        thread_id=thread_id,
+        prefix=prefix,
+        namespace=namespace,
+        limit=check_limit(limit),
+        after=None if after is None else log_name(after),
+    )
+
+
 def put_of(
     message: object, namespace: str, shared: Mapping[str, Any], max_state_bytes: int
 ) -> PutMessage:
@@ -265,15 +286,16 @@ def put_of(
     if not isinstance(message, tuple) or not 1 <= len(message) <= len(NewMessage._fields):
         fields = ", ".join(NewMessage._fields)
         raise InvalidArgumentError(f"a message is a NewMessage({fields}), not {message!r:.80}")
-    it = NewMessage(*message)
+    it = message if type(message) is NewMessage else NewMessage(*message)
     check_text("role", it.role)
     if it.message_id is not None:
         check_text("message_id", it.message_id)
     content = canonical_json(it.content, "content")
     text = None if it.text is None else _checked_text(it.text)
     metadata = {**shared, **json_object("metadata", it.metadata)}
-    require_size(len(content) + len(encode([metadata, text])), max_state_bytes)
-    message_id, payload = it.message_id or uuid4().hex, pack_frame(content)
+    beside = encode([metadata, text]) if metadata or text else _NOTHING_BESIDE
+    require_size(len(content) + len(beside), max_state_bytes)
+    message_id, payload = it.message_id or urandom(16).hex(), pack_frame(content)
     sealed = seal(namespace, message_id, it.role, metadata, text, payload)
     return PutMessage(
         message_id=message_id,
@@ -310,7 +332,7 @@ def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
         IntegrityError: Its payload is damaged, or the digest is not its own.
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
-    content = _unpacked(put.message_id, put.payload, max_state_bytes)
+    content = content_of(put.message_id, None, put.payload, max_state_bytes)
     put_of(
         (content, put.role, put.message_id, put.metadata, put.text), namespace, {}, max_state_bytes
     )
@@ -399,15 +421,29 @@ def sealed(message: ArchivedMessage) -> bytes:
 
 
 def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes | None) -> None:
-    """Check a message against its digest; ``None``: it was stored before there were digests.
+    """Check a message against its digest; see ``require_digest``."""
+    if stored is not None:
+        require_digest(thread_id, message.message_id, sealed(message), stored)
+
+
+def require_digest(
+    thread_id: str | None, message_id: str, found: bytes, stored: bytes | None
+) -> None:
+    """Compare a message's digest with the stored one.
+
+    Args:
+        thread_id: Of the message.
+        message_id: For the error.
+        found: The digest of what was read.
+        stored: ``None``: the message was stored before there were digests.
 
     Raises:
         IntegrityError: It is not what was stored.
     """
-    if stored and stored != sealed(message):
+    if stored is not None and stored != found:
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         raise IntegrityError(
-            f"message {message.message_id!r}{where} is not what was saved; restore the database "
+            f"message {message_id!r}{where} is not what was saved; restore the database "
             "from a backup, or delete the message"
         )
 
@@ -419,7 +455,7 @@ def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
         IntegrityError: Its payload is damaged, too large, or not a message log's.
     """
     _, message_id, role, metadata, created_at, text, _, _ = message
-    content = _content(message, max_state_bytes)
+    content = content_of(message_id, text, message.payload, max_state_bytes)
     return LoggedMessage(message_id, role, content, metadata, text, created_at)
 
 
@@ -432,16 +468,19 @@ def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
     """Return the text that a search looks into."""
     if message.text is not None:
         return message.text
-    return text_in(_content(message, max_state_bytes))
+    return text_in(content_of(message.message_id, None, message.payload, max_state_bytes))
 
 
-def _content(message: ArchivedMessage, max_state_bytes: int) -> Any:
-    if message.payload is None:
-        return message.text
-    return _unpacked(message.message_id, message.payload, max_state_bytes)
+def content_of(
+    message_id: str, text: str | None, payload: bytes | None, max_state_bytes: int
+) -> Any:
+    """Return the content of a message: of its payload, or else its text.
 
-
-def _unpacked(message_id: str, payload: bytes, max_state_bytes: int) -> Any:
+    Raises:
+        IntegrityError: See ``logged``.
+    """
+    if payload is None:
+        return text
     try:
         return decode(joined_frames(payload, max_state_bytes))
     except (IntegrityError, ValueError) as exc:

@@ -7,6 +7,7 @@ import marshal
 import struct
 import sys
 import threading
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from zlib import crc32
 
@@ -353,12 +354,39 @@ def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
 
 def joined_frames(payload: bytes, max_bytes: int) -> bytes:
     """Return the bodies of a payload's frames, joined; see ``unpack_frames``."""
+    head, size = _plain_head(len(payload)), len(payload)
+    if size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE:
+        return payload[len(head) : _END]
     if not payload:
         return b""
     is_packed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
     if end < len(payload):
         return b"".join(unpack_frames(payload, max_bytes))
     return _body(is_packed, stored, plain_bytes)
+
+
+def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
+    """Return the joined bodies of payloads that a digest has verified; see ``unpack_frames``.
+
+    The checksum of an uncompressed frame is not compared.
+    """
+    bodies, heads = list[bytes](), dict[int, bytes]()
+    for payload in payloads:
+        size = len(payload)
+        head = heads.get(size) or heads.setdefault(size, _plain_head(size))
+        is_plain = payload.startswith(head) and size <= max_bytes
+        bodies.append(payload[len(head) : _END] if is_plain else joined_frames(payload, max_bytes))
+    return bodies
+
+
+@lru_cache(maxsize=4096)
+def _plain_head(size: int) -> bytes:
+    """Return the head of an uncompressed frame with a checksum that has ``size`` bytes."""
+    for width in range(1, 6):  # bytes of a length: up to 32 GB
+        body = _varint(max(0, size - 2 - 2 * width - _CHECKSUM_BYTES))
+        if len(body) == width:
+            return bytes((FRAME_VERSION, _AS_IS)) + body + body
+    return bytes((FRAME_VERSION + 1,))  # no frame has this size
 
 
 def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, int]]:
@@ -400,7 +428,9 @@ def _require_room(plain_bytes: int, max_bytes: int) -> None:
         raise TooLargeError.of(plain_bytes, max_bytes)
 
 
-_CHECKSUM_BYTES = 4
+_CHECKSUM_BYTES, _END = 4, -4
+_WHOLE: Final = crc32(bytes(_CHECKSUM_BYTES))
+"""The CRC-32 of everything that is followed by its own, little-endian."""
 _FORMATS = {
     bytes((version, codec)): (codec == _ZSTD, version > 1)
     for version in (1, FRAME_VERSION)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from google.adk.sessions.base_session_service import GetSessionConfig
 
-    from locus_store.messages import LoggedMessage
-
 STATE: Final = "adk-state"
 """Namespace of the logs of the state of a session or user."""
 
@@ -30,6 +28,14 @@ APP: Final = "adk-app"
 _EVENTS: Final = TypeAdapter(list[Event])
 
 Document: TypeAlias = dict[str, Any]
+
+
+class DamagedEventError(IntegrityError):
+    """A stored message is not an event."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(f"event {place} of those that were read, counted from 0, is damaged")
+        self.place = place
 
 
 class SessionRecord(NamedTuple):
@@ -77,6 +83,11 @@ class Scopes(NamedTuple):
                 scopes.session[key] = value
         return scopes
 
+    def prefixed(self) -> Document:
+        """Return the shared states as a session has them."""
+        app = {State.APP_PREFIX + key: value for key, value in self.app.items()}
+        return {**app, **{State.USER_PREFIX + key: value for key, value in self.user.items()}}
+
     def shared(self, app_name: str, user_id: str) -> dict[str | tuple[str, str], list[NewMessage]]:
         """Return the messages for the logs of the app and the user."""
         logs = {app_log(app_name): self.app, user_log(app_name, user_id): self.user}
@@ -110,17 +121,17 @@ def value_message(key: str, value: Any) -> NewMessage:
     return NewMessage({key: value}, "state", name, text="")
 
 
-def values(messages: Iterable[LoggedMessage], prefix: str = "") -> Document:
-    """Return the state of an app or user.
+def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Document:
+    """Return the state of an app or user, of the contents of its log.
 
     Raises:
         IntegrityError: A message holds something else.
     """
     state: Document = {}
-    for it in messages:
-        if not isinstance(it.content, dict):
-            raise IntegrityError(f"the value {it.message_id!r} of a shared state is damaged")
-        state.update((prefix + key, value) for key, value in it.content.items())
+    for content in contents:
+        if not isinstance(content, dict):
+            raise IntegrityError(f"the shared state in thread {thread_id!r} is damaged")
+        state.update((prefix + key, value) for key, value in content.items())
     return state
 
 
@@ -139,18 +150,17 @@ def _is_temporary(key: str) -> bool:
     return key.startswith(State.TEMP_PREFIX)
 
 
-def events(messages: Sequence[LoggedMessage], config: GetSessionConfig) -> list[Event]:
+def events(contents: Sequence[Any], config: GetSessionConfig) -> list[Event]:
     """Return the events that a configuration asks for, oldest first.
 
     Raises:
-        IntegrityError: One is damaged; names it.
+        DamagedEventError: One is not an event.
     """
     try:
-        found = _EVENTS.validate_python([it.content for it in messages])
+        found = _EVENTS.validate_python(contents)
     except ValidationError as exc:
         place = exc.errors(include_url=False, include_input=False)[0]["loc"][0]
-        damaged = messages[int(place)].message_id
-        raise IntegrityError(f"event {damaged!r} is damaged") from exc
+        raise DamagedEventError(int(place)) from exc
     if config.after_timestamp is not None:
         found = [it for it in found if it.timestamp >= config.after_timestamp]
     newest = config.num_recent_events

@@ -15,6 +15,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig, ListSessi
 
 from locus_store.adapters.adk.records import (
     STATE,
+    DamagedEventError,
     Scopes,
     SessionRecord,
     app_log,
@@ -25,7 +26,7 @@ from locus_store.adapters.adk.records import (
     values,
 )
 from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, settled, thread_of
-from locus_store.errors import ConflictError, NotFoundError
+from locus_store.errors import ConflictError, IntegrityError, NotFoundError
 from locus_store.runtime.gathering import Turns
 from locus_store.values.encoding import decode, encode
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from locus_store.adapters.adk.records import Document
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage
+    from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
     from locus_store.types.messages import LogName
 
 Names: TypeAlias = tuple[str, str, str]
@@ -82,11 +83,18 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         names = app_name, user_id, (session_id or "").strip() or str(uuid4())
         scopes = Scopes.of(json_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
-        try:
-            revision = await settled(self._put(names, record, scopes, 0))
-        except ConflictError as exc:
-            raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
-        return _session(names, record, revision, await self._shared(app_name, user_id))
+        created, shared = await asyncio.gather(
+            settled(self._put(names, record, scopes, 0)),
+            self._shared(app_name, user_id),
+            return_exceptions=True,  # both have ended when one is raised
+        )
+        if isinstance(created, ConflictError):
+            raise SessionExistsError(f"session {names[-1]!r} exists already") from created
+        if isinstance(created, BaseException):
+            raise created
+        if isinstance(shared, BaseException):
+            raise shared
+        return _session(names, record, created, {**shared, **scopes.prefixed()})
 
     async def get_session(
         self,
@@ -107,9 +115,14 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         )
         if found is None:
             return None
-        state, messages = found
+        state, contents = found
         session = _session(names, SessionRecord.of(state), state.info.revision, shared)
-        session.events = events(messages, config)
+        try:
+            session.events = events(contents, config)
+        except DamagedEventError as exc:
+            log = await self.log.load(thread_of(*names), newest=len(contents)) or []
+            ids = [it.message_id for it in log[exc.place : exc.place + 1]]
+            raise IntegrityError(f"an event is damaged: {ids}") from exc
         return session
 
     async def list_sessions(
@@ -128,7 +141,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
                 its_names = app, user, session
                 found.append(_session(its_names, SessionRecord.of(log), log.info.revision, state))
             else:
-                users[user] = values(log.messages, State.USER_PREFIX)
+                contents = [it.content for it in log.messages]
+                users[user] = values(log.info.thread_id, contents, State.USER_PREFIX)
         found.sort(key=lambda it: (it.last_update_time, it.user_id, it.id))
         return ListSessionsResponse(sessions=found)
 
@@ -220,15 +234,15 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
 
     async def _found(
         self, thread_id: str, config: GetSessionConfig
-    ) -> tuple[LogSnapshot, list[LoggedMessage]] | None:
-        """Return the state of a session, and its events of the same time."""
+    ) -> tuple[LogSnapshot, list[Any]] | None:
+        """Return the state of a session, and the contents of its events of the same time."""
         newest = config.num_recent_events if config.after_timestamp is None else None
         state = await self.log.read(thread_id, namespace=STATE)
         while state is not None:
-            messages = await self.log.load(thread_id, newest=newest) if newest != 0 else None
-            again = await self.log.read(thread_id, namespace=STATE) if messages else state
+            contents = await self.log.contents(thread_id, newest=newest) if newest != 0 else []
+            again = await self.log.read(thread_id, namespace=STATE) if contents else state
             if again is not None and again.info == state.info:
-                return state, messages or []
+                return state, contents
             state = again
         return None
 
@@ -241,7 +255,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
 
     async def _values(self, log: LogName, prefix: str = "") -> Document:
         thread_id, namespace = log
-        return values(await self.log.load(thread_id, namespace=namespace) or (), prefix)
+        contents = await self.log.contents(thread_id, namespace=namespace)
+        return values(thread_id, contents, prefix)
 
 
 def _session(names: Names, record: SessionRecord, revision: int, shared: Document) -> Session:

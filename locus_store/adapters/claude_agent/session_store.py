@@ -73,8 +73,8 @@ class LocusSessionStore(OpenedByUrl, SessionStore):
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         thread_id, namespace = _log_of(key)
-        found = await self.log.load(thread_id, namespace=namespace)
-        return None if found is None else [it.content for it in found]
+        found = await self.log.contents(thread_id, namespace=namespace)
+        return found or None  # an append of no entries creates no log
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         found = all_of(self.log.logs, prefix=thread_of(project_key, ""), namespace=SUMMARY)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -12,11 +14,11 @@ from agents.memory.session_settings import coerce_session_settings, resolve_sess
 
 from locus_store.adapters.logs import LogAdapter, settled
 from locus_store.adapters.openai_agents.items import message_of
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, SerializationError
 from locus_store.open import open_message_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from agents import TResponseInputItem
 
@@ -78,12 +80,12 @@ class LocusSession(LogAdapter, Session):
         """
         newest = resolve_session_limit(limit, self.session_settings)
         newest = None if newest is not None and newest < 0 else newest
-        return [it.content for it in await self.log.load(self.session_id, newest=newest) or ()]
+        return await self.log.contents(self.session_id, newest=newest)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append all items, or none."""
         if items:
-            await settled(self.log.append(self.session_id, _messages(items)))
+            await settled(_put(items, partial(self.log.append, self.session_id)))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the newest item and return it; ``None`` if there is none.
@@ -130,10 +132,11 @@ class LocusSession(LogAdapter, Session):
     ) -> bool:
         info, messages = found
         position = info.count - len(messages) + start
+        replace = partial(
+            self.log.replace, self.session_id, position, expected_revision=info.revision
+        )
         try:
-            await self.log.replace(
-                self.session_id, position, _messages(output), expected_revision=info.revision
-            )
+            await _put(output, replace)
         except ConflictError:
             return False
         if is_expired is not None:
@@ -153,5 +156,12 @@ class LocusSession(LogAdapter, Session):
                 return
 
 
-def _messages(items: Sequence[TResponseInputItem]) -> list[NewMessage]:
-    return [message_of(json.loads(json.dumps(it))) for it in items]  # as the SDK stores them
+async def _put(
+    items: Sequence[TResponseInputItem], put: Callable[[list[NewMessage]], Awaitable[int]]
+) -> None:
+    """Put items as messages; those that are not plain JSON in the form that the SDK stores."""
+    if all(type(it) is dict for it in items):
+        with suppress(SerializationError):
+            await put([message_of(it) for it in items])
+            return
+    await put([message_of(json.loads(json.dumps(it))) for it in items])

@@ -12,7 +12,7 @@ from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.sql.columns import encode_key
 from locus_store.sql.message_log import SqlMessageLog
-from locus_store.sql.messages import row_of
+from locus_store.sql.messages import columns_of
 from locus_store.sql.store import refuse_both
 from locus_store.types.messages import LogChanged, require_revision
 from locus_store.versions.renewing import ttl_slack
@@ -108,7 +108,7 @@ def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
 
 def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
     """Return the parameters of one log: one list for each column."""
-    rows = [row_of(edit.namespace, it) for it in edit.puts]
+    columns = columns_of(edit.puts)
     ttl = edit.ttl_seconds
     return {
         "tenant": encode_key(scope.tenant),
@@ -119,12 +119,12 @@ def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
         "first_revision": edit.first_revision,
         "ttl": ttl,
         "ttl_and_slack": None if ttl is None else ttl + ttl_slack(ttl),
-        "ids": [encode_key(row["message_id"]) for row in rows],
-        "roles": [encode_key(row["role"]) for row in rows],
-        "metadata": [dump_jsonb(row["metadata"]) for row in rows],
-        "digests": [row["digest"] for row in rows],
-        "texts": [row["text"] for row in rows],
-        "payloads": [row["payload"] for row in rows],
+        "ids": [*map(encode_key, columns["message_id"])],
+        "roles": [*map(encode_key, columns["role"])],
+        "metadata": [*map(dump_jsonb, columns["metadata"])],
+        "digests": columns["digest"],
+        "texts": columns["text"],
+        "payloads": columns["payload"],
     }
 
 

@@ -33,6 +33,8 @@ class AsyncEngineRunner:
         shares_connection: All share one connection, so that reads wait for writes too.
     """
 
+    runs_in_threads = False
+
     def __init__(
         self, database: Database, engine: AsyncEngine, *, shares_connection: bool = False
     ) -> None:

@@ -238,6 +238,8 @@ class ThreadRunner:
             this object.
     """
 
+    runs_in_threads = True
+
     def __init__(
         self,
         database: Database,

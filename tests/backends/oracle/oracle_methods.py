@@ -277,6 +277,8 @@ LOG: dict[str, Scenario] = {
     "delete/namespace": lambda it: it.log.delete("t", namespace="sub"),
     "load": lambda it: it.log.load("t"),
     "load/newest": lambda it: it.log.load("t", newest=2),
+    "contents": lambda it: it.log.contents("t"),
+    "contents/newest": lambda it: it.log.contents("t", newest=2),
     "read": lambda it: it.log.read("t"),
     "page": lambda it: it.log.page("t", offset=1, limit=2),
     "page/after": lambda it: it.log.page("t", after="m1", limit=2),

@@ -38,6 +38,48 @@ async def test_verify_finds_every_flipped_bit_of_a_message(database_file) -> Non
         database.close()
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize("others", [0, 20])
+async def test_contents_refuse_every_flipped_bit_of_a_message(database_file, others) -> None:
+    async with SQLiteMessageLog(database_file) as log:
+        await log.append("t", [NewMessage("x", message_id=f"m{at}") for at in range(others)])
+        await log.append("t", [NewMessage({"said": "ten"}, "user", "m", {"k": 1}, "text")])
+        there = await log.contents("t")
+        database = sqlite3.connect(database_file, isolation_level=None)
+        for column in ("message_id", "role", "metadata", "digest", "text", "payload"):
+            query = f"SELECT {column} FROM locus_messages WHERE sequence = {others + 1}"
+            [(kept,)] = database.execute(query).fetchall()
+            change = f"UPDATE locus_messages SET {column} = ? WHERE sequence = {others + 1}"
+            for flipped in [*flips(kept)[::5], None, b"", "", 7, b"7"]:
+                if column in {"message_id", "role"} and flipped is None:
+                    continue  # not nullable
+                if column == "digest" and flipped is None:
+                    continue  # of a message that was stored before there were digests
+                database.execute(change, [flipped])
+                with pytest.raises(IntegrityError):
+                    await log.contents("t")
+            database.execute(change, [kept])
+        assert await log.contents("t") == there
+        database.close()
+
+
+@pytest.mark.anyio
+async def test_contents_without_digests_are_checked_by_their_frames(database_file) -> None:
+    async with SQLiteMessageLog(database_file) as log:
+        await log.append("t", [NewMessage({"said": "ten"}, message_id="m")])
+        database = sqlite3.connect(database_file, isolation_level=None)
+        database.execute("UPDATE locus_messages SET digest = NULL")
+        assert await log.contents("t") == [{"said": "ten"}]
+        [(kept,)] = database.execute("SELECT payload FROM locus_messages").fetchall()
+        for flipped in flips(kept):
+            database.execute("UPDATE locus_messages SET payload = ?", [flipped])
+            with pytest.raises(IntegrityError, match="'m'"):
+                await log.contents("t")
+        database.execute("UPDATE locus_messages SET payload = NULL, text = 'plain'")
+        assert await log.contents("t") == ["plain"]
+        database.close()
+
+
 async def problems_of(log) -> list[str]:
     return [str(it) async for it in verify(log.backend) if isinstance(it, Problem)]
 
@@ -64,7 +106,7 @@ async def test_a_damaged_message_can_be_removed_unread(database_file) -> None:
         database = sqlite3.connect(database_file, isolation_level=None)
         database.execute("UPDATE locus_messages SET role = 'x' WHERE message_id = 'b'")
         database.close()
-        for call in (log.load("t"), log.pop("t"), log.get("t", "b")):
+        for call in (log.load("t"), log.contents("t"), log.pop("t"), log.get("t", "b")):
             with pytest.raises(IntegrityError, match="message 'b' of thread 't'"):
                 await call
         await log.remove("t", ["b"])
