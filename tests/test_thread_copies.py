@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from locus_store.types import ArchivedWrite, PendingWrite
 from locus_store.versions import Line, Record
 from locus_store.versions.rows import NOTHING, Row
-from locus_store.versions.threads import Space
+from locus_store.versions.spaces import Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

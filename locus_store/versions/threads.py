@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
 from locus_store.types import (
-    ArchivedLine,
     ArchivedLog,
     ArchivedMessage,
     ArchivedThread,
@@ -27,122 +26,12 @@ from locus_store.values.text import Match
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
 from locus_store.versions.rows import Row
+from locus_store.versions.spaces import KEY_BITS, Space
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from locus_store.types.messages import LogEdit
-
-KEY_BITS: Final = 52
-"""Bits of a line's key, which is random; every JSON library represents it exactly."""
-
-
-@dataclass(slots=True)
-class Space:
-    """A namespace: a line, and what it owns."""
-
-    namespace: str
-    line: Line
-    rows: dict[int, Row] = field(default_factory=dict)
-    """Ascending."""
-
-    by_id: dict[str, int] = field(default_factory=dict)
-    by_chain: dict[int, list[int]] = field(default_factory=dict)
-    """Ascending."""
-
-    writes: dict[str, dict[tuple[str, int], ArchivedWrite]] = field(default_factory=dict)
-    """Pending writes by checkpoint id, task and place."""
-
-    is_settled: bool = False
-    """The line says which chain is open. The file does not say so."""
-
-    unshared: set[int | str] = field(default_factory=set)
-    """The chains and checkpoint ids whose sequences or writes no copy shares."""
-
-    def copy(self) -> Space:
-        """Return a copy that may be changed; it takes four flat copies of dicts."""
-        self.unshared = set()
-        return Space(
-            namespace=self.namespace,
-            line=self.line.copy(),
-            rows=self.rows.copy(),
-            by_id=self.by_id.copy(),
-            by_chain=self.by_chain.copy(),
-            writes=self.writes.copy(),
-            is_settled=self.is_settled,
-        )
-
-    def put(self, row: Row) -> None:
-        """Add a version that is newer than all others."""
-        self._of_chain(row.record.chain).append(row.record.sequence)
-        self.rows[row.record.sequence] = row
-        self.by_id[row.record.checkpoint_id] = row.record.sequence
-
-    def put_write(self, write: ArchivedWrite) -> None:
-        """Add or replace a pending write."""
-        name = write.checkpoint_id
-        if name not in self.unshared:
-            self.unshared.add(name)
-            self.writes[name] = dict(self.writes.get(name, ()))
-        self.writes[name][write.write.task_id, write.write.idx] = write
-
-    def take(self, sequence: int) -> None:
-        """Remove a version and its pending writes."""
-        record = self.rows.pop(sequence).record
-        del self.by_id[record.checkpoint_id]
-        self._of_chain(record.chain).remove(sequence)
-        self.writes.pop(record.checkpoint_id, None)
-        self.unshared.discard(record.checkpoint_id)
-
-    def _of_chain(self, chain: int) -> list[int]:
-        """Return the sequences of a chain, to be changed."""
-        if chain not in self.unshared:
-            self.unshared.add(chain)
-            self.by_chain[chain] = list(self.by_chain.get(chain, ()))
-        return self.by_chain[chain]
-
-    def row(self, sequence: int) -> Row | None:
-        """Return a version; ``None`` if it does not exist."""
-        return self.rows.get(sequence)
-
-    def sequences(self) -> list[int]:
-        """Return the sequences of all versions, ascending."""
-        return list(self.rows)
-
-    def writes_of(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
-        """Return a checkpoint's pending writes by task and place."""
-        return self.writes.get(checkpoint_id, {})
-
-    def record(self, line: Line, sequence: int) -> Record | None:
-        """See ``versions.Records``, also for the following method."""
-        del line
-        row = self.row(sequence)
-        return row.record if row else None
-
-    def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        sequence = self.by_id.get(checkpoint_id)
-        return None if sequence is None else self.record(line, sequence)
-
-    def payloads(
-        self, chain: int, upto: int | None = None, after: int = 0
-    ) -> list[tuple[int, bytes]]:
-        """Return a chain's (sequence, payload) pairs, ascending; ``upto`` is inclusive."""
-        some = [it for it in self.by_chain.get(chain, ()) if after < it <= (upto or it)]
-        return [(it, self.rows[it].payload()) for it in some]
-
-    def newest_at(self) -> datetime | None:
-        """Return the time of the newest version or pending write; ``None`` if there is none."""
-        times = [it.created_at for it in self.rows.values()]
-        times += [it.created_at for some in self.writes.values() for it in some.values()]
-        return max(times, default=None)
-
-    def older_than(self, limit: datetime) -> list[int]:
-        """Return the sequences of the versions from before a time."""
-        return [it for it, row in self.rows.items() if row.created_at < limit]
-
-    def visible(self) -> list[int]:
-        """Return the sequences of the visible versions, newest first."""
-        return [it for it in reversed(self.sequences()) if versions.is_visible(self.line, it)]
 
 
 @dataclass(slots=True)
@@ -269,7 +158,7 @@ class Thread:
             created_at=self.created_at,
             active_at=minute_of(self.active_at),
             expires_at=self.expires_at,
-            lines=[_archived(self.spaces[it]) for it in sorted(self.spaces)],
+            lines=[self.spaces[it].archived() for it in sorted(self.spaces)],
             messages=deepcopy(self.in_order()),
             logs=[*self.logs.values()],
         )
@@ -277,20 +166,6 @@ class Thread:
     def in_order(self) -> list[ArchivedMessage]:
         """Return the messages by namespace and sequence."""
         return sorted(self.messages, key=lambda it: (it.namespace, it.sequence))
-
-
-def _archived(space: Space) -> ArchivedLine:
-    writes = (it for of_checkpoint in space.writes.values() for it in of_checkpoint.values())
-    return ArchivedLine(
-        namespace=space.namespace,
-        head=space.line.head,
-        floor=space.line.floor,
-        last_sequence=space.line.last_sequence,
-        records=[
-            versions.archived(it.record, it.payload(), it.created_at) for it in space.rows.values()
-        ],
-        writes=sorted(writes, key=versions.archive_order),
-    )
 
 
 class Edit:

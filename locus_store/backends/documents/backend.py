@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
-    from locus_store.versions.threads import Edit, Space, Thread
+    from locus_store.versions.spaces import Space
+    from locus_store.versions.threads import Edit, Thread
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.bundles import Bundle
     from locus_store.versions.rows import Row
-    from locus_store.versions.threads import Space, Thread
+    from locus_store.versions.spaces import Space
+    from locus_store.versions.threads import Thread
 
 Place: TypeAlias = "tuple[str, int]"
 """A namespace and a sequence."""

@@ -27,7 +27,8 @@ from locus_store.types.records import derived_logs
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
 from locus_store.versions.rows import Row
-from locus_store.versions.threads import Space, Thread
+from locus_store.versions.spaces import Space
+from locus_store.versions.threads import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

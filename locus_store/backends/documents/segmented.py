@@ -31,7 +31,8 @@ from locus_store.backends.documents.segments import (
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types import ArchivedLog
 from locus_store.versions import Line
-from locus_store.versions.threads import Space, Thread
+from locus_store.versions.spaces import Space
+from locus_store.versions.threads import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

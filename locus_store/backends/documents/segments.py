@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.bundles import Bundle, segment_bundle
 from locus_store.errors import IntegrityError, SchemaError
-from locus_store.versions.threads import Space
+from locus_store.versions.spaces import Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -16,7 +16,8 @@ from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, sealed, unsealed
 from locus_store.versions.rows import Row
-from locus_store.versions.threads import KEY_BITS, Edit, Space, Thread
+from locus_store.versions.spaces import KEY_BITS, Space
+from locus_store.versions.threads import Edit, Thread
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
