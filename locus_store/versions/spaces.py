@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -139,3 +140,8 @@ class Space:
             ],
             writes=sorted(writes, key=versions.archive_order),
         )
+
+
+def new_line_id() -> int:
+    """Return a random id for a line; none was used before."""
+    return 1 + secrets.randbelow(2**KEY_BITS)

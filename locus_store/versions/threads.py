@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -26,7 +25,7 @@ from locus_store.values.text import Match
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
 from locus_store.versions.rows import Row
-from locus_store.versions.spaces import KEY_BITS, Space
+from locus_store.versions.spaces import Space, new_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -247,7 +246,7 @@ class Edit:
 
     def add_space(self, thread: Thread, namespace: str) -> Space:
         """Create an empty namespace."""
-        line = Line(line=1 + secrets.randbelow(2**KEY_BITS))
+        line = Line(line=new_line_id())
         space = thread.spaces[namespace] = Space(namespace, line, is_settled=True)
         self.added.append((space, None))
         return space

@@ -16,7 +16,7 @@ from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, sealed, unsealed
 from locus_store.versions.rows import Row
-from locus_store.versions.spaces import KEY_BITS, Space
+from locus_store.versions.spaces import Space, new_line_id
 from locus_store.versions.threads import Edit, Thread
 
 if TYPE_CHECKING:
@@ -437,11 +437,6 @@ def _put(before: Space | None, after: Space) -> Iterator[ArchivedWrite]:
     for checkpoint_id, writes in after.writes.items():
         there = old.get(checkpoint_id, {})
         yield from (it for key, it in writes.items() if there.get(key) is not it)
-
-
-def new_line_id() -> int:
-    """Return a random id, which was never used before."""
-    return 1 + secrets.randbelow(2**KEY_BITS)
 
 
 def restoring(archived: ArchivedThread, store: str, *, is_copy: bool = False) -> list[Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from locus_store import versions
-from locus_store.backends.redis.records import new_line_id, rest_of
+from locus_store.backends.redis.records import rest_of
 from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.spaces import new_line_id
 
 if TYPE_CHECKING:
     from locus_store.backends.redis.records import NamespaceEdit

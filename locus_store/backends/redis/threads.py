@@ -18,7 +18,6 @@ from locus_store.backends.redis.records import (
     MissingError,
     NamespaceEdit,
     damage,
-    new_line_id,
     pairs,
     parsed,
     parsed_write,
@@ -33,6 +32,7 @@ from locus_store.backends.redis.save_arguments import appending, applying, time_
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import Mark, PendingWrite, Removed, Save, Stored, Version, Written
 from locus_store.versions.archives import occupied
+from locus_store.versions.spaces import new_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
