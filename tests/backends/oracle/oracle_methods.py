@@ -299,6 +299,6 @@ SAME: dict[str, tuple[str, ...]] = {
     "backend": ("recent", "put_facts", "facts_of", "find_facts"),
     "saver": ("renewals",),
     "store": ("recent", "nearest"),
-    "log": ("change", "look", "find_logs", "find_heads", "drop"),
+    "log": ("change", "look", "look_at_contents", "find_logs", "find_heads", "drop"),
 }
 """Public methods that another one of the list calls with nothing but its own arguments checked."""
