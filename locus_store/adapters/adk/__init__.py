@@ -7,12 +7,12 @@ try:
 except ImportError as exc:
     raise MissingExtraError('Google ADK is not installed: pip install "locus-store[adk]"') from exc
 
-from locus_store.adapters.adk.session_service import (
-    LocusSessionService,
+from locus_store.adapters.adk.errors import (
     SessionExistsError,
     StaleSessionError,
     UnknownSessionError,
 )
+from locus_store.adapters.adk.session_service import LocusSessionService
 
 __all__ = [
     "LocusSessionService",

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from google.adk.errors import StaleSessionError as AdkStaleSessionError
-from google.adk.errors.already_exists_error import AlreadyExistsError
-from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
+from locus_store.adapters.adk.errors import (
+    SessionExistsError,
+    StaleSessionError,
+    UnknownSessionError,
+)
 from locus_store.adapters.adk.records import (
     STATE,
-    DamagedEventError,
     Scopes,
     SessionRecord,
     app_log,
     event_message,
-    events,
     json_state,
     user_log,
     values,
 )
+from locus_store.adapters.adk.session_logs import (
+    newest_event,
+    put_session,
+    read_session,
+    shared_state,
+    state_of,
+)
 from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, settled, thread_of
-from locus_store.errors import ConflictError, IntegrityError, NotFoundError
+from locus_store.errors import ConflictError
 from locus_store.runtime.gathering import Turns
 from locus_store.values.encoding import decode, encode
 
@@ -34,24 +41,9 @@ if TYPE_CHECKING:
     from google.adk.events import Event
 
     from locus_store.adapters.adk.records import Document
+    from locus_store.adapters.adk.session_logs import Names
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
-    from locus_store.types.messages import LogName
-
-Names: TypeAlias = tuple[str, str, str]
-"""App, user and session."""
-
-
-class SessionExistsError(ConflictError, AlreadyExistsError):
-    """A session with this id exists already; nothing was written."""
-
-
-class UnknownSessionError(NotFoundError, SessionNotFoundError):
-    """The session does not exist; nothing was written."""
-
-
-class StaleSessionError(ConflictError, AdkStaleSessionError):
-    """The session was changed after it was read; nothing was written."""
+    from locus_store.messages import BaseMessageLog
 
 
 class LocusSessionService(OpenedByUrl, BaseSessionService):
@@ -84,8 +76,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         scopes = Scopes.of(json_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
         created, shared = await asyncio.gather(
-            settled(self._put(names, record, scopes, 0)),
-            self._shared(app_name, user_id),
+            settled(put_session(self.log, names, record, scopes, 0)),
+            shared_state(self.log, app_name, user_id),
             return_exceptions=True,  # both have ended when one is raised
         )
         if isinstance(created, ConflictError):
@@ -111,18 +103,13 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         """
         names, config = (app_name, user_id, session_id.strip()), config or GetSessionConfig()
         found, shared = await asyncio.gather(
-            self._found(thread_of(*names), config), self._shared(app_name, user_id)
+            read_session(self.log, names, config), shared_state(self.log, app_name, user_id)
         )
         if found is None:
             return None
-        state, contents = found
+        state, session_events = found
         session = _session(names, SessionRecord.of(state), state.info.revision, shared)
-        try:
-            session.events = events(contents, config)
-        except DamagedEventError as exc:
-            log = await self.log.load(thread_of(*names), newest=len(contents)) or []
-            ids = [it.message_id for it in log[exc.place : exc.place + 1]]
-            raise IntegrityError(f"an event is damaged: {ids}") from exc
+        session.events = session_events
         return session
 
     async def list_sessions(
@@ -130,7 +117,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
     ) -> ListSessionsResponse:
         """Return sessions without events, the least recently changed first."""
         names = (app_name,) if user_id is None else (app_name, user_id)
-        shared: Document = await self._values(app_log(app_name), State.APP_PREFIX)
+        shared: Document = await state_of(self.log, app_log(app_name), State.APP_PREFIX)
         logs = all_of(self.log.heads, prefix=thread_of(*names, ""), namespace=STATE, whole=True)
         users: dict[str, Document] = {}
         found: list[Session] = []
@@ -151,7 +138,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         await settled(self.log.delete(thread_of(app_name, user_id, session_id.strip())))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        return await self._values(user_log(app_name, user_id))
+        return await state_of(self.log, user_log(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Store an event and the changes of the states that it makes.
@@ -164,7 +151,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         """
         if event.partial:
             return event
-        names = session.app_name, session.user_id, session.id
+        names = _names(session)
         async with self._turns.of(thread_of(*names)):  # branches of a run share the session
             return await settled(self._append(names, session, event))
 
@@ -179,7 +166,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             state = {**record.state, **scopes.session}
             record = SessionRecord(state, event.timestamp)
             try:
-                revision = await self._put(names, record, scopes, revision, message)
+                revision = await put_session(self.log, names, record, scopes, revision, message)
             except ConflictError as exc:
                 raise _stale(session) from exc
         session.last_update_time = event.timestamp
@@ -192,7 +179,9 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         The append was committed and its reply was lost, and the caller repeats it.
         """
         marker = session._storage_update_marker  # noqa: SLF001
-        return marker == str(revision - 1) and await self._newest(session) == [event.id]
+        if marker != str(revision - 1):
+            return False
+        return await newest_event(self.log, _names(session)) == event.id
 
     async def _require_current(
         self, session: Session, revision: int, record: SessionRecord
@@ -203,60 +192,10 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         elif record.updated <= session.last_update_time:
             is_current = True
         else:  # made by the caller, from events
-            is_current = await self._newest(session) == [it.id for it in session.events[-1:]]
+            newest = session.events[-1].id if session.events else None
+            is_current = await newest_event(self.log, _names(session)) == newest
         if not is_current:
             raise _stale(session)
-
-    async def _newest(self, session: Session) -> list[str]:
-        """Return the id of the newest event, if there is one."""
-        names = session.app_name, session.user_id, session.id
-        return [it.message_id for it in await self.log.load(thread_of(*names), newest=1) or ()]
-
-    # --- logs
-
-    async def _put(
-        self,
-        names: Names,
-        record: SessionRecord,
-        scopes: Scopes,
-        expected: int,
-        *messages: NewMessage,
-    ) -> int:
-        """Store a session's state with the shared states and events; return its revision."""
-        app_name, user_id, _ = names
-        return await self.log.append(
-            thread_of(*names),
-            [record.message()],
-            namespace=STATE,
-            expected_revision=expected,
-            also={"": messages, **scopes.shared(app_name, user_id)},
-        )
-
-    async def _found(
-        self, thread_id: str, config: GetSessionConfig
-    ) -> tuple[LogSnapshot, list[Any]] | None:
-        """Return the state of a session, and the contents of its events of the same time."""
-        newest = config.num_recent_events if config.after_timestamp is None else None
-        state = await self.log.read(thread_id, namespace=STATE)
-        while state is not None:
-            contents = await self.log.contents(thread_id, newest=newest) if newest != 0 else []
-            again = await self.log.read(thread_id, namespace=STATE) if contents else state
-            if again is not None and again.info == state.info:
-                return state, contents
-            state = again
-        return None
-
-    async def _shared(self, app_name: str, user_id: str) -> Document:
-        app, user = await asyncio.gather(
-            self._values(app_log(app_name), State.APP_PREFIX),
-            self._values(user_log(app_name, user_id), State.USER_PREFIX),
-        )
-        return {**app, **user}
-
-    async def _values(self, log: LogName, prefix: str = "") -> Document:
-        thread_id, namespace = log
-        contents = await self.log.contents(thread_id, namespace=namespace)
-        return values(thread_id, contents, prefix)
 
 
 def _session(names: Names, record: SessionRecord, revision: int, shared: Document) -> Session:
@@ -276,3 +215,7 @@ def _stale(session: Session) -> StaleSessionError:
     return StaleSessionError(
         f"session {session.id!r} was changed after it was read; get it again, and repeat the event"
     )
+
+
+def _names(session: Session) -> Names:
+    return session.app_name, session.user_id, session.id

@@ -45,7 +45,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     """Keeps the checkpoints of workflows as versions of threads.
 
     A workflow is the thread of its name, and a checkpoint the version of its id. The version of
-    its previous checkpoint is its parent. CheckpointValues are stored as JSON and never pickled.
+    its previous checkpoint is its parent. Values are stored as JSON and never pickled.
 
     Args:
         storage: A checkpointer or a backend, which ``close`` leaves open. A checkpointer's
@@ -131,9 +131,10 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         """
         known = self._places.get(checkpoint_id)
         found = None if known is None else await self._threads.read_state(known, checkpoint_id)
-        if found is None:
-            for workflow_name in await self._workflows_of(checkpoint_id):
-                found = await self._threads.read_state(workflow_name, checkpoint_id)
+        for workflow_name in () if found else await self._workflows_of(checkpoint_id):
+            found = await self._threads.read_state(workflow_name, checkpoint_id)
+            if found is not None:
+                break
         if found is not None:
             return self._checkpoint(found.state)
         raise CheckpointNotFoundError(f"there is no checkpoint {checkpoint_id!r}")
