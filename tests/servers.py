@@ -745,6 +745,7 @@ class Proxy:
     def __init__(self, port: int, host: str = LOOPBACK) -> None:
         self._upstream = (host, port)
         self._sides: set[_Side] = set()
+        self._reaching: set[asyncio.Task[None]] = set()
         self.accepted = 0
         """Connections, so far."""
         self.is_held = self.is_swallowing = False
@@ -805,7 +806,16 @@ class Proxy:
 
     async def _close(self) -> None:
         self._listener.close()
+        await asyncio.sleep(0)  # what was accepted is a connection now
+        if self._reaching:
+            await asyncio.wait(self._reaching)
         await self._drop()
+
+    def reach(self, work: Coroutine[Any, Any, None]) -> None:
+        """Begin a connection to the server."""
+        task = self._loop.create_task(work)
+        self._reaching.add(task)
+        task.add_done_callback(self._reaching.discard)
 
 
 class _Side(asyncio.Protocol):
@@ -816,14 +826,13 @@ class _Side(asyncio.Protocol):
         self.is_client = is_client
         self.other: _Side | None = None
         self.transport: Any = None
-        self.reaching: asyncio.Task[None] | None = None
         self._kept = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
         self.proxy._sides.add(self)
         if self.is_client:
-            self.reaching = asyncio.ensure_future(self._reach())
+            self.proxy.reach(self._reach())
 
     async def _reach(self) -> None:
         proxy = self.proxy

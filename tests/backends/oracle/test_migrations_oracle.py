@@ -139,7 +139,7 @@ def test_applications_that_start_at_once_make_one_schema(empty: TwinServer) -> N
 
 
 def test_a_foreign_table_is_refused_and_nothing_is_made_beside_it(empty: TwinServer) -> None:
-    engine = sa.create_engine(empty.url)
+    engine = sa.create_engine(f"sqlite:///{empty.path}")
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE locus_threads (theirs INTEGER)")
     before = _dump(engine)
@@ -181,7 +181,7 @@ def test_two_that_make_the_lock_at_once_go_on(empty: TwinServer) -> None:
 )
 def test_tables_that_somebody_uses_are_refused(change: str, empty: TwinServer) -> None:
     assert _fails_at(empty, 12, migrate.upgrade)
-    engine = sa.create_engine(empty.url)
+    engine = sa.create_engine(f"sqlite:///{empty.path}")
     with engine.begin() as connection:
         connection.exec_driver_sql(change)
     before = _dump(engine)
