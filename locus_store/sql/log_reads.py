@@ -84,8 +84,8 @@ def look(it: Reads, wanted: LogWanted) -> LogRead | None:
 def _compiled(sql: Statements, shape: PageShape) -> Compiled:
     """Return the statement of a page: ``LOG``, ``MESSAGE[1:]``, and the cursor's sequence."""
     t, page = sql.tables, _page(sql.tables, shape).subquery("page")
-    query = _logs(t, *(t.logs.c[name] for name in LOG), *(page.c[name] for name in MESSAGE[1:]))
-    joined = query.outerjoin(page, page.c.thread == t.logs.c.thread).where(*_is_log(t))
+    query = _log(t).add_columns(*(page.c[name] for name in MESSAGE[1:]))
+    joined = query.outerjoin(page, page.c.thread == t.logs.c.thread)
     if shape.has_after:
         joined = joined.add_columns(_place(t).label("place"))
     return Compiled(joined.order_by(page.c.sequence), sql.dialect)
@@ -108,15 +108,13 @@ def _compiled_contents(sql: Statements, shape: PageShape) -> Compiled:
     columns = {name: page.c[name] for name in CONTENT}
     columns["metadata"] = sa.type_coerce(page.c.metadata, SharedJson()).label("metadata")
     query = sa.select(*columns.values()).order_by(page.c.sequence)
-    live = sa.select(t.threads.c.thread).where(*_is_thread(t), is_live(t))
-    return Compiled(query.where(page.c.thread == live.scalar_subquery()), sql.dialect)
+    return Compiled(query.where(page.c.thread == _live_thread(t)), sql.dialect)
 
 
 def search(it: Reads, wanted: LogWanted) -> LogRead | None:
     """Return the messages that match a search, which is compared in Python; on one snapshot."""
     t, values = it.tables, _values(it, wanted)
-    query = _logs(t, *(t.logs.c[name] for name in LOG)).where(*_is_log(t))
-    rows = it.connection.execute(query, values).all()
+    rows = it.connection.execute(_log(t), values).all()
     is_known = wanted.after is None or (
         it.connection.execute(sa.select(_place(t)), values).scalar() is not None
     )
@@ -277,7 +275,7 @@ def _matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
     is_named = sa.case((namespace == "", 0), else_=1)
     query = _logs(t, *columns).order_by(thread_id, is_named, namespace)
     if shape.has_thread:
-        query = query.where(thread_id == bind("thread_id"))
+        query = query.where(t.logs.c.thread == _live_thread(t))
     if shape.has_prefix:
         query = query.where(thread_id >= bind("prefix"))
     if shape.has_end:
@@ -322,9 +320,17 @@ def _logs(t: Tables, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     )
 
 
-def _is_log(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
-    is_namespace = t.logs.c.namespace == bind("namespace")
-    return t.threads.c.thread_id == bind("thread_id"), is_namespace
+def _log(t: Tables) -> sa.Select[Any]:
+    """Return a query for ``LOG`` of one log.
+
+    Without a join: a plan that PostgreSQL made when the tables were small would read all logs.
+    """
+    query = sa.select(*(t.logs.c[name] for name in LOG))
+    return query.where(t.logs.c.thread == _live_thread(t), t.logs.c.namespace == bind("namespace"))
+
+
+def _live_thread(t: Tables) -> sa.ScalarSelect[int]:
+    return sa.select(t.threads.c.thread).where(*_is_thread(t), is_live(t)).scalar_subquery()
 
 
 def _is_thread(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:

@@ -175,8 +175,9 @@ changed AS (
   UPDATE {logs} l SET revision = l.revision + 1, message_count = l.message_count + c.new,
     last_sequence = l.last_sequence + c.given,
     changed_at = greatest(l.changed_at, clock_timestamp())
-  FROM log, counted c, look
-  WHERE l.thread = log.thread AND l.namespace = :namespace AND does
+  -- One thread, and no join: a plan made when the table was small would read the whole table.
+  FROM counted c, look
+  WHERE l.thread = (SELECT thread FROM log) AND l.namespace = :namespace AND does
   RETURNING l.revision),
 made AS (
   INSERT INTO {logs} (thread, namespace, revision, message_count, last_sequence, changed_at)
@@ -188,8 +189,8 @@ noted AS (
   UPDATE {threads} t SET active_at = date_trunc('minute', statement_timestamp()),
     expires_at = CASE WHEN {is_late}
       THEN statement_timestamp() + make_interval(secs => :ttl_and_slack) ELSE t.expires_at END
-  FROM there, look
-  WHERE t.thread = there.thread AND does
+  FROM look
+  WHERE t.thread = (SELECT thread FROM there) AND does
     AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late}))
 SELECT l.is_plain, l.found, coalesce((SELECT revision FROM changed), (SELECT revision FROM made))
   AS revision

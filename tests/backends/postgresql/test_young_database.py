@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from locus_store import postgresql_checkpointer
+from locus_store import NewMessage, PostgreSQLMessageLog, PostgreSQLStore, postgresql_checkpointer
 from locus_store.versions import packing
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ pytestmark = pytest.mark.anyio
 CALLS = 20
 VERSIONS = 300
 
+TABLES = ["checkpoints", "threads", "logs", "messages", "store"]
+WHOLE = """
+SELECT sum(seq_tup_read) FROM pg_stat_user_tables
+WHERE relname IN ('locus_threads', 'locus_logs', 'locus_messages', 'locus_store')
+"""
 READ = """
 SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'locus_checkpoints')
   + (SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'locus_checkpoints')
@@ -29,26 +34,27 @@ SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'locu
 
 @pytest.fixture
 def young(postgresql: servers.Server) -> Iterator[str]:
-    """URL of a new database whose table of checkpoints nobody analyzes.
+    """URL of a new database whose tables nobody analyzes.
 
     A database that another test has used may have been vacuumed while it was empty. PostgreSQL
     then takes the table for small until autovacuum counts it again.
     """
     name = postgresql.new_database(template=postgresql.migrated_template())
-    off = "ALTER TABLE locus_checkpoints SET (autovacuum_enabled = off)"
-    postgresql.execute(off, database=name)
+    for table in TABLES:
+        off = f"ALTER TABLE locus_{table} SET (autovacuum_enabled = off)"
+        postgresql.execute(off, database=name)
     yield postgresql.url(name)
     postgresql.drop_database(name)
 
 
-async def entries_read(url: str, checkpointer: Any) -> int:
+async def entries_read(url: str, checkpointer: Any, query: str = READ) -> int:
     """The versions that the database has looked at."""
     home = checkpointer.backend._runner._homes._homes[asyncio.get_running_loop()]
     async with home.driver() as connection:
         await connection.fetch("SELECT pg_stat_force_next_flush()")
     reader = await asyncpg.connect(url)
     try:
-        return int(await reader.fetchval(READ))
+        return int(await reader.fetchval(query))
     finally:
         await reader.close()
 
@@ -97,3 +103,31 @@ async def test_a_call_reads_as_little_of_a_long_thread_as_of_a_short_one(
                 await calls[what]()
             reads.append(await entries_read(young, checkpointer) - before)
         assert min(reads) <= most * CALLS
+
+
+async def test_logs_and_items_are_found_by_indexes(young: str) -> None:
+    async with postgresql_checkpointer(young, state_type=dict, pool_size=1) as checkpointer:
+        log = PostgreSQLMessageLog(backend=checkpointer.backend)
+        store = PostgreSQLStore(backend=checkpointer.backend)
+        message, space = NewMessage("a", message_id="m"), ("space",)
+
+        async def calls() -> None:
+            await log.append("t", [NewMessage("a")])
+            await log.append("t", [message])
+            await log.append("t", [message], also={"beside": [message], ("u", ""): [message]})
+            await log.load("t", newest=2)
+            await log.contents("t", newest=2)
+            await log.info("t")
+            await log.pop("t")
+            await store.put(space, "k", {"n": 1})
+            await store.get(space, "k")
+            await store.delete(space, "k")
+
+        for _ in range(CALLS):  # the server keeps the plans that it has then
+            await calls()
+        await log.append("t", [], also={(f"t{it}", ""): [message] for it in range(VERSIONS)})
+        await asyncio.gather(*(store.put(space, f"k{it}", {"n": 1}) for it in range(VERSIONS)))
+        before = await entries_read(young, checkpointer, WHOLE)
+        for _ in range(CALLS):
+            await calls()
+        assert await entries_read(young, checkpointer, WHOLE) - before < VERSIONS
