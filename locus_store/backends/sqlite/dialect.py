@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -242,7 +244,8 @@ def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engin
         hide_parameters=True,  # values in errors would come into logs
         **pool,
     )
-    event.listen(made, "connect", _set_up if path != MEMORY else _set_up_memory)
+    set_up = partial(_set_up, busy_timeout_seconds) if path != MEMORY else _set_up_memory
+    event.listen(made, "connect", set_up)
     return made
 
 
@@ -250,10 +253,32 @@ def _set_up_memory(connection: sqlite3.Connection, _: object) -> None:
     connection.isolation_level = None  # transactions are begun by us
 
 
-def _set_up(connection: sqlite3.Connection, record: object) -> None:
+def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, record: object) -> None:
     _set_up_memory(connection, record)
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+    _use_wal(connection, busy_timeout_seconds)
+    for pragma in ("synchronous=FULL", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _use_wal(connection: sqlite3.Connection, busy_timeout_seconds: float) -> None:
+    """Switch the file to WAL.
+
+    Two connections that do so to a new file wait for each other's lock, so SQLite fails one of them
+    without its busy timeout.
+    """
+    end = time.monotonic() + busy_timeout_seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as exc:
+            if _code(exc) != "SQLITE_BUSY" or time.monotonic() >= end:
+                raise
+            time.sleep(_WAL_PAUSE_SECONDS)
+        else:
+            return
+
+
+_WAL_PAUSE_SECONDS: Final = 0.002
 
 
 class SQLiteDatabase(Database):

@@ -61,6 +61,29 @@ def test_sqlite_has_the_table_and_no_index(tmp_path):
 STATE = AgentState()
 
 
+async def test_a_new_file_waits_for_another_program_that_writes_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # the busy timeout of SQLite does not hold for a switch to WAL
+    async with sqlite_checkpointer(path) as checkpointer, asyncio.TaskGroup() as tasks:
+        save = tasks.create_task(checkpointer.save(STATE, "t"))
+        await asyncio.sleep(0.2)
+        assert not save.done()
+        other.execute("ROLLBACK")
+    other.close()
+    async with sqlite_checkpointer(path, busy_timeout_seconds=0.1) as checkpointer:
+        assert await checkpointer.load("t") is not None
+
+
+async def test_a_busy_new_file_is_an_error_after_the_busy_timeout(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        async with sqlite_checkpointer(path, busy_timeout_seconds=0.1) as checkpointer:
+            with pytest.raises(BackendError, match="SQLITE_BUSY"):
+                await checkpointer.save(STATE, "t")
+
+
 async def refused(path: Any, error: type[Exception], match: str, **options: Any) -> Exception:
     """Return the error that reading and writing raise; its message names the file."""
     async with sqlite_checkpointer(path, **options) as checkpointer:
