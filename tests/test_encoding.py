@@ -267,6 +267,13 @@ def test_a_payload_of_one_frame_has_one_body(size: int) -> None:
                     read(size - 100)
 
 
+def test_frames_of_one_payload_count_together() -> None:
+    payload = pack_frame(b"x" * 600) * 2
+    for read in (partial(joined_frames, payload), partial(verified_bodies, [payload])):
+        with pytest.raises(IntegrityError, match="1,200 bytes or more"):
+            read(1000)
+
+
 def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
     assert len(pack_frame(b"agent " * 100)) < 60
     assert len(pack_frame(b"agent " * 100_000)) < 6_000

@@ -77,7 +77,8 @@ class Classes:
 
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self._known: WeakValueDictionary[Name, type] = WeakValueDictionary()
-        for cls in classes:
+        self._given = tuple(classes)
+        for cls in self._given:
             self.note(cls)
 
     def note(self, cls: type) -> None:

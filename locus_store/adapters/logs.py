@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from locus_store.blocking import BlockingMessageLog
@@ -169,22 +168,3 @@ async def all_of(
         last = page[-1]
         info = last if isinstance(last, LogInfo) else last.info
         after = info.thread_id, info.namespace
-
-
-async def settled(work: Awaitable[T]) -> T:
-    """Return the result of a change; a cancelled caller waits for it, too, before it is cancelled.
-
-    Raises:
-        asyncio.CancelledError: The caller was cancelled; the change has ended.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as exc:
-            cancelled = exc
-    if cancelled is not None:
-        task.cancelled() or task.exception()  # an error that is not asked for is logged
-        raise cancelled
-    return task.result()

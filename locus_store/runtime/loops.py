@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, finalize
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 T = TypeVar("T")
 H = TypeVar("H", bound="Home")
@@ -51,6 +51,25 @@ async def outlasting(work: asyncio.Future[T]) -> T:
     work.add_done_callback(_retrieve)
     await asyncio.wait([work])
     return work.result()
+
+
+async def settled(work: Awaitable[T]) -> T:
+    """Return the result of a change; a cancelled caller waits for it, too, before it is cancelled.
+
+    Raises:
+        CancelledError: The caller was cancelled; the change has ended.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled is not None:
+        task.cancelled() or task.exception()  # an error that is not asked for is logged
+        raise cancelled
+    return task.result()
 
 
 def _retrieve(work: asyncio.Future[Any]) -> None:

@@ -143,13 +143,19 @@ class StepCopies:
         found: list[PendingWrite] = []
         has_kept = {it.task_id for it in kept}
         lost = {it.task_id: it.task_path for it in stored if it.task_id not in has_kept}
+        tasks = {
+            it.task_id: ids.renamed(it.task_id, it.task_path)
+            for it in kept
+            if it.task_id != NO_TASK
+        }
         for it in kept:
-            task = ids.renamed(it.task_id, it.task_path) if it.task_id != NO_TASK else None
+            task = tasks.get(it.task_id)
             if task is None and it.task_id != NO_TASK:
                 lost[it.task_id] = it.task_path
                 continue
-            limit = self.backend.max_state_bytes
-            made = moved(it, task, [task, *below], limit, first_only=is_left) if task else it
+            # An interrupt of a task may be that of a subgraph or function that it calls.
+            others, limit = [*below, *ids.found.values()], self.backend.max_state_bytes
+            made = moved(it, task, [task, *others], limit, first_only=is_left) if task else it
             found += [made] if made else []
         self.repeated += [told(path) for task, path in lost.items() if task in ended]
         return found

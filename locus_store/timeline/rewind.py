@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backend import StoresWrites, needs
-from locus_store.errors import ConflictError, NotFoundError, UnsupportedError
+from locus_store.errors import (
+    BackendError,
+    ConflictError,
+    LocusStoreError,
+    NotFoundError,
+    UnsupportedError,
+)
+from locus_store.runtime.loops import settled
 from locus_store.timeline.copies import Copy, StepCopies, new_graph_id
 from locus_store.timeline.layouts import is_graphs
 from locus_store.timeline.task_ids import names_in
@@ -73,6 +81,8 @@ async def rewind(
         UnsupportedError: The backend keeps no pending writes; finished tasks would run again,
             without ``runs_again``; or the package ``xxhash`` is missing for a LangGraph thread.
             Nothing was saved.
+        BackendError: The storage failed. Nothing was saved, or the head alone: the message says
+            which.
     """
     found = await prepared(backend, thread_id, checkpoint_id, namespace=namespace, names=names)
     *_, copy = found.copies
@@ -84,7 +94,7 @@ async def rewind(
             "nodes (names=, or --task), or accept that they run again (runs_again=True, or "
             "--run-again)"
         )
-    await _save(backend, found.copies)
+    await settled(_save(backend, found.copies))
     return copy.checkpoint_id
 
 
@@ -146,17 +156,45 @@ def _plain(backend: StorageBackend, found: Snapshot) -> Copy:
 
 
 async def _save(backend: StorageBackend, copies: list[Copy]) -> None:
-    """Save the copies of subgraphs, and then the new head."""
-    *below, last = copies
-    for it in below:
-        await _write(backend, it)
+    """Save the copies of subgraphs, to which the new head alone leads, and then that head.
+
+    A subgraph with one namespace for all steps has its copy as its head at once, so it comes last:
+    a rewind that fails before moves nothing, and one that fails there can be repeated.
+    """
+    *others, last = copies
+    remembering = [it for it in others if it.namespace == it.found.version.namespace]
+    begun: list[Copy] = []
     try:
+        for it in others:
+            if it.namespace != it.found.version.namespace:
+                begun.append(it)
+                await _write(backend, it)
         await _write(backend, last)
-    except ConflictError:
-        for it in below:
-            names = [it.checkpoint_id]
-            await backend.remove(it.found.version.thread_id, names, namespace=it.namespace)
+    except BaseException as exc:
+        with suppress(LocusStoreError):  # the first error tells more
+            if isinstance(exc, ConflictError) or not await _is_saved(backend, last):
+                await _remove(backend, begun)
         raise
+    for it in remembering:
+        try:
+            await _write(backend, it)
+        except LocusStoreError as exc:
+            raise BackendError(
+                f"the thread was rewound, but not the subgraph {it.namespace!r}: {exc}. Repeat the "
+                "rewind"
+            ) from exc
+
+
+async def _is_saved(backend: StorageBackend, copy: Copy) -> bool:
+    version, name = copy.found.version, copy.checkpoint_id
+    found = await backend.version(version.thread_id, name, namespace=copy.namespace)
+    return found is not None
+
+
+async def _remove(backend: StorageBackend, copies: list[Copy]) -> None:
+    for it in reversed(copies):
+        thread_id, names = it.found.version.thread_id, [it.checkpoint_id]
+        await backend.remove(thread_id, names, namespace=it.namespace)
 
 
 async def _write(backend: StorageBackend, copy: Copy) -> None:
@@ -195,15 +233,14 @@ async def _made_from(backend: StorageBackend, version: Version) -> Mark | None:
 async def _require_head(
     backend: StorageBackend, found: Snapshot, expected_head: str | None
 ) -> None:
-    if expected_head is None:
-        return
     version = found.version
     head = await backend.version(version.thread_id, namespace=version.namespace)
-    if head is None or head.checkpoint_id != expected_head or head.mark != found.head:
-        now = head.checkpoint_id if head else None
+    now = head.checkpoint_id if head else None
+    if head is None or head.mark != found.head or expected_head not in {None, now}:
+        seen = "the one that was read" if expected_head is None else repr(expected_head)
         raise ConflictError(
-            f"the head of thread {version.thread_id!r} is {now!r}, not {expected_head!r}; nothing "
-            "was saved. Look at the newer versions first",
+            f"the head of thread {version.thread_id!r} is {now!r}, not {seen}; nothing was saved. "
+            "Look at the newer versions first",
             head_id=now,
             parent_id=version.checkpoint_id,
         )

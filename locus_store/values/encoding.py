@@ -353,7 +353,7 @@ def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
 
 
 def joined_frames(payload: bytes, max_bytes: int) -> bytes:
-    """Return the bodies of a payload's frames, joined; see ``unpack_frames``."""
+    """Return the bodies of a payload's frames, joined; see ``unpack_record``."""
     head, size = _plain_head(len(payload)), len(payload)
     if size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE:
         return payload[len(head) : _END]
@@ -361,12 +361,12 @@ def joined_frames(payload: bytes, max_bytes: int) -> bytes:
         return b""
     is_packed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
     if end < len(payload):
-        return b"".join(unpack_frames(payload, max_bytes))
+        return b"".join(unpack_record(payload, max_bytes))
     return _body(is_packed, stored, plain_bytes)
 
 
 def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
-    """Return the joined bodies of payloads that a digest has verified; see ``unpack_frames``.
+    """Return the joined bodies of payloads that a digest has verified; see ``unpack_record``.
 
     The checksum of an uncompressed frame is not compared.
     """

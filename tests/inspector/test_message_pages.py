@@ -11,6 +11,7 @@ from test_changes import client
 from locus_store import NewMessage
 from locus_store.backends.file.backend import FileBackend
 from locus_store.inspector import app
+from locus_store.inspector.bounds import ROWS
 from locus_store.session.storages import message_log_of
 
 pytestmark = pytest.mark.anyio
@@ -33,6 +34,8 @@ async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> Non
         assert (found["count"], found["previous"], found["next"]) == (120, 20, None)
         found = (await asking.get("messages?thread=order/7&start=20&format=json")).json()
         assert (found["messages"][0]["text"]["text"], found["next"]) == ("Line 20", 70)
+        found = (await asking.get(f"messages?thread=order/7&start={2**31 - 1}&format=json")).json()
+        assert (found["messages"], found["previous"], found["next"]) == ([], 70, None)
         answer = await asking.get("message?thread=order/7&id=m3")
         assert answer.json() == {"text": "Line 3"}
         assert (await asking.get("message?thread=order/7&id=none")).status_code == 404
@@ -56,6 +59,22 @@ async def test_the_logs_of_a_thread_are_chosen_by_their_namespaces(place: Any) -
         assert (await asking.get("messages?thread=none")).status_code == 404
         await backend.write_state("states", {}, checkpoint_id="v")
         assert "There are no messages" in (await asking.get("messages?thread=states")).text
+
+
+async def test_many_logs_are_listed_page_by_page(place: Any) -> None:
+    backend, store, _ = parts(place)
+    names = [f"n{at:03}" for at in range(ROWS + 5)]
+    hello = [NewMessage({"content": "Hello"}, role="user")]
+    also: Any = {("s", it): hello for it in names[1:]}
+    await message_log_of(backend, None).append("s", hello, namespace=names[0], also=also)
+    async with client(app(backend, store)) as asking:
+        first = (await asking.get("messages?thread=s&format=json")).json()
+        assert "More message logs" in (await asking.get("messages?thread=s")).text
+        rest = f"messages?thread=s&logs={first['logs_next']}"
+        second = (await asking.get(f"{rest}&format=json")).json()
+        assert [it["namespace"] for it in first["logs"] + second["logs"]] == names
+        assert (second["logs_next"], second["log"]) == (None, names[ROWS])
+        assert "More message logs" not in (await asking.get(rest)).text
 
 
 async def test_a_backend_without_message_logs_has_no_page_of_them(tmp_path: Any) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from test_graph import backend  # noqa: F401  (a fixture)
 
-from locus_store import ConflictError, UnsupportedError
+from locus_store import BackendError, ConflictError, UnsupportedError
 from locus_store.timeline import rewind as module
 from locus_store.timeline.rewind import prepared, rewind
 
@@ -361,6 +362,62 @@ async def test_a_rewind_that_conflicts_leaves_no_subgraphs(
     with pytest.raises(ConflictError):
         await rewind(trip.backend, "t", head)
     assert await trip.lines() == before | {"": ["late", *before[""]]}
+
+
+@pytest.mark.parametrize("error", [BackendError, asyncio.CancelledError])
+async def test_a_rewind_that_fails_changes_no_subgraph(
+    trip: Trip, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    inner = trip.chain(note=trip.node("note"))
+    outer = trip.chain(inner=inner.compile(checkpointer=True), ask=trip.asking("city?"))
+    graph = outer.compile(checkpointer=trip.saver)
+    await graph.ainvoke({"words": []}, CONFIG)
+    first = await trip.head()
+    await graph.ainvoke(Command(resume="Bern"), CONFIG)
+    await graph.ainvoke({"words": []}, CONFIG)
+    before = await trip.lines()
+    write = module._write
+
+    async def failing(storage: Any, copy: Any) -> None:
+        if copy.namespace == "":
+            raise error("down")
+        await write(storage, copy)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write", failing)
+        with pytest.raises(error):
+            await rewind(trip.backend, "t", first)
+    assert await trip.lines() == before
+
+
+async def test_a_cancelled_rewind_is_whole(trip: Trip) -> None:
+    graph = _deep(trip)
+    await graph.ainvoke({"words": []}, CONFIG)
+    before, head = await trip.lines(), await trip.head()
+    whole = asyncio.ensure_future(rewind(trip.backend, "t", head))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    whole.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await whole
+    after = await trip.lines()
+    assert after == before or len(after[""]) == len(before[""]) + 1
+
+
+async def test_the_interrupt_of_a_named_function_is_pending_again(trip: Trip) -> None:
+    @task
+    async def ask(city: str) -> str:
+        return str(interrupt(f"{city}?"))
+
+    @entrypoint(checkpointer=trip.saver)
+    async def travel(city: str) -> str:
+        return await ask(city)
+
+    await travel.ainvoke("Bern", CONFIG)
+    await rewind(trip.backend, "t", await trip.head(), names=["ask"])
+    (pending,) = (await travel.aget_state(CONFIG)).interrupts
+    assert pending.value == "Bern?"
+    assert await travel.ainvoke(Command(resume={pending.id: "yes"}), CONFIG) == "yes"
 
 
 # --- others

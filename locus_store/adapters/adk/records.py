@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from locus_store.adapters.logs import thread_of
-from locus_store.errors import IntegrityError
+from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, LogSnapshot, NewMessage
 
 if TYPE_CHECKING:
@@ -109,9 +109,16 @@ def user_log(app_name: str, user_id: str) -> tuple[str, str]:
 
 
 def json_state(state: Document) -> Document:
-    """Return a state as the framework's SQL services store it."""
-    converted: Document = to_jsonable_python(state, serialize_unknown=True, inf_nan_mode="null")
-    return converted
+    """Return a state as the framework's SQL services store it.
+
+    Raises:
+        SerializationError: A key has a lone surrogate.
+    """
+    try:
+        made: Document = to_jsonable_python(state, serialize_unknown=True, inf_nan_mode="null")
+    except UnicodeEncodeError as exc:
+        raise SerializationError(f"JSON cannot keep a key of the state: {exc}") from exc
+    return made
 
 
 def value_message(key: str, value: Any) -> NewMessage:

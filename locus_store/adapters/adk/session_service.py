@@ -32,9 +32,10 @@ from locus_store.adapters.adk.session_logs import (
     shared_state,
     state_of,
 )
-from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, settled, thread_of
+from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, thread_of
 from locus_store.errors import ConflictError
 from locus_store.runtime.gathering import Turns
+from locus_store.runtime.loops import settled
 from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
@@ -75,18 +76,12 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         names = app_name, user_id, (session_id or "").strip() or str(uuid4())
         scopes = Scopes.of(json_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
-        created, shared = await asyncio.gather(
-            settled(put_session(self.log, names, record, scopes, 0)),
-            shared_state(self.log, app_name, user_id),
-            return_exceptions=True,  # both have ended when one is raised
-        )
-        if isinstance(created, ConflictError):
-            raise SessionExistsError(f"session {names[-1]!r} exists already") from created
-        if isinstance(created, BaseException):
-            raise created
-        if isinstance(shared, BaseException):
-            raise shared
-        return _session(names, record, created, {**shared, **scopes.prefixed()})
+        shared = await shared_state(self.log, app_name, user_id)
+        try:
+            revision = await settled(put_session(self.log, names, record, scopes, 0))
+        except ConflictError as exc:
+            raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
+        return _session(names, record, revision, {**shared, **scopes.prefixed()})
 
     async def get_session(
         self,
@@ -102,6 +97,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             IntegrityError: A stored event is damaged; none is left out.
         """
         names, config = (app_name, user_id, session_id.strip()), config or GetSessionConfig()
+        if not names[-1]:
+            return None  # the thread without a session has the state of the user
         found, shared = await asyncio.gather(
             read_session(self.log, names, config), shared_state(self.log, app_name, user_id)
         )
@@ -135,7 +132,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session; the states of its user and app stay."""
-        await settled(self.log.delete(thread_of(app_name, user_id, session_id.strip())))
+        if session_id.strip():  # else it is the thread of these states
+            await settled(self.log.delete(thread_of(app_name, user_id, session_id.strip())))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         return await state_of(self.log, user_log(app_name, user_id))
@@ -156,7 +154,9 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             return await settled(self._append(names, session, event))
 
     async def _append(self, names: Names, session: Session, event: Event) -> Event:
-        found = await self.log.read(thread_of(*names), namespace=STATE)
+        found = None
+        if names[-1]:
+            found = await self.log.read(thread_of(*names), namespace=STATE)
         if found is None:
             raise UnknownSessionError(f"there is no session {session.id!r}")
         revision, record = found.info.revision, SessionRecord.of(found)

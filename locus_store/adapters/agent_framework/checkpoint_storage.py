@@ -15,11 +15,12 @@ from locus_store.adapters.agent_framework.errors import (
     CheckpointSerializationError,
 )
 from locus_store.adapters.agent_framework.values import CheckpointValues
-from locus_store.adapters.logs import Places, settled
+from locus_store.adapters.logs import Places
 from locus_store.backend import QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
+from locus_store.runtime.loops import settled
 from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:

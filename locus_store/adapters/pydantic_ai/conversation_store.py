@@ -9,7 +9,7 @@ from pydantic_ai.conversation_store import (
     ConversationStore,
 )
 
-from locus_store.adapters.logs import MAX_PLACES, OpenedByUrl, Places, all_of, settled
+from locus_store.adapters.logs import MAX_PLACES, OpenedByUrl, Places, all_of
 from locus_store.adapters.pydantic_ai.entries import (
     entries_of,
     has_record,
@@ -20,6 +20,7 @@ from locus_store.adapters.pydantic_ai.entries import (
 )
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
+from locus_store.runtime.loops import settled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -462,7 +462,12 @@ async def _leave(connection: Any) -> None:
 
 def _from_json(value: Any) -> Any:
     """Decode JSON from asyncpg, unless the connection's owner has set a decoder."""
-    return orjson.loads(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value  # damage, which the column's type tells
 
 
 class BorrowedConnection:

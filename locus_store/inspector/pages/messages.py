@@ -40,8 +40,11 @@ async def page(visit: Visit) -> Page:
         UnsupportedError: The backend has no message logs.
     """
     log = _log(visit)
-    logs = await log.logs(visit.thread, limit=ROWS)
-    name = visit.query.optional("log") or _first(logs)
+    behind = visit.query.optional("logs")
+    after = (visit.thread, behind) if behind else None
+    logs = await log.logs(visit.thread, limit=ROWS + 1, after=after)
+    more = logs[ROWS - 1].namespace if len(logs) > ROWS else None
+    name = visit.query.optional("log") or _first(logs[:ROWS])
     info = await _info(visit, log, name)
     count = info.count if info else 0
     newest = max(count - MESSAGES, 0)
@@ -51,12 +54,14 @@ async def page(visit: Visit) -> Page:
         "thread_id": visit.thread,
         "namespace": "",
         "log": name,
-        "logs": [{"namespace": it.namespace, "count": it.count} for it in logs],
+        "logs": [{"namespace": it.namespace, "count": it.count} for it in logs[:ROWS]],
+        "logs_behind": behind,
+        "logs_next": more,
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,
         "messages": await visit.jobs.run(lambda step: _rows(found, step)),
-        "previous": max(start - MESSAGES, 0) if start else None,
+        "previous": max(min(start, count) - MESSAGES, 0) if start else None,
         "next": start + MESSAGES if start + MESSAGES < count else None,
     }
     return Page("messages", f"Messages of {visit.thread}", values)

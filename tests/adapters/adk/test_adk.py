@@ -31,6 +31,7 @@ from locus_store import (
     LocusStoreError,
     NewMessage,
     NotFoundError,
+    SerializationError,
     UnsupportedError,
     open_checkpointer,
     open_message_log,
@@ -267,6 +268,20 @@ class TestEitherService:
         again = await made(either, session_id=first.id)
         assert (await got(either, again)).events == []
 
+    @pytest.mark.parametrize("names", [("u", " "), ("u", ""), ("", "")])
+    async def test_a_blank_id_is_that_of_no_session(
+        self, either: Any, names: tuple[str, str]
+    ) -> None:
+        await either.create_session(
+            app_name="app", user_id="u", session_id="s", state={"user:lang": "de", "app:x": 1}
+        )
+        user_id, session_id = names
+        place = {"app_name": "app", "user_id": user_id, "session_id": session_id}
+        assert await either.get_session(**place) is None
+        await either.delete_session(**place)
+        found = await either.get_session(app_name="app", user_id="u", session_id="s")
+        assert found.state == {"user:lang": "de", "app:x": 1}
+
     async def test_sessions_are_copies(self, either: Any) -> None:
         shared = {"app:b": {"x": 1}, "user:c": {"x": 1}}
         first = await made(either, state={"a": {"x": 1}, **shared})
@@ -352,6 +367,17 @@ class TestOurService:
         for kind in (NotFoundError, ValueError):
             with pytest.raises(kind, match=first.id):
                 await service.append_event(first, said())
+
+    async def test_a_creation_that_fails_stores_no_session(self, log: Any) -> None:
+        service = LocusSessionService(log)
+        await log.append("app//", [NewMessage("no object")], namespace="adk-app")
+        names: Any = {"app_name": "app", "user_id": "u", "session_id": "s"}
+        with pytest.raises(IntegrityError):
+            await service.create_session(**names)
+        await log.delete("app//")
+        with pytest.raises(SerializationError, match="surrogate"):
+            await service.create_session(**names, state={"\ud800": 1})
+        assert (await service.create_session(**names)).id == "s"
 
     async def test_a_refused_event_changes_nothing(self, log: Any) -> None:
         service = LocusSessionService(log)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 
+import asyncpg
 import pytest
 from servers import wait_until
 from test_round_trips import statements
 
-from locus_store import NewMessage, PostgreSQLMessageLog
+from locus_store import IntegrityError, NewMessage, PostgreSQLMessageLog
 from locus_store.testing import MessageLogContract
 
 
@@ -97,3 +98,15 @@ def test_saves_and_appends_of_a_thread_are_hot_updates(
         updates, hot = found[name]
         assert hot >= 0.99 * updates, found
     assert found["locus_threads"][0] <= 2, found  # a minute may end meanwhile
+
+
+@pytest.mark.anyio
+async def test_a_number_that_is_not_one_is_damage(migrated_database) -> None:
+    async with PostgreSQLMessageLog(migrated_database) as log:
+        await log.append("t", [NewMessage("a", metadata={"k": 1})])
+        connection = await asyncpg.connect(migrated_database)
+        await connection.execute("""UPDATE locus_messages SET metadata = '{"k": 1e400}'""")
+        await connection.close()
+        for call in (log.load("t"), log.contents("t")):
+            with pytest.raises(IntegrityError):
+                await call
