@@ -716,7 +716,7 @@ async def test_settings_of_the_dsn_reach_the_server_and_arguments_win(
 
 async def test_time_limits_and_the_cache_are_passed_on(primary: servers.PostgreSQL) -> None:
     async with connected(
-        several(primary), command_timeout=0.05, statement_cache_size=0
+        several(primary), command_timeout=0.5, statement_cache_size=0
     ) as connection:
         with pytest.raises(TimeoutError):
             await connection.fetchval("SELECT pg_sleep(60)")
