@@ -78,6 +78,8 @@ class Classes:
     def __init__(self, classes: Iterable[type] = ()) -> None:
         self._known: WeakValueDictionary[Name, type] = WeakValueDictionary()
         self._given = tuple(classes)
+        """Without these references a class that nothing else refers to would be forgotten."""
+
         for cls in self._given:
             self.note(cls)
 

@@ -36,10 +36,10 @@ class Copy:
     """A version that is to be saved."""
 
     found: Snapshot
-    """What it has the state of."""
+    """The stored version whose state is copied."""
 
     namespace: str
-    """The line that it belongs to."""
+    """The namespace in which it is saved."""
 
     checkpoint_id: str
     writes: list[PendingWrite]

@@ -89,7 +89,7 @@ class TaskIds:
     """The tasks that were found, by path."""
 
     by_name: dict[str, dict[str, Renamed]] = field(default_factory=dict)
-    """What the tasks of a name may be, by their old ids."""
+    """The candidates for each name, by their old ids."""
 
     def renamed(self, task_id: str, task_path: str) -> Renamed | None:
         """Return a task by its old id, with its new one; ``None`` if it is not found.

@@ -42,7 +42,7 @@ class Space:
     """The chains and checkpoint ids whose sequences or writes no copy shares."""
 
     def copy(self) -> Space:
-        """Return a copy that may be changed; it takes four flat copies of dicts."""
+        """Return a copy that may be changed; both share chains and writes that neither changed."""
         self.unshared = set()
         return Space(
             namespace=self.namespace,

@@ -390,6 +390,33 @@ async def test_a_rewind_that_fails_changes_no_subgraph(
     assert await trip.lines() == before
 
 
+async def test_a_rewind_without_its_last_subgraph_is_repeated(
+    trip: Trip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = trip.chain(look=trip.node("look"), ask=trip.asking("city?"))
+    outer = trip.chain(inner=inner.compile(checkpointer=True), end=trip.node("end"))
+    graph = outer.compile(checkpointer=trip.saver)
+    await graph.ainvoke({"words": []}, CONFIG)
+    stopped = await trip.head()
+    await graph.ainvoke(Command(resume="Bern"), CONFIG)
+    write = module._write
+
+    async def failing(storage: Any, copy: Any) -> None:
+        if copy.namespace == "inner":
+            raise BackendError("down")
+        await write(storage, copy)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write", failing)
+        with pytest.raises(
+            BackendError, match=r"not the subgraph 'inner': down\. Repeat the rewind"
+        ):
+            await rewind(trip.backend, "t", stopped)
+    await rewind(trip.backend, "t", stopped)
+    done = await graph.ainvoke(Command(resume="Basel"), CONFIG)
+    assert done["words"] == ["look", "Basel", "end"]
+
+
 async def test_a_cancelled_rewind_is_whole(trip: Trip) -> None:
     graph = _deep(trip)
     await graph.ainvoke({"words": []}, CONFIG)

@@ -98,7 +98,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         """
         names, config = (app_name, user_id, session_id.strip()), config or GetSessionConfig()
         if not names[-1]:
-            return None  # the thread without a session has the state of the user
+            return None  # as in delete_session
         found, shared = await asyncio.gather(
             read_session(self.log, names, config), shared_state(self.log, app_name, user_id)
         )
@@ -132,8 +132,9 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Delete a session; the states of its user and app stay."""
-        if session_id.strip():  # else it is the thread of these states
-            await settled(self.log.delete(thread_of(app_name, user_id, session_id.strip())))
+        name = session_id.strip()
+        if name:  # the thread without a session has the state of the user
+            await settled(self.log.delete(thread_of(app_name, user_id, name)))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         return await state_of(self.log, user_log(app_name, user_id))
@@ -154,9 +155,8 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             return await settled(self._append(names, session, event))
 
     async def _append(self, names: Names, session: Session, event: Event) -> Event:
-        found = None
-        if names[-1]:
-            found = await self.log.read(thread_of(*names), namespace=STATE)
+        log = thread_of(*names)
+        found = await self.log.read(log, namespace=STATE) if session.id else None
         if found is None:
             raise UnknownSessionError(f"there is no session {session.id!r}")
         revision, record = found.info.revision, SessionRecord.of(found)

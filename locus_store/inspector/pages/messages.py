@@ -42,9 +42,9 @@ async def page(visit: Visit) -> Page:
     log = _log(visit)
     behind = visit.query.optional("logs")
     after = (visit.thread, behind) if behind else None
-    logs = await log.logs(visit.thread, limit=ROWS + 1, after=after)
-    more = logs[ROWS - 1].namespace if len(logs) > ROWS else None
-    name = visit.query.optional("log") or _first(logs[:ROWS])
+    listed = await log.logs(visit.thread, limit=ROWS + 1, after=after)
+    logs = listed[:ROWS]
+    name = visit.query.optional("log") or _first(logs)
     info = await _info(visit, log, name)
     count = info.count if info else 0
     newest = max(count - MESSAGES, 0)
@@ -54,9 +54,9 @@ async def page(visit: Visit) -> Page:
         "thread_id": visit.thread,
         "namespace": "",
         "log": name,
-        "logs": [{"namespace": it.namespace, "count": it.count} for it in logs[:ROWS]],
+        "logs": [{"namespace": it.namespace, "count": it.count} for it in logs],
         "logs_behind": behind,
-        "logs_next": more,
+        "logs_next": logs[-1].namespace if len(listed) > ROWS else None,
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,
