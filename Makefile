@@ -15,9 +15,8 @@ export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || ech
 PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300
 QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
-CONTRACTS := tests/test_contract.py tests/backends/memory/test_contract_memory.py \
-	tests/backends/sqlite/test_contract_sqlite.py
-SHORT := -m "not variant" -k "not SQLiteFile"
+CONTRACTS := tests/contracts/test_checkpointers.py tests/contracts/test_backends.py
+SHORT := --everyday --storage memory --storage sqlite
 
 .PHONY: help demo test tests test-all test-docker test-oracle test-oci portable langgraph-suite langgraph-redis \
 	pyagenity coverage lint format docs site matrix short oldest bench sessions campaign release clean
@@ -188,10 +187,9 @@ oldest:
 
 .PHONY: oldest-tests
 oldest-tests: $(VENV)/.oldest
-	$(PYTEST) $(QUICK) $(SHORT) $(CONTRACTS) tests/backends/redis/test_contract_redis.py \
+	$(PYTEST) $(QUICK) $(SHORT) --storage redis --storage postgresql $(CONTRACTS) \
 		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py \
 		tests/backends/http/test_http.py tests/backends/oci/test_oci.py tests/service/test_serving.py
-	$(PYTEST) $(QUICK) -m "not variant" -k "TestPostgreSQL" tests/backends/postgresql/test_contract_postgresql.py
 
 # With one Python: what `make matrix` runs with each other one.
 short: short-tests

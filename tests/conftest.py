@@ -4,26 +4,13 @@ import asyncio
 import gc
 import os
 import signal
-from datetime import timedelta
-from importlib.util import find_spec
-from itertools import product
 from pathlib import Path
 from shutil import copyfile, disk_usage
-from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
-import containers
 import pytest
-import redis_clusters
-import redis_servers
-import servers
-from amounts import ALL, SERVICES, one_of
-from oracle_grammar import Grammar
-from xdist.scheduler import LoadScopeScheduling
+from tiers import first_of, is_everyday
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
+pytest_plugins = ["server_fixtures"]
 pytest.register_assert_rewrite("locus_store.testing")
 
 MEMORY_DISK = "/dev/shm"  # noqa: S108
@@ -48,82 +35,36 @@ def pytest_collection_finish():
     gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(collector, name, obj):
-    """A class with the mark ``variant`` has a sixth of its tests, each variant another one.
-
-    The others are not collected at all: that would take seconds in each process of the tests.
-    """
-    is_variant = name.startswith("test") and collector.get_closest_marker("variant")
-    return [] if is_variant and is_left_out(f"{collector.name}::{name}") else None
-
-
-def is_left_out(name):
-    return not ALL and crc32(name.encode()) % 6
-
-
-def pytest_collection_modifyitems(items):
-    """Keep a sixth of the parameters that are variants, and one of ``one_of``; long tests go first.
-
-    A long test that is the last to run leaves the other processes idle.
-    """
-    items[:] = [it for it in items if not is_left_out_variant(it) and is_chosen(it)]
-    items.sort(key=_duration)
-
-
-def is_left_out_variant(item):
-    is_variant = any(it.name == "variant" for it in item.own_markers)
-    return is_variant and is_left_out(f"{item.module.__name__}::{item.name}")
-
-
-def is_chosen(item):
-    marks = [it for it in item.own_markers if it.name == "one_of"]
-    if ALL or not marks:
-        return True
-    ours = [value for it in marks for value in it.args[0]]
-    others = sorted(
-        (name, at)
-        for name, at in item.callspec.indices.items()
-        if not any(item.callspec.params[name] is it for it in ours)
+def pytest_addoption(parser):
+    group = parser.getgroup("tiers of tests")
+    group.addoption(
+        "--everyday", action="store_true", help="of given paths, too, the tests of `make test`"
     )
-    test = f"{item.module.__name__}::{item.parent.name}::{item.originalname}{others}"
-    return all(
-        crc32(f"{test}{number}".encode()) % count == at
-        for number, (_, at, count) in enumerate(it.args for it in marks)
+    group.addoption(
+        "--eighth", type=int, metavar="N", help="an eighth of the tests that `make test` leaves out"
     )
+    group.addoption(
+        "--storage", action="append", default=[], metavar="NAME",
+        help="the contracts on the rows of tests/storages that are called so or begin so",
+    )  # fmt: skip
 
 
-@pytest.hookimpl(optionalhook=True)  # pytest -p no:xdist
-def pytest_xdist_make_scheduler(config, log):
-    """Keep tests with a costly set-up in one process: xdist 3.8 finds no group under pytest 9.2."""
-    return Grouped(config, log)
+def pytest_ignore_collect(collection_path, config):
+    """Leave the folders ``full`` to `make test-all`."""
+    return True if collection_path.name == "full" and is_everyday(config) else None
 
 
-class Grouped(LoadScopeScheduling):
-    """Sends the tests of a group to one process, and each other one where there is room."""
-
-    def _split_scope(self, nodeid):
-        if "test_plans.py" in nodeid and nodeid.endswith("]"):
-            state = nodeid[:-1].rpartition("[")[2].rpartition("-")[2]
-            return f"plans {state}"  # a database of a million rows each
-        if "test_oracle_grammar.py" in nodeid or "recorded_statement" in nodeid:
-            return "Oracle's grammar"  # a Java process, slow until it has seen some statements
-        return nodeid
-
-    def mark_test_complete(self, node, item_index, duration=0):
-        """Forget a group that is done: the scheduler counts through all groups after each test."""
-        super().mark_test_complete(node, item_index, duration)
-        assigned = self.assigned_work[node]
-        scope = self._split_scope(self.registered_collections[node][item_index])
-        if all(assigned[scope].values()):
-            del assigned[scope]
-
-
-def _duration(item):
-    return LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
-
-
-LONG = ["test_plans", "test_storm", "test_site", "test_docs", "test_processes"]
+def pytest_collection_modifyitems(config, items):
+    """Deselect what is not of the tier: see ``tiers``."""
+    rest = [it for it in items if it.get_closest_marker("full") or "full" in it.path.parts]
+    if is_everyday(config):
+        left_out = {*rest}
+    elif config.option.eighth is not None:
+        left_out = {*items} - {*rest[config.option.eighth :: 8]}
+    else:
+        return
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [it for it in items if it not in left_out]
 
 
 @pytest.fixture
@@ -177,22 +118,16 @@ def packs_of_two(monkeypatch) -> None:
 
 # --- what a test with real graphs runs on
 
-PAIRS = one_of(("sync", "sqlite"), ("async", "postgresql"))
-ANY_PAIRS = [
-    *PAIRS,
-    *one_of(
-        *(("async", "memory"), ("sync", "file"), ("async", "redis")),
-        *(("sync", "http"), ("sync", "oci")),
-    ),
-]
-if ALL:
-    PAIRS = [*product(["sync", "async"], ["sqlite", "postgresql"])]
-    everywhere = ["memory", "file", "sqlite", "postgresql", "redis", "oci", "opensearch", *SERVICES]
-    ANY_PAIRS = [*product(["sync", "async"], everywhere)]
+PAIRS = first_of(("sync", "sqlite"), ("async", "sqlite"), ("async", "postgresql"))
+ANY_PAIRS = first_of(
+    ("async", "sqlite"), ("sync", "sqlite"), ("async", "postgresql"), ("async", "memory"),
+    ("sync", "file"), ("async", "redis"), ("sync", "http"), ("sync", "oci"),
+    ("async", "opensearch"),
+)  # fmt: skip
 
 
 def pytest_generate_tests(metafunc):
-    """Sync and async, and every storage, but not each test with each of them."""
+    """Sync and async, on several storages."""
     for name, pairs in (("storage", PAIRS), ("any_storage", ANY_PAIRS)):
         if {"call", name} <= set(metafunc.fixturenames):
             metafunc.parametrize(("call", name), pairs, indirect=True)
@@ -217,188 +152,3 @@ def _storage(request, call, tmp_path):
 
 storage = pytest.fixture(_storage, name="storage")
 any_storage = pytest.fixture(_storage, name="any_storage")
-
-
-# --- PostgreSQL: one server of each kind in each process of the tests, started when first asked for
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[servers.Server]:
-    """See ``containers.postgresql``."""
-    yield from _running(containers.postgresql)
-
-
-@pytest.fixture(scope="session")
-def postgresql_16() -> Iterator[servers.PostgreSQL]:
-    """The oldest that the wheels have."""
-    yield from _running(lambda: servers.PostgreSQL("16"))
-
-
-@pytest.fixture(scope="session")
-def postgresql_tls() -> Iterator[servers.PostgreSQL]:
-    """Debian's, with TLS and the certificates of its attribute ``tls``."""
-    yield from _running(lambda: servers.PostgreSQL("debian", tls=True))
-
-
-@pytest.fixture(scope="session")
-def pgbouncer(postgresql: servers.Server) -> Iterator[servers.PgBouncer]:
-    """In transaction mode, in front of ``postgresql``."""
-    if not isinstance(postgresql, servers.PostgreSQL):
-        pytest.skip("LOCUS_TEST_POSTGRESQL_URL: PgBouncer is put before servers of ours only")
-    yield from _running(lambda: servers.PgBouncer(postgresql))
-
-
-def _running(start):
-    try:
-        server = start()
-    except servers.UnavailableError as error:
-        servers.missing(error)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-# --- Redis and Valkey, in the same way
-
-
-@pytest.fixture(scope="session")
-def redis_server() -> Iterator[redis_servers.Server]:
-    """See ``containers.redis_server``."""
-    yield from _running(containers.redis_server)
-
-
-@pytest.fixture(scope="session")
-def debian_redis() -> Iterator[redis_servers.Redis]:
-    """Debian's, which is of an older kind."""
-    yield from _running(lambda: redis_servers.Redis("redis"))
-
-
-@pytest.fixture(scope="session")
-def redis_stack() -> Iterator[redis_servers.Redis]:
-    """With JSON and search, for LangGraph's stores."""
-    if find_spec("langgraph.store.redis") is None:
-        pytest.skip("langgraph-checkpoint-redis needs a redis-py below 8: see make langgraph-redis")
-    yield from _running(redis_servers.redis_stack)
-
-
-@pytest.fixture(scope="session")
-def redis_cluster() -> Iterator[redis_clusters.Cluster]:
-    """Of Valkey, to be left whole; a test that kills or cuts has one of its own."""
-    yield from _running(redis_clusters.Cluster)
-
-
-@pytest.fixture
-def redis_url(redis_server: redis_servers.Server) -> str:
-    """URL of an empty database."""
-    redis_server.flush()
-    return redis_server.url()
-
-
-# --- HTTP
-
-
-@pytest.fixture
-def service_over(request) -> Iterator[Callable[..., str]]:
-    """Starts the service of ``amounts.SERVICES`` over an empty storage, and returns its URL."""
-    pytest.importorskip("uvicorn", reason="the extra `service` is not installed")
-    from services import Service, parts
-
-    running = []
-
-    def start(kind: str, **options: Any) -> str:
-        fixture = {"http-sqlite": "database_file", "http-postgresql": "migrated_database"}.get(kind)
-        backend, store, messages = parts(fixture and request.getfixturevalue(fixture), **options)
-        running.append(Service(backend, store=store, messages=messages))
-        return running[-1].url
-
-    yield start
-    for it in running:
-        it.stop()
-
-
-@pytest.fixture
-def service_url(service_over) -> str:
-    """URL of a service over an empty memory."""
-    return service_over("http")
-
-
-# --- Oracle
-
-
-@pytest.fixture(scope="session")
-def oracle_grammar() -> Iterator[Grammar]:
-    """The stricter of the two grammars that there are."""
-    yield from _running(Grammar)
-
-
-# --- databases
-
-
-@pytest.fixture
-def database(postgresql: servers.Server) -> Iterator[str]:
-    """URL of an empty database."""
-    name = postgresql.new_database()
-    yield postgresql.url(name)
-    postgresql.drop_database(name)
-
-
-@pytest.fixture
-def migrated_database(postgresql: servers.Server) -> Iterator[str]:
-    """URL of a database with our schema and nothing in it."""
-    with postgresql.migrated_database() as name:
-        yield postgresql.url(name)
-
-
-# --- OCI: a double of its API
-
-
-@pytest.fixture(scope="session")
-def oci_service() -> Iterator[Any]:
-    """A double of OCI's Object Storage; the SDK is an extra."""
-    pytest.importorskip("oci")
-    from oci_double import running
-
-    with running() as double:
-        yield double
-
-
-@pytest.fixture
-def bucket(oci_service, tmp_path) -> Iterator[Any]:
-    """An empty bucket of it, and its only one."""
-    from buckets import DoubleBucket
-
-    made = DoubleBucket(oci_service, tmp_path)
-    oci_service.requests.clear()
-    oci_service.log.clear()
-    yield made
-    oci_service.fault = lambda _kind, _name: None
-    oci_service.offset = timedelta(0)
-    oci_service.buckets.clear()
-
-
-# --- OpenSearch: one node for all processes of the run, and an index for each of them
-
-
-@pytest.fixture(scope="session")
-def opensearch_server(tmp_path_factory) -> Iterator[Any]:
-    """See ``containers.opensearch``."""
-    base = tmp_path_factory.getbasetemp()
-    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    yield from _running(lambda: containers.opensearch(common / "opensearch"))
-
-
-@pytest.fixture(scope="session")
-def worker_index(opensearch_server, worker_id) -> Any:
-    """Its index is emptied between tests: creating one costs as much as 15 to 20 saves."""
-    pytest.importorskip("opensearchpy")
-    from indexes import TestIndex
-
-    return TestIndex(opensearch_server, f"test-{worker_id}")
-
-
-@pytest.fixture
-def index(worker_index) -> Any:
-    """An empty index."""
-    worker_index.empty()
-    return worker_index

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-import test_contract_memory
-import test_contract_sqlite
+from storages.memory import MemoryProbe
+from storages.sqlite import FileProbe
 
 from locus_store import (
     MemoryBackend,
@@ -24,6 +24,7 @@ from locus_store.backends.documents import backend as documents
 from locus_store.backends.documents import format as documents_format
 from locus_store.backends.sqlite.dialect import SQLiteRepository
 from locus_store.errors import IntegrityError, LocusStoreError
+from locus_store.testing import CheckpointerContract
 from locus_store.types import CheckpointerCapabilities
 from locus_store.values import frames, text
 from locus_store.values.encoding import unpack_frames
@@ -369,13 +370,13 @@ ON_SQLITE = {"a_key_is_interpolated"}
 
 async def kept(test: str, path: Path | None) -> None:
     """Run one contract test as pytest would, on objects of our own; raises where it fails."""
-    contract = test_contract_memory.TestMemory()
+    contract = CheckpointerContract()
     if path is None:
         checkpointer = StorageBackendAdapter(MemoryBackend())
-        fixtures = {"storage": test_contract_memory.MemoryProbe(checkpointer.backend)}
+        fixtures = {"storage": MemoryProbe(checkpointer.backend)}
     else:
         checkpointer = sqlite_checkpointer(path)
-        fixtures = {"storage": test_contract_sqlite.FileProbe(path)}
+        fixtures = {"storage": FileProbe(path)}
 
     def reopen(**options: Any) -> StorageBackendAdapter:
         return StorageBackendAdapter(checkpointer.backend, **options)

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from amounts import LONG
+from tiers import LONG
 
 from locus_store.blocking import open_message_log
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import servers
-from amounts import one_of
+from tiers import first_of
 
 from locus_store import MemoryCheckpointer, open_checkpointer
 from locus_store.blocking import open_checkpointer as open_blocking
@@ -46,8 +46,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("redis_url" if kind == "redis" else "migrated_database")
 
 
-everywhere = pytest.mark.parametrize("url", one_of(*BACKENDS), indirect=True)
-on_disk = pytest.mark.parametrize("url", one_of(*BACKENDS[1:]), indirect=True)
+everywhere = pytest.mark.parametrize("url", first_of(*BACKENDS), indirect=True)
+on_disk = pytest.mark.parametrize("url", first_of(*BACKENDS[1:]), indirect=True)
 
 
 def ran(*arguments: str) -> list[Any]:

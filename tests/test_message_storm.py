@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from amounts import one_of
+from tiers import first_of
 
 from locus_store.blocking import open_message_log
 
@@ -20,7 +20,7 @@ APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "1200")) // WRITERS
 """Appends of each writer."""
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'log.db'}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import asyncpg
 import pytest
 import sqlalchemy as sa
-from amounts import ALL, one_of
+from tiers import ALL, first_of
 
 from locus_store import IntegrityError, PostgreSQLBackend, SQLiteBackend
 from locus_store.runtime import observe
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     payload: bytes
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def make(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[[], SqlBackend]:
     """Gives backends over one database."""
     if request.param == "sqlite":

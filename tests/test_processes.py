@@ -11,7 +11,7 @@ from threading import Timer
 from typing import Any, Self
 
 import pytest
-from amounts import one_of
+from tiers import first_of
 
 from locus_store import ConflictError, open_checkpointer
 
@@ -73,14 +73,14 @@ def ran(*arguments: str, **options: Any) -> list[Any]:
         return worker.ends()
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'checkpoints.db'}"
     return request.getfixturevalue("migrated_database")
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'checkpoints.db'}"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-CONTRACT = "tests/backends/sqlite/test_contract_sqlite.py"
 TESTED_PYTHONS = ["3.11", "3.12", "3.13"]
 
 
@@ -141,20 +140,13 @@ def test_the_jobs_of_ci_run_each_test_once() -> None:
 
 def test_storages_without_a_server_need_nothing_of_posix() -> None:
     """A few tests of what ``make portable`` runs: imports, saves, deletions."""
-    files = ("tests/backends/memory/test_contract_memory.py", CONTRACT, "tests/cli/test_cli.py")
-    chosen = "(TestSQLite or TestMemory or upgrade) and (delete or saved or upgrade) and not File"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "without_posix",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "without_posix"]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist"]
+    files = ["tests/contracts/test_checkpointers.py", "tests/cli/test_cli.py"]
+    command += ["--everyday", "--storage=memory", "--storage=sqlite", "-m", "not posix"]
+    chosen = "(TestCheckpointer and (delete or saved)) or upgrade"
     done = subprocess.run(
-        [*command, "-p", "no:xdist", "-k", chosen, "-m", "not variant and not posix", *files],
+        [*command, "-k", chosen, *files],
         check=False, capture_output=True, text=True, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
     )  # fmt: skip

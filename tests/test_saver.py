@@ -13,8 +13,8 @@ from shutil import copyfile
 
 import anyio
 import pytest
-from amounts import SERVICE_VARIANTS, SERVICES, one_of
 from drawer import Drawer
+from tiers import SERVICES, first_of, full
 
 import locus_store
 from locus_store import (
@@ -43,8 +43,8 @@ from locus_store.transfer.verifying import verify
 pytestmark = pytest.mark.anyio
 
 
-DOCUMENTS = one_of("documents", "oci", "opensearch")  # one DocumentBackend
-STORAGES = ["memory", "file", "sqlite", "postgresql", "redis", *DOCUMENTS, *SERVICE_VARIANTS]
+DOCUMENTS = first_of("documents", "oci", "opensearch")  # one DocumentBackend
+STORAGES = ["memory", "file", "sqlite", "postgresql", "redis", *DOCUMENTS, *full(*SERVICES)]
 
 
 @pytest.fixture(params=STORAGES)

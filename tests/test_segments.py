@@ -16,24 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shelf import ObjectsProbe, Shelf, shelf_backend
 
-from locus_store import IntegrityError, StorageBackendAdapter
+from locus_store import IntegrityError
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.object_documents import ObjectDocuments
 from locus_store.backends.documents.objects import decoded, encoded
 from locus_store.backends.documents.protocol import ChangedError
-from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
 from locus_store.testing.write_faults import WriteFaultsContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from locus_store.backends.documents.backend import DocumentBackend
-
-
-def shelf_checkpointer(shelf: Shelf, *, max_state_bytes: int = 2**28, **options: Any) -> Any:
-    backend = shelf_backend(shelf, max_state_bytes=max_state_bytes)
-    return StorageBackendAdapter(backend, **options)
 
 
 class TestObjectDocuments(DocumentsContract):
@@ -41,34 +33,6 @@ class TestObjectDocuments(DocumentsContract):
     def reopen(self) -> Any:
         shelf = Shelf()
         return lambda: ObjectDocuments(shelf, "p/")
-
-
-class OnShelf(CheckpointerContract):
-    @pytest.fixture
-    def shelf(self) -> Shelf:
-        return Shelf()
-
-    @pytest.fixture
-    def reopen(self, shelf: Shelf) -> Any:
-        return partial(shelf_checkpointer, shelf, state_type=self.state_type)
-
-    @pytest.fixture
-    def checkpointer(self, reopen: Any) -> Any:
-        return reopen()
-
-    @pytest.fixture
-    def storage(self, shelf: Shelf) -> ObjectsProbe:
-        return ObjectsProbe(shelf)
-
-
-class TestShelf(OnShelf):
-    pass
-
-
-class TestShelfBackend(StorageBackendContract):
-    @pytest.fixture
-    def backend(self) -> DocumentBackend:
-        return shelf_backend(Shelf())
 
 
 class TestFaultsOnShelf(WriteFaultsContract):
@@ -85,26 +49,6 @@ class Opened(Shelf):
         super().__init__()
         self.stored = shelf.stored
         self._tags = shelf._tags
-
-
-class SmallTails:
-    """Nearly every save makes a segment."""
-
-    @pytest.fixture(autouse=True)
-    def small_tails(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
-
-
-@pytest.mark.variant
-class TestShelfOfSegments(SmallTails, OnShelf):
-    pass
-
-
-@pytest.mark.variant
-class TestShelfBackendOfSegments(SmallTails, StorageBackendContract):
-    @pytest.fixture
-    def backend(self) -> DocumentBackend:
-        return shelf_backend(Shelf())
 
 
 # --- what is stored, and how often a storage is asked

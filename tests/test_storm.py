@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import servers
-from amounts import one_of
+from tiers import first_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,7 +41,7 @@ FAULTS = [
 ]
 
 
-@pytest.fixture(params=one_of(*PLACES))
+@pytest.fixture(params=first_of(*PLACES))
 def place(request: pytest.FixtureRequest) -> list[str]:
     """The database of the storm: a new file, or one on the tests' server."""
     if request.param == "sqlite":
@@ -66,14 +66,14 @@ def test_a_storm_with_packs_reads_nothing_wrong(place: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "promise", "place"),
-    one_of(*((*fault, place) for fault in FAULTS for place in PLACES)),
+    first_of(*((*fault, place) for fault in FAULTS for place in PLACES)),
     indirect=["place"],
 )
 def test_a_storm_notices_a_broken_store(fault: str, promise: str, place: list[str]) -> None:
     noticed(fault, promise, place)
 
 
-@pytest.mark.parametrize("fault", one_of("grouped-without-conflicts", "grouped-and-undone"))
+@pytest.mark.parametrize("fault", first_of("grouped-without-conflicts", "grouped-and-undone"))
 def test_a_storm_notices_broken_groups(fault: str, migrated_database: str) -> None:
     noticed(fault, "lost save", ["--url", migrated_database])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amounts import one_of
 from oracle_twin import TwinServer
+from tiers import first_of
 
 from locus_store import open_checkpointer
 from locus_store.backends.oracle import oracle_checkpointer
@@ -35,7 +35,7 @@ async def require_usable(checkpointer: Any) -> None:
     assert await checkpointer.list_threads() == ["copy"]
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'names.db'}"

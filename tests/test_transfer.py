@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from amounts import ALL
+from tiers import ALL
 
 from locus_store import (
     ConflictError,

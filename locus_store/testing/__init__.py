@@ -40,6 +40,7 @@ from locus_store.testing.kit import (
     needs,
     probe,
     refused,
+    seam,
     tick,
 )
 from locus_store.testing.limits import LimitRules
@@ -64,11 +65,11 @@ __all__ = [
     "Copying",
     "Deleting",
     "Expiry",
-    "History",
+    "HistoryRules",
     "Integrity",
     "Kit",
-    "Limits",
-    "Lineage",
+    "LimitRules",
+    "LineageRules",
     "Marks",
     "MessageLogContract",
     "Metadata",
@@ -82,11 +83,12 @@ __all__ = [
     "StorageProbe",
     "StoreContract",
     "Tenants",
-    "Threads",
+    "ThreadListRules",
     "exact",
     "needs",
     "probe",
     "refused",
+    "seam",
     "tick",
 ]
 

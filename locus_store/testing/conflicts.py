@@ -15,7 +15,7 @@ from locus_store.errors import (
     ConflictError,
     InvalidArgumentError,
 )
-from locus_store.testing.kit import Another, Kit, StorageProbe, refused
+from locus_store.testing.kit import Another, Kit, StorageProbe, refused, seam
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -320,6 +320,7 @@ class Conflicts(Kit):
         assert sum(isinstance(it, ConflictError) for it in results) == 1
         assert len(await checkpointer.list_checkpoints("t")) == 2
 
+    @seam("loop", "state")
     @pytest.mark.parametrize("way", ["wait_for", "gather", "create_task", "thread"])
     async def test_a_load_is_remembered_whatever_it_came_through(
         self, checkpointer: Any, another: Another, way: str
@@ -330,6 +331,7 @@ class Conflicts(Kit):
         with pytest.raises(ConflictError):
             await checkpointer.save(self.said(mine, "mine"), "t")
 
+    @seam("loop", "state")
     async def test_own_saves_go_on_whatever_they_come_through(self, checkpointer: Any) -> None:
         for loads, saves in product(["wait_for", "gather", "thread"], repeat=2):
             name = f"{loads} {saves}"

@@ -15,9 +15,10 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from locus_store.testing.kit import Another, Kit, StorageProbe, needs, probe, refused, tick
+from locus_store.testing.kit import Another, Kit, StorageProbe, needs, probe, refused, seam, tick
 
 
+@seam("layout", "search")
 class Deleting(Kit):
     """A deleted version no longer exists, and every other one is unchanged."""
 
@@ -154,6 +155,7 @@ SECRETS = [random.Random(seed).getrandbits(512) for seed in range(5)]  # noqa: S
 """Incompressible, so that a byte of them in storage can be found."""
 
 
+@seam("layout")
 class Retention(Kit):
     """``keep_last`` and ``vacuum``."""
 

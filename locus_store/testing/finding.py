@@ -13,9 +13,10 @@ from locus_store.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, needs, refused
+from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, needs, refused, seam
 
 
+@seam("loop")
 class ThreadListRules(Kit):
     """``list_threads`` and ``list_with_metadata``."""
 
@@ -203,6 +204,7 @@ class Metadata(Kit):
         assert await checkpointer.get_metadata("t2") == {"k": 1}
 
 
+@seam("search")
 class Search(Kit):
     """``search`` finds all words, has no operators, and is the same on every backend."""
 

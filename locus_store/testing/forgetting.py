@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from locus_store.errors import InvalidArgumentError, SerializationError, UnsupportedError
-from locus_store.testing.kit import needs, refused
+from locus_store.testing.kit import needs, refused, seam
 from locus_store.testing.steps import BackendKit, problems
 from locus_store.types import PendingWrite
 
 
+@seam("layout")
 class Forgetting(BackendKit):
     """Threads are found and removed by any metadata."""
 

@@ -14,7 +14,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from locus_store.testing.kit import INVALID_LIMITS, Another, Kit, StorageProbe, needs, refused
+from locus_store.testing.kit import INVALID_LIMITS, Another, Kit, StorageProbe, needs, refused, seam
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -76,6 +76,7 @@ def _limited_calls(checkpointer: Any) -> list[Callable[[Any], Awaitable[Any]]]:
     return [lambda limit: checkpointer.list_checkpoints("t", limit=limit), *listed]
 
 
+@seam("state")
 class LineageRules(Kit):
     """Saves after a load: own work, rewinds, forks, repeats and replaced ids."""
 

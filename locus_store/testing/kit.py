@@ -54,6 +54,7 @@ UNSERIALISABLE = (
 )  # fmt: skip
 
 B = TypeVar("B", bound=StorageBackend)
+T = TypeVar("T")
 Another = Callable[..., Any]
 
 
@@ -129,14 +130,7 @@ class Kit:
     @pytest.fixture
     def reopen(self, checkpointer: Any) -> Another:
         """Create another object on the same storage, with a factory's options."""
-
-        def adapter(**options: Any) -> StorageBackendAdapter:
-            backend = checkpointer.backend
-            if "max_state_bytes" in options:
-                backend = limited(backend, options.pop("max_state_bytes"))
-            return StorageBackendAdapter(backend, **{"state_type": self.state_type, **options})
-
-        return adapter
+        return over_the_backend(checkpointer, self.state_type)
 
     @pytest.fixture
     def storage(self) -> StorageProbe | None:
@@ -180,6 +174,37 @@ class Kit:
         """Return the strings of every version by id, newest first."""
         ids = await checkpointer.list_checkpoints(thread_id, limit=10_000)
         return {it: await self.said_in(checkpointer, thread_id, it) for it in ids}
+
+
+def over_the_backend(checkpointer: Any, state_type: type[Any]) -> Another:
+    """Return a function that creates another object over a checkpointer's backend."""
+
+    def adapter(**options: Any) -> StorageBackendAdapter:
+        backend = checkpointer.backend
+        if "max_state_bytes" in options:
+            backend = limited(backend, options.pop("max_state_bytes"))
+        return StorageBackendAdapter(backend, **{"state_type": state_type, **options})
+
+    return adapter
+
+
+def seam(*names: str) -> Callable[[T], T]:
+    """Mark a test, or the tests of a class, as one of a seam; it is kept in ``test.seams``.
+
+    A wrapper changes one part of the way of a call, and runs the tests with the mark of that part
+    only. The names are ``connection`` (who owns the connections), ``loop`` (event loops and
+    threads), ``state`` (the class of states), ``layout`` (how versions are stored) and ``search``.
+    The mark of a test takes the place of its class's.
+    """
+
+    def mark(marked: T) -> T:
+        tests = vars(marked).items() if isinstance(marked, type) else [("test_", marked)]
+        for name, test in tests:
+            if name.startswith("test_") and not hasattr(test, "seams"):
+                test.seams = frozenset(names)  # type: ignore[attr-defined]
+        return marked
+
+    return mark
 
 
 def limited(backend: B, max_state_bytes: Any) -> B:

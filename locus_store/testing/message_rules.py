@@ -21,6 +21,7 @@ from locus_store.testing.kit import (
     UNSERIALISABLE,
     exact,
     refused,
+    seam,
 )
 from locus_store.testing.message_kit import MessageLogKit, contents, named, new
 from locus_store.types.messages import NewMessage, Popped
@@ -215,6 +216,7 @@ class Appending(MessageLogKit):
         assert contents(await log.load("t")) == ["a", "b", "c"]
 
 
+@seam("connection")
 class Changing(MessageLogKit):
     """``pop``, ``replace``, ``remove``, ``clear``, ``delete`` and the expected revision."""
 

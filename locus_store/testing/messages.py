@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import ConflictError, SerializationError, UnsupportedError
+from locus_store.testing.kit import seam
 from locus_store.testing.message_kit import MessageLogKit, contents, named, new
 from locus_store.testing.message_pages import Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from locus_store.testing.kit import Another
 
 
+@seam("connection", "loop")
 class MessageConcurrency(MessageLogKit):
     """One log serves many tasks, event loops and threads; several objects share a storage."""
 

@@ -12,7 +12,16 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.testing.kit import NUMBERS, TEXTS, UNSERIALISABLE, Another, Kit, exact, refused
+from locus_store.testing.kit import (
+    NUMBERS,
+    TEXTS,
+    UNSERIALISABLE,
+    Another,
+    Kit,
+    exact,
+    refused,
+    seam,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -184,6 +193,7 @@ def _optional_calls(checkpointer: Any) -> dict[str, Callable[[], Awaitable[Any]]
     }
 
 
+@seam("state", "loop")
 class RoundTrip(Kit):
     """States are loaded exactly as they were saved."""
 

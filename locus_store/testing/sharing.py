@@ -25,12 +25,14 @@ from locus_store.testing.kit import (
     needs,
     probe,
     refused,
+    seam,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
+@seam("connection", "layout")
 class Copying(Kit):
     """``copy_thread``."""
 
@@ -180,9 +182,11 @@ def _calls_with_ids(
     return calls
 
 
+@seam("connection")
 class Concurrency(Kit):
     """One object serves many tasks, event loops and threads."""
 
+    @seam("connection", "loop")
     async def test_64_savers_on_threads_of_their_own(self, checkpointer: Any) -> None:
         async def talk(name: str) -> None:
             for turn in range(3):
@@ -207,6 +211,7 @@ class Concurrency(Kit):
         assert len(await asyncio.gather(*saves)) == 4
         assert len(await objects[0].list_checkpoints("t")) == 4
 
+    @seam("connection", "loop")
     async def test_closing_in_the_middle_breaks_no_save_and_no_load(
         self, checkpointer: Any
     ) -> None:
@@ -224,6 +229,7 @@ class Concurrency(Kit):
         for name in names:
             assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
 
+    @seam("connection", "loop")
     async def test_closing_in_the_middle_breaks_no_list(self, checkpointer: Any) -> None:
         needs(checkpointer, "list_threads")
         names = [f"t{n:02}" for n in range(40)]
@@ -234,6 +240,7 @@ class Concurrency(Kit):
             await asyncio.sleep(0)
         assert [sorted(it) for it in await lists] == [names] * 4
 
+    @seam("loop")
     async def test_it_works_in_a_second_event_loop(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a")
 
@@ -246,6 +253,7 @@ class Concurrency(Kit):
             await asyncio.to_thread(lambda: asyncio.run(turn()))
         assert await self.said_in(checkpointer, "t") == ["a", "b", "b"]
 
+    @seam("loop")
     async def test_it_works_in_several_loops_at_once(self, checkpointer: Any) -> None:
         async def talk(name: str) -> None:
             assert await checkpointer.load(name) is None
@@ -278,6 +286,7 @@ class Concurrency(Kit):
         done.set()
         assert await reader > 0
 
+    @seam("connection", "loop")
     async def test_a_failing_save_harms_no_other(self, checkpointer: Any) -> None:
         saves = [
             checkpointer.save({"n": float("nan")} if n % 3 == 0 else {"n": n}, f"t{n}")
@@ -289,6 +298,7 @@ class Concurrency(Kit):
         assert [n for n in range(30) if not await checkpointer.exists(f"t{n}")] == failed
 
 
+@seam("connection", "layout")
 class Integrity(Kit):
     """Damaged storage is reported, and never read as something else."""
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.saver import CheckpointSaver
-from locus_store.testing.kit import Another, Kit, needs
+from locus_store.testing.kit import Another, Kit, needs, seam
 from locus_store.testing.steps import BackendKit
 from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState
@@ -30,6 +30,7 @@ class RoomyState(BaseModel):
     metadata: dict[str, Any] = {}
 
 
+@seam("state", "loop")
 class Marks(Kit):
     """A mark counts only in a state that ``load`` returned."""
 
@@ -99,6 +100,7 @@ class OtherState(BaseModel):
     total: int = 0
 
 
+@seam("state")
 class StateClasses(Kit):
     """Without ``state_type=``, ``load`` returns the class that was saved."""
 

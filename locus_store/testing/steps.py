@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
-from locus_store.testing.kit import INVALID_IDS, exact, needs, refused
+from locus_store.testing.kit import INVALID_IDS, exact, needs, refused, seam
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, Mark, PendingWrite, Version
 from locus_store.values import frames
@@ -42,6 +42,7 @@ class BackendKit:
         await backend.close()
 
 
+@seam("connection", "layout")
 class PendingWrites(BackendKit):
     """``put_writes`` and ``get_writes``."""
 
@@ -164,6 +165,7 @@ async def grow(
     return states
 
 
+@seam("connection", "layout")
 class FramedWrites(BackendKit):
     """``put_writes`` of changes of a channel's value, and by two runs at once."""
 
@@ -290,6 +292,7 @@ class FramedWrites(BackendKit):
         assert await backend.writes_of("unknown", ids) == {}
 
 
+@seam("layout")
 class Reading(BackendKit):
     """``fetch(with_writes=)``, ``records``, ``read_states``, ``namespaces``, ``tagged``."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import ConflictError, SerializationError
+from locus_store.testing.kit import seam
 from locus_store.testing.store_filters import Filters
 from locus_store.testing.store_finding import Listing, Namespaces, Searching
 from locus_store.testing.store_items import Batches, ItemExpiry, ValueRules, Versions
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from locus_store.testing.kit import Another
 
 
+@seam("connection", "loop")
 class StoreConcurrency(StoreKit):
     """One store serves many tasks, event loops and threads; several stores share a storage."""
 

@@ -19,6 +19,7 @@ from locus_store.testing.kit import (
     Another,
     exact,
     refused,
+    seam,
 )
 from locus_store.testing.store_kit import LONG, NS, SHORT, StoreKit, keys_of, over, put_over
 from locus_store.types.items import PutItem
@@ -237,6 +238,7 @@ class Versions(StoreKit):
         assert await store.exists(NS, "k") is False
 
 
+@seam("connection", "loop", "layout")
 class Batches(StoreKit):
     """``put_batch`` and ``get_batch``: all or nothing."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.errors import IntegrityError
-from locus_store.testing.kit import exact, limited
+from locus_store.testing.kit import exact, limited, seam
 from locus_store.testing.steps import BackendKit
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -52,6 +52,7 @@ async def grown(backend: Any, *counts: int) -> list[Version]:
     return versions
 
 
+@seam("layout")
 class Tails(BackendKit):
     """A process that knows an older version reads only what was saved since."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
-from locus_store.testing.kit import INVALID_IDS, Another, Kit, needs, refused, tick
+from locus_store.testing.kit import INVALID_IDS, Another, Kit, needs, refused, seam, tick
 from locus_store.testing.store_kit import NS, StoreKit, put_over
 
 NAMES = (
@@ -148,6 +148,7 @@ class Tenants(Kit):
                 checkpointer.for_tenant(bad)
 
 
+@seam("loop", "layout")
 class StoreTenants(StoreKit):
     """``for_tenant`` of a store."""
 

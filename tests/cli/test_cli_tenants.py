@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import test_cli
-from amounts import one_of
 from test_cli_transfer import lines
+from tiers import first_of
 
 from locus_store import open_checkpointer, open_store
 
@@ -44,7 +44,7 @@ def held(url: str, tenant: str) -> dict[str, Any]:
     return asyncio.run(threads(url, tenant))
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def url(
     request: pytest.FixtureRequest, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:

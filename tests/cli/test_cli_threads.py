@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import servers
 import test_cli
-from amounts import one_of
 from rich.console import Console
 from test_cli import Terminal
+from tiers import first_of
 
 from locus_store import open_checkpointer
 from locus_store.cli.output import put_table
@@ -48,8 +48,8 @@ def _url(
     return str(found)
 
 
-url = pytest.fixture(params=one_of("sqlite", "postgresql", "redis"), name="url")(_url)
-sql_url = pytest.fixture(params=one_of("sqlite", "postgresql"), name="sql_url")(_url)
+url = pytest.fixture(params=first_of("sqlite", "postgresql", "redis"), name="url")(_url)
+sql_url = pytest.fixture(params=first_of("sqlite", "postgresql"), name="sql_url")(_url)
 each_sql_url = pytest.fixture(params=["sqlite", "postgresql"], name="sql_url")(_url)
 
 

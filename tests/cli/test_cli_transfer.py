@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import test_cli
-from amounts import one_of
 from test_cli import Terminal
 from test_cli_threads import CHAT, ids, parsed, save
+from tiers import first_of
 
 from locus_store import open_checkpointer
 from locus_store.open import SCHEMES
@@ -45,7 +45,7 @@ def place(kind: str, name: str, request: pytest.FixtureRequest) -> str:
     return f"sqlite:///{shutil.copy(migrated, folder / f'{name}.db')}"
 
 
-@pytest.fixture(params=one_of(*STORES))
+@pytest.fixture(params=first_of(*STORES))
 def url(request: pytest.FixtureRequest, run: Run, monkeypatch: pytest.MonkeyPatch) -> str:
     """A store with two users' threads, one of them with a branch and a pending write."""
     found = place(request.param, "here", request)

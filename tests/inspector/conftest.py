@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amounts import one_of
 from servers import missing
+from tiers import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,13 +55,13 @@ def _place(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     return None if request.param == "memory" else tmp_path / "store.db"
 
 
-@pytest.fixture(params=one_of("memory", "sqlite"))
+@pytest.fixture(params=first_of("memory", "sqlite"))
 def place(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     """The place of a storage, for ``services.parts``."""
     return _place(request, tmp_path)
 
 
-@pytest.fixture(params=one_of("memory", "sqlite", "postgresql"))
+@pytest.fixture(params=first_of("memory", "sqlite", "postgresql"))
 def any_place(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     """The place of a storage, a PostgreSQL database among them."""
     return _place(request, tmp_path)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from amounts import LONG
 from every_call import Asked, Sent, any_request, recorded
 from served import Served
+from tiers import LONG
 
 from locus_store import HTTPBackend, InvalidArgumentError
 from locus_store.service.tokens import TokenFile

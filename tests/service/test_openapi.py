@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import schemathesis
-from amounts import LONG
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -14,6 +13,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from tiers import LONG
 
 from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
 from locus_store.service import app

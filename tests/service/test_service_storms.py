@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from amounts import one_of
 from test_storm import found_nothing, storm
+from tiers import first_of
 
 KILLS = "3"
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def place(request: pytest.FixtureRequest) -> list[str]:
     if request.param == "sqlite":
         return []

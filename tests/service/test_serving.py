@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from amounts import one_of
 from served import Served
+from tiers import first_of
 
 from locus_store import ConflictError, HTTPBackend, LocusStoreError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{request.getfixturevalue('database_file')}"

@@ -11,9 +11,9 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
 import pytest
-from amounts import LONG, one_of
 from every_call import DIMENSION, Asked, Sent, any_request, recorded
 from services import Service, parts
+from tiers import LONG, first_of
 
 from locus_store.service.tokens import TokenFile
 from locus_store.wire.calls import CALLS
@@ -41,7 +41,7 @@ UNORDERED = {
 Request = tuple[str, Sent]
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     names = {"sqlite": "database_file", "postgresql": "migrated_database"}
     place = request.getfixturevalue(names[request.param])

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from amounts import ALL, one_of
 from pydantic import BaseModel, Field
 from session_storage import Storage
+from tiers import ALL, first_of
 
 from locus_store import (
     ConflictError,
@@ -57,7 +57,7 @@ class Notes(AgentState):
     due: datetime | None = None
 
 
-@pytest.fixture(params=["memory", *one_of("sqlite", "postgresql"), *(["oracle"] if ALL else [])])
+@pytest.fixture(params=["memory", *first_of("sqlite", "postgresql"), *(["oracle"] if ALL else [])])
 def place(request):
     return Storage(request.param, request)
 

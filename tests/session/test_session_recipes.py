@@ -11,9 +11,9 @@ from typing import Any, List  # noqa: UP035  (the recipe's)
 
 import asyncpg
 import pytest
-from amounts import one_of
 from injectq import Inject, InjectQ, inject
 from session_storage import Storage
+from tiers import first_of
 
 from locus_store import MemoryBackend
 from locus_store.session import (
@@ -38,7 +38,7 @@ def _environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["memory", *one_of("sqlite", "postgresql")])
+@pytest.fixture(params=["memory", *first_of("sqlite", "postgresql")])
 def place(request):
     made = Storage(request.param, request)
     made.url = request.getfixturevalue("redis_url") if request.param == "postgresql" else None

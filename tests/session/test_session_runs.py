@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 import pytest
-from amounts import one_of
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from session_storage import Storage
+from tiers import first_of
 
 from locus_store import (
     ConflictError,
@@ -27,7 +27,7 @@ BOB: dict[str, Any] = {"thread_id": "t", "user_id": "bob"}
 ODD = ["_", "a:b", "a/b", "%", "é'|", "x" * 255]
 
 
-@pytest.fixture(params=["memory", *one_of("sqlite", "postgresql")])
+@pytest.fixture(params=["memory", *first_of("sqlite", "postgresql")])
 def place(request):
     return Storage(request.param, request)
 

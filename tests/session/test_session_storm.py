@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis_servers
 import servers
-from amounts import ALL, one_of
+from tiers import ALL, first_of
 from workers import on_session
 from workers.on_session import THREADS, Board, opened, spawning
 
@@ -31,7 +31,7 @@ def cache() -> Iterator[redis_servers.Redis]:
     server.stop()
 
 
-@pytest.fixture(params=one_of("sqlite", "postgresql"))
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def database_place(request) -> tuple[str, str]:
     name = "database_file" if request.param == "sqlite" else "migrated_database"
     return request.param, str(request.getfixturevalue(name))

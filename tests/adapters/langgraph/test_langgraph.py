@@ -18,10 +18,10 @@ import anyio
 import asyncpg
 import pytest
 import yaml
-from amounts import SERVICE_VARIANTS, SERVICES, one_of
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
+from tiers import SERVICES, first_of, full
 
 from locus_store import (
     CheckpointSaver,
@@ -59,8 +59,8 @@ SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume_
 
 
 STORAGES = [
-    *("memory", "sqlite", "postgresql", *one_of("file", "redis", "oci", "opensearch")),
-    *SERVICE_VARIANTS,
+    *("memory", "sqlite", "postgresql", *first_of("file", "redis", "oci", "opensearch")),
+    *full(*SERVICES),
 ]
 
 

@@ -10,13 +10,13 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from amounts import ALL
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from test_langgraph import checkpoint
 from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401  (a fixture)
+from tiers import ALL
 
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
 from locus_store.adapters.langgraph import LangGraphSaver, typed_values

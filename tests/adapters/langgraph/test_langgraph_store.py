@@ -12,7 +12,6 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
-from amounts import OPENSEARCH_VARIANT, SERVICE_VARIANTS, SERVICES
 from langchain_core.embeddings import Embeddings
 from langgraph.config import get_store
 from langgraph.graph import END, START, StateGraph
@@ -28,6 +27,7 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore as Oracle
 from servers import wait_until
+from tiers import SERVICES, full
 from typing_extensions import TypedDict
 from workers.on_graph import Caller
 
@@ -82,7 +82,7 @@ def place(request, tmp_path):
     return request.getfixturevalue(found) if found else f"sqlite:///{tmp_path / 'store.db'}"
 
 
-STORAGES = ["memory", "sqlite", "postgresql", "redis", OPENSEARCH_VARIANT, *SERVICE_VARIANTS]
+STORAGES = ["memory", "sqlite", "postgresql", "redis", *full("opensearch"), *full(*SERVICES)]
 
 
 @pytest.fixture(params=STORAGES)

@@ -15,12 +15,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from amounts import SERVICE_VARIANTS, SERVICES, one_of
 from locus import Agent, tool
 from locus.core.messages import Message
 from locus.core.state import AgentState
 from locus.memory.registry import get_checkpointer
 from locus.testing import FunctionModel, ScriptedModel, tool_call
+from tiers import SERVICES, first_of, full
 
 from locus_store import (
     BaseCheckpointer,
@@ -53,7 +53,7 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-ELSEWHERE = [*one_of("redis", "oci", "opensearch"), *SERVICE_VARIANTS]
+ELSEWHERE = [*first_of("redis", "oci", "opensearch"), *full(*SERVICES)]
 
 
 @pytest.fixture(params=["sqlite", "postgresql", *ELSEWHERE])

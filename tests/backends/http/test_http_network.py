@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amounts import LONG
 from every_call import DIMENSION, Asked, recorded
 from servers import CuttingProxy
 from services import Service, parts
 from test_http_transports import Canned, answer, serving
+from tiers import LONG
 
 from locus_store import (
     ConnectionFailedError,

@@ -1,4 +1,4 @@
-"""The store in memory and its blocking facade, held to the contract; what embeds; names."""
+"""The store in memory and its blocking facade; what embeds; names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import asyncio
 import inspect
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, Self
+from typing import Any
 
-import anyio.to_thread
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,57 +20,9 @@ from locus_store import (
     blocking,
 )
 from locus_store.blocking import BlockingStore
-from locus_store.testing import StoreContract
 from locus_store.types.items import check_name, decode_namespace, encode_namespace
 
 NS = ("memory", "u42")
-
-
-class TestMemory(StoreContract):
-    persists = False
-
-    @pytest.fixture
-    def reopen(self):
-        return lambda **options: InMemoryStore(**{"dimension": 3, **options})
-
-
-# --- the blocking facade
-
-
-class Unblocked:
-    """A blocking store behind ``await`` again, each call from a thread."""
-
-    def __init__(self, store: BlockingStore) -> None:
-        self._blocking = store
-        self.dimension = store._async.dimension
-
-    capabilities = property(lambda self: self._blocking.capabilities)
-
-    def for_tenant(self, tenant: str) -> Unblocked:
-        return Unblocked(self._blocking.for_tenant(tenant))
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
-
-        method = getattr(self._blocking, name)
-        return call
-
-    async def __aenter__(self) -> Self:
-        await self.__getattr__("__enter__")()
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
-
-
-@pytest.mark.variant
-class TestBlockingFacade(StoreContract):
-    persists = False
-
-    @pytest.fixture
-    def reopen(self):
-        return lambda **options: Unblocked(blocking.InMemoryStore(**{"dimension": 3, **options}))
 
 
 def test_seed_001_works_without_await() -> None:

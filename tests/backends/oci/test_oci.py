@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import oci
 import pytest
-from amounts import ALL
 from oci_double import NAMESPACE, Fault, Stored
 from servers import wait_until
 from shelf import Shelf, shelf_backend
+from tiers import ALL
 
 from locus_store import (
     BackendError,

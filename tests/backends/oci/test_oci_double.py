@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import oci
 import pytest
-from amounts import ALL
 from oci_double import NAMESPACE, Fault
+from tiers import ALL
 
 from locus_store.backends.oci.access import maker
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from amounts import ALL
 from oci_double import Fault
+from tiers import ALL
 
 from locus_store.backends.documents import segmented
 from locus_store.backends.oci.backend import DEFAULT_PREFIX

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import opensearchpy
 import pytest
-from amounts import LONG
 from servers import Proxy
+from tiers import LONG
 from watched import Watched
 
 from locus_store import (

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amounts import LONG
+from tiers import LONG
 
 from locus_store.backends.memory import MemoryBackend
 from locus_store.errors import InvalidArgumentError

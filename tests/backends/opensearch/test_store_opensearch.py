@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amounts import LONG
-from test_store_memory import Unblocked
+from tiers import LONG
 from watched import Watched
 
 from locus_store import (
@@ -19,9 +18,7 @@ from locus_store import (
 )
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
-from locus_store.blocking import BlockingStore
 from locus_store.server.storages import store_beside
-from locus_store.testing import StoreContract
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,20 +30,6 @@ pytestmark = pytest.mark.anyio
 NS = ("memory", "u42")
 KEYS = ("a", "b", "c")
 LOST = 1000 if LONG else 40
-
-
-@pytest.mark.variant
-class TestOpenSearchStore(StoreContract):
-    @pytest.fixture
-    def reopen(self, index: TestIndex) -> Any:
-        return index.store
-
-
-@pytest.mark.variant
-class TestBlockingOnOpenSearchStore(StoreContract):
-    @pytest.fixture
-    def reopen(self, index: TestIndex) -> Any:
-        return lambda **options: Unblocked(BlockingStore(index.store(**options)))
 
 
 @pytest.fixture

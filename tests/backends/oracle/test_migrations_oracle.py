@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 from oracle_twin import TwinServer, server_error
-from test_contract_oracle import PLACE
+from storages.oracle import PLACE
 
 from locus_store import OracleBackend, SchemaError
 from locus_store.sql import migrate

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from oracle_twin import TwinServer, lost, server_error, watched
 from sqlalchemy.ext.asyncio import create_async_engine
-from test_contract_oracle import PLACE, twin
+from storages.oracle import PLACE
 
 from locus_store import (
     BackendError,
@@ -45,7 +45,6 @@ from locus_store.sql import migrate
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["twin"]
 
 pytestmark = pytest.mark.anyio
 

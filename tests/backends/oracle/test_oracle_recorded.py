@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import oracle_grammar as grammars
 import pytest
 from oracle_methods import SAME, SCENARIOS, Opened, prepare
-from test_contract_oracle import PLACE, twin
+from storages.oracle import PLACE
 
 from locus_store import OracleBackend, OracleCheckpointSaver, OracleMessageLog, OracleStore
 from locus_store.types import PendingWrite
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from oracle_twin import Call, TwinServer
 
-__all__ = ["twin"]
 
 CALLS = Path(__file__).parent / "golden" / "calls"
 STATEMENTS = Path(__file__).parent / "golden" / "statements"

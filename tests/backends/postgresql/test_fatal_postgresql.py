@@ -10,7 +10,7 @@ from zlib import crc32
 
 import fatal
 import pytest
-from amounts import ALL
+from tiers import ALL
 
 from locus_store import (
     ConflictError,

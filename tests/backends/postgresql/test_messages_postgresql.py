@@ -11,15 +11,6 @@ from servers import wait_until
 from test_round_trips import statements
 
 from locus_store import IntegrityError, NewMessage, PostgreSQLMessageLog
-from locus_store.testing import MessageLogContract
-
-
-class TestPostgreSQL(MessageLogContract):
-    @pytest.fixture
-    def reopen(self, migrated_database):
-        return lambda **options: PostgreSQLMessageLog(
-            migrated_database, **{"pool_size": 4, **options}
-        )
 
 
 @pytest.mark.anyio

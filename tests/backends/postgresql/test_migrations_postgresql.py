@@ -24,8 +24,8 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from amounts import one_of
 from sqlalchemy.ext.asyncio import create_async_engine
+from tiers import first_of
 from workers.forked import at_once
 
 from locus_store import PostgreSQLBackend
@@ -48,7 +48,7 @@ NAMES = sorted(tables().names)
 ODD = 'Locus "threads" %s 50%'
 """Name of a database schema that has to be quoted everywhere."""
 
-BOTH = pytest.mark.parametrize("server", one_of("postgresql", "postgresql_16"), indirect=True)
+BOTH = pytest.mark.parametrize("server", first_of("postgresql", "postgresql_16"), indirect=True)
 
 SECOND = '''
 """One more column."""

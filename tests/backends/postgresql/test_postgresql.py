@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from amounts import ALL
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import wait_until
 from sqlalchemy.ext.asyncio import create_async_engine
+from tiers import ALL
 
 from locus_store import (
     ConflictError,

@@ -22,19 +22,10 @@ from locus_store import (
 )
 from locus_store.sql import migrate
 from locus_store.sql.vectors import create_vector_index
-from locus_store.testing import StoreContract
 
 pytestmark = pytest.mark.anyio
 
 NS = ("memory", "u42")
-
-
-class TestPostgreSQL(StoreContract):
-    @pytest.fixture
-    def reopen(self, migrated_database):
-        return lambda **options: PostgreSQLStore(
-            migrated_database, **{"dimension": 3, "pool_size": 4, **options}
-        )
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from test_contract_redis import empty_places
+from storages.redis import empty_places
 
 from locus_store import IntegrityError, RedisBackend
 from locus_store.backends.redis.keys import RedisKeys

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import redis_clusters
 import redis_servers
-from amounts import ALL
 from redis.crc import key_slot
 from servers import started
+from tiers import ALL
 
 from locus_store import (
     BackendError,

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis, RedisCluster
 from redis.crc import key_slot
-from test_store_memory import Unblocked
 
 from locus_store import (
     ConflictError,
@@ -24,45 +23,9 @@ from locus_store.backends import RedisStore
 from locus_store.backends.redis import items
 from locus_store.backends.redis import store as module
 from locus_store.backends.redis.items import KINDS
-from locus_store.blocking import BlockingStore
-from locus_store.testing import StoreContract
 
 NS = ("memory", "u42")
 KEYS = dict(zip(KINDS, items.keys_of("locus:store:")[:-1], strict=True))
-
-
-def reopening(url: str) -> Any:
-    return lambda **options: RedisStore(url, **{"dimension": 3, **options})
-
-
-class TestValkey(StoreContract):
-    @pytest.fixture
-    def reopen(self, redis_url):
-        return reopening(redis_url)
-
-
-@pytest.mark.variant
-class TestDebianRedis(StoreContract):
-    @pytest.fixture
-    def reopen(self, debian_redis):
-        debian_redis.flush()
-        return reopening(debian_redis.url())
-
-
-@pytest.mark.variant
-class TestCluster(StoreContract):
-    @pytest.fixture
-    def reopen(self, redis_cluster):
-        redis_cluster.flush()
-        return reopening(redis_cluster.url())
-
-
-@pytest.mark.variant
-class TestBlockingOnValkey(StoreContract):
-    @pytest.fixture
-    def reopen(self, redis_url):
-        make = reopening(redis_url)
-        return lambda **options: Unblocked(BlockingStore(make(**options)))
 
 
 pytestmark = pytest.mark.anyio

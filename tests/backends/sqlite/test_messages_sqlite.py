@@ -5,18 +5,11 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from amounts import ALL
+from tiers import ALL
 
 from locus_store import IntegrityError, NewMessage, SQLiteMessageLog
-from locus_store.testing import MessageLogContract
 from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
-
-
-class TestSQLite(MessageLogContract):
-    @pytest.fixture
-    def reopen(self, database_file):
-        return lambda **options: SQLiteMessageLog(database_file, **options)
 
 
 @pytest.mark.anyio

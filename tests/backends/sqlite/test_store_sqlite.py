@@ -12,17 +12,10 @@ from locus_store import (
     SQLiteStore,
 )
 from locus_store.backends.sqlite.items import loads_vec
-from locus_store.testing import StoreContract
 
 pytestmark = pytest.mark.anyio
 
 NS = ("memory", "u42")
-
-
-class TestSQLite(StoreContract):
-    @pytest.fixture
-    def reopen(self, database_file):
-        return lambda **options: SQLiteStore(database_file, **{"dimension": 3, **options})
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2"])

@@ -1,34 +1,26 @@
-"""The contract on Redis and Valkey."""
+"""Redis and Valkey: alone, as a cluster, over a client."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from functools import partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pytest
 import redis
 import redis.asyncio
-from anyio import to_thread
-from test_contract import LocusStates, Unblocked
 
-from locus_store import InvalidArgumentError
+from locus_store.backends import RedisStore
 from locus_store.backends.redis import RedisBackend, redis_checkpointer, scripts
 from locus_store.backends.redis.keys import BUCKETS, RedisKeys
 from locus_store.backends.redis.records import read_log
-from locus_store.blocking import BlockingCheckpointer
-from locus_store.testing import CheckpointerContract, StorageBackendContract
+from locus_store.blocking import BlockingCheckpointer, BlockingStore
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
+from storages import Storage
+from storages.blocking import Unblocked, UnblockedStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable
 
-    import redis_clusters
-    import redis_servers
-
-KINDS = ("thread", "line", "order", "log", "writes", "messages")
 KEY = re.compile(rb"locus:state:\{(\d+)\}:(\w+)(\|.*)?|locus:state:\{meta\}", re.DOTALL)
 
 
@@ -106,142 +98,97 @@ def empty_places(log: list[bytes]) -> list[bool]:
     return [at > 0 for size in sizes for at in range(size)]
 
 
-class OnRedis(CheckpointerContract):
+class OnValkey(Storage):
     """An empty database of the server that the tests run on."""
 
-    @pytest.fixture
-    def url(self, redis_url: str) -> str:
-        return redis_url
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.url = self.reached()
+        self._probe: RedisProbe | None = None
 
-    @pytest.fixture
-    def reopen(self, url: str) -> Any:
-        return partial(redis_checkpointer, url, state_type=self.state_type)
+    def reached(self) -> str:
+        """Return the URL of the empty database."""
+        url: str = self.fixture("redis_url")
+        return url
 
-    @pytest.fixture
-    def checkpointer(self, reopen: Any) -> Any:
-        return reopen()
+    def checkpointer(self, **options: Any) -> Any:
+        return redis_checkpointer(self.url, **options)
 
-    @pytest.fixture
-    def storage(self, url: str) -> Iterator[RedisProbe]:
-        probe = RedisProbe(url)
-        yield probe
-        probe.close()
+    def backend(self) -> Any:
+        return RedisBackend(self.url)
 
-    @pytest.fixture(autouse=True)
-    def in_order(self, storage: RedisProbe) -> Any:
-        yield
-        storage.check()
+    def store(self, **options: Any) -> Any:
+        return RedisStore(self.url, **{"dimension": 3, **options})
 
+    def probe(self) -> RedisProbe:
+        self._probe = self._probe or RedisProbe(self.url)
+        return self._probe
 
-class TestValkey(OnRedis):
-    pass
+    def check(self) -> None:
+        self.probe().check()
 
-
-class TestRedisBackend(StorageBackendContract):
-    @pytest.fixture
-    def backend(self, redis_url: str) -> RedisBackend:
-        return RedisBackend(redis_url)
+    async def close(self) -> None:
+        self.probe().close()
 
 
-@pytest.mark.variant
-class TestLocusStateOnRedis(LocusStates, OnRedis):
-    pass
-
-
-@pytest.mark.variant
-class TestRedis7(OnRedis):
+class OnRedis7(OnValkey):
     """Debian's, the oldest that we run."""
 
-    @pytest.fixture
-    def url(self, debian_redis: redis_servers.Redis) -> str:
-        debian_redis.flush()
-        return debian_redis.url()
+    def reached(self) -> str:
+        server = self.fixture("debian_redis")
+        server.flush()
+        url: str = server.url()
+        return url
 
 
-class BlocksOfTwo:
+class Blocks(OnValkey):
     """Any two small payloads are put together at once, not only many."""
 
-    @pytest.fixture(autouse=True)
-    def packed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
         for name, it in vars(scripts).items():
             if isinstance(it, scripts.Script) and "PACKED" in it.source:
                 source = it.source.replace("PACKED, SMALL = 32,", "PACKED, SMALL = 2,")
                 assert source != it.source
                 sha = sha1(source.encode()).hexdigest()  # noqa: S324  (Redis' own name)
-                monkeypatch.setattr(scripts, name, scripts.Script(name, source, sha))
+                script = scripts.Script(name, source, sha)
+                self.fixture("monkeypatch").setattr(scripts, name, script)
 
 
-@pytest.mark.variant
-class TestInBlocks(BlocksOfTwo, OnRedis):
-    pass
+class OnCluster(OnValkey):
+    def reached(self) -> str:
+        cluster = self.fixture("redis_cluster")
+        cluster.flush()
+        url: str = cluster.url()
+        return url
 
 
-@pytest.mark.variant
-class TestRedisBackendInBlocks(BlocksOfTwo, StorageBackendContract):
-    @pytest.fixture
-    def backend(self, redis_url: str) -> RedisBackend:
-        return RedisBackend(redis_url)
-
-
-class OnCluster(OnRedis):
-    @pytest.fixture
-    def url(self, redis_cluster: redis_clusters.Cluster) -> str:
-        redis_cluster.flush()
-        return redis_cluster.url()
-
-
-@pytest.mark.variant
-class TestCluster(OnCluster):
-    pass
-
-
-@pytest.mark.variant
-class TestClusterBackend(StorageBackendContract):
-    @pytest.fixture
-    def backend(self, redis_cluster: redis_clusters.Cluster) -> RedisBackend:
-        redis_cluster.flush()
-        return RedisBackend(redis_cluster.url())
-
-
-class OneClient:
+class OverClient(OnValkey):
     """Checkpointers over one client, which is the test's."""
 
     client_type: ClassVar[Any] = redis.asyncio.Redis
 
-    @pytest.fixture
-    async def reopen(self, url: str) -> AsyncIterator[Any]:
-        async with self.client_type.from_url(url.replace("+cluster", "")) as client:
-            yield partial(redis_checkpointer, client=client, state_type=self.state_type)
+    async def open(self) -> None:
+        self.client = self.client_type.from_url(self.url.replace("+cluster", ""))
 
-    async def refused(self, *_: object) -> None:
-        pytest.skip("a client belongs to one event loop; see the test of its refusal")
+    async def close(self) -> None:
+        await self.client.aclose()
+        await super().close()
 
-    test_it_works_in_a_second_event_loop = refused
-    test_it_works_in_several_loops_at_once = refused
-    test_a_load_is_remembered_whatever_it_came_through = refused
-    test_own_saves_go_on_whatever_they_come_through = refused
-
-    async def test_a_second_loop_is_refused(self, checkpointer: Any) -> None:
-        await checkpointer.save(self.new("a"), "t")  # type: ignore[attr-defined]
-        with pytest.raises(InvalidArgumentError, match="the event loop that it was first used in"):
-            await to_thread.run_sync(lambda: asyncio.run(checkpointer.load("t")))
+    def checkpointer(self, **options: Any) -> Any:
+        return redis_checkpointer(client=self.client, **options)
 
 
-@pytest.mark.variant
-class TestClient(OneClient, OnRedis):
-    pass
+class OverClusterClient(OnCluster):
+    client_type: ClassVar = redis.asyncio.RedisCluster
+    open = OverClient.open
+    close = OverClient.close
+    checkpointer = OverClient.checkpointer
 
 
-@pytest.mark.variant
-class TestClusterClient(OneClient, OnCluster):
-    client_type = redis.asyncio.RedisCluster
+class Blocking(OnValkey):
+    def checkpointer(self, **options: Any) -> Any:
+        return Unblocked(BlockingCheckpointer(super().checkpointer(**options)))
 
-
-@pytest.mark.variant
-class TestBlockingOnRedis(OnRedis):
-    """Through the blocking facade."""
-
-    @pytest.fixture
-    def reopen(self, url: str) -> Any:
-        make = partial(redis_checkpointer, url, state_type=self.state_type)
-        return lambda **options: Unblocked(BlockingCheckpointer(make(**options)))
+    def store(self, **options: Any) -> Any:
+        return UnblockedStore(BlockingStore(super().store(**options)))

@@ -5,51 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_contract import LocusStates, Unblocked
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.object_documents import ObjectDocuments
 from locus_store.backends.opensearch.search import all_versions
 from locus_store.backends.opensearch.versions import VersionPlace
-from locus_store.blocking import BlockingCheckpointer
-from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
 from locus_store.testing.write_faults import WriteFaultsContract
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from indexes import IndexProbe, TestIndex
-
-    from locus_store.backends.opensearch import OpenSearchBackend
-
-
-class OnIndex(CheckpointerContract):
-    @pytest.fixture
-    def reopen(self, index: TestIndex) -> Any:
-        return index.reopen(self.state_type)
-
-    @pytest.fixture
-    def checkpointer(self, reopen: Any) -> Any:
-        return reopen()
-
-    @pytest.fixture
-    def storage(self, index: TestIndex) -> IndexProbe:
-        return index.probe()
-
-
-@pytest.mark.variant
-class TestOpenSearch(OnIndex):
-    pass
-
-
-@pytest.mark.variant
-class TestOpenSearchBackend(StorageBackendContract):
-    @pytest.fixture
-    def backend(self, index: TestIndex) -> Iterator[OpenSearchBackend]:
-        made = index.backend()
-        yield made
-        made.index.close()
+    from indexes import TestIndex
 
 
 class TestIndexDocuments(DocumentsContract):
@@ -80,18 +45,3 @@ class TestFaultsOnIndex(WriteFaultsContract):
             for name in deriving.named(it.thread)
         }
         return super().named(backend, threads) | places
-
-
-@pytest.mark.variant
-class TestLocusStateOnOpenSearch(LocusStates, OnIndex):
-    pass
-
-
-@pytest.mark.variant
-class TestBlockingOnOpenSearch(OnIndex):
-    """Through the blocking facade."""
-
-    @pytest.fixture
-    def reopen(self, index: TestIndex) -> Any:
-        make = index.reopen(self.state_type)
-        return lambda **options: Unblocked(BlockingCheckpointer(make(**options)))

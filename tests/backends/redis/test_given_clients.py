@@ -1,0 +1,29 @@
+"""A client of Redis that the caller hands in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis.asyncio
+from anyio import to_thread
+
+from locus_store import InvalidArgumentError
+from locus_store.backends.redis import redis_checkpointer
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["Redis", pytest.param("RedisCluster", marks=pytest.mark.full)])
+async def test_a_second_loop_is_refused(kind: str, request: pytest.FixtureRequest) -> None:
+    if kind == "Redis":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = request.getfixturevalue("redis_cluster").url().replace("+cluster", "")
+    client: Any = getattr(redis.asyncio, kind)
+    async with client.from_url(url) as given:
+        checkpointer = redis_checkpointer(client=given, state_type=dict)
+        await checkpointer.save({"n": 1}, "t")
+        with pytest.raises(InvalidArgumentError, match="the event loop that it was first used in"):
+            await to_thread.run_sync(lambda: asyncio.run(checkpointer.load("t")))
+        await checkpointer.close()

@@ -1,0 +1,43 @@
+"""Each contract's tests, once for each storage of the table that keeps the contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import storages
+from tiers import is_everyday
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+
+def _places(config: pytest.Config, contract: str, test: Callable[..., Any]) -> list[Any]:
+    """Return the storages that a contract's test runs on."""
+    names = config.option.storage
+    return [*storages.chosen(contract, test, names=names, is_everyday=is_everyday(config))]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> list[Any] | None:
+    """Leave out a test that runs on no storage."""
+    contract = getattr(getattr(collector, "obj", None), "contract", None)
+    if contract is None or not name.startswith("test_") or _places(collector.config, contract, obj):
+        return None
+    return []
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    contract = getattr(metafunc.cls, "contract", None)
+    if contract is not None:
+        places = _places(metafunc.config, contract, metafunc.function)
+        metafunc.parametrize("place", places, indirect=True)
+
+
+@pytest.fixture
+async def place(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[Any]:
+    """An empty storage of the table."""
+    storage = storages.STORAGES[request.param].storage(request)
+    await storage.open()
+    yield storage
+    await storage.close()

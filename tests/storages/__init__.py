@@ -1,0 +1,174 @@
+"""The storages that tests run on, in one table; ``pytest --storage redis`` chooses rows by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EVERY = ("checkpointer", "backend", "store", "log")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A row of the table: one storage, or one way to it."""
+
+    made_by: str
+    """Module of this folder and class, a ``Storage``."""
+
+    contracts: tuple[str, ...] = EVERY
+    """The contracts that it keeps."""
+
+    seams: frozenset[str] = frozenset()
+    """Of a wrapper: what it changes. It runs the tests with the mark of one of these seams."""
+
+    everyday: tuple[str, ...] = ()
+    """The modules of ``locus_store.testing`` whose tests ``make test`` runs here; ``*`` is all."""
+
+    def runs(self, contract: str, test: Callable[..., Any]) -> bool:
+        """Return whether a contract's test runs on this storage."""
+        seams = frozenset({"state"}) if contract in STATES else self.seams
+        return not seams or bool(seams & getattr(test, "seams", frozenset()))
+
+    def runs_everyday(self, test: Callable[..., Any]) -> bool:
+        """Return whether ``make test`` runs the test here."""
+        return bool({"*", test.__module__.rpartition(".")[2]} & {*self.everyday})
+
+    def storage(self, request: Any) -> Storage:
+        """Return an empty storage for a test."""
+        module, name = self.made_by.split(".")
+        made: Storage = getattr(import_module(f"storages.{module}"), name)(request)
+        return made
+
+
+class Storage:
+    """An empty storage of a test's own; it gives the object of each contract that its row names.
+
+    Args:
+        request: Pytest's, of the test.
+    """
+
+    persists = True
+    """Objects share what is stored."""
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+
+    def fixture(self, name: str) -> Any:
+        """Return the value of a fixture."""
+        return self.request.getfixturevalue(name)
+
+    async def open(self) -> None:
+        """Prepare the storage, in the event loop of the test."""
+
+    async def close(self) -> None:
+        """Release what ``open`` made."""
+
+    def checkpointer(self, **options: Any) -> Any:
+        """Return a checkpointer on the storage, with a factory's options."""
+        raise NotImplementedError
+
+    def backend(self) -> Any:
+        """Return a backend on the storage."""
+        raise NotImplementedError
+
+    def store(self, **options: Any) -> Any:
+        """Return a store on the storage; its ``dimension`` is 3 unless given."""
+        raise NotImplementedError
+
+    def log(self, **options: Any) -> Any:
+        """Return a message log on the storage."""
+        raise NotImplementedError
+
+    def probe(self) -> Any:
+        """Return access below the storage."""
+        return None
+
+    def check(self) -> None:
+        """Check what holds for the stored data after any test."""
+
+
+def wraps(*seams: str) -> frozenset[str]:
+    return frozenset(seams)
+
+
+STATES: Final = ("states", "locus states")
+"""Checkpointers with states of other classes run the tests of the seam ``state``."""
+
+THREADS: Final = ("checkpointer", "backend")
+LOCUS: Final = (*THREADS, "locus states")
+ONE: Final = ("checkpointer",)
+
+ALL: Final = ("*",)
+HALF: Final = (
+    "conflicts", "deleting", "history", "steps", "existing", "tails", "store", "store_items",
+    "messages", "message_rules",
+)  # fmt: skip
+"""Half of the contracts: what PostgreSQL does in statements of its own."""
+
+STORAGES: Final = {
+    "memory": Kind("memory.Memory", (*EVERY, "states"), everyday=ALL),
+    "memory-blocking": Kind("memory.Blocking", ("store",), wraps("loop"), ALL),
+    "bare": Kind("memory.Bare", ONE),
+    "file": Kind("file.Files", LOCUS),
+    "file-blocking": Kind("file.Blocking", ONE, wraps("loop")),
+    "drawer": Kind("objects.OfDrawer", THREADS),
+    "objects": Kind("objects.OnShelf", THREADS, everyday=ALL),
+    "objects-segments": Kind("objects.Segments", THREADS),
+    "oci": Kind("oci.OnBucket", LOCUS),
+    "oci-blocking": Kind("oci.Blocking", ONE, wraps("loop")),
+    "opensearch": Kind("opensearch.OnIndex", (*LOCUS, "store")),
+    "opensearch-blocking": Kind("opensearch.Blocking", ("checkpointer", "store"), wraps("loop")),
+    "sqlite": Kind("sqlite.OnFile", (*EVERY, "locus states"), everyday=ALL),
+    "sqlite-blocking": Kind("sqlite.Blocking", ONE, wraps("loop"), ALL),
+    "sqlite-index": Kind("sqlite.Indexed", ONE, wraps("search"), ALL),
+    "sqlite-packs": Kind("sqlite.Packed", ONE, wraps("layout"), ALL),
+    "sqlite-memory": Kind("sqlite.InMemory", ONE, wraps("connection"), ALL),
+    "sqlite-engine": Kind("sqlite.OverEngine", ONE, wraps("connection"), ALL),
+    "sqlite-async-engine": Kind("sqlite.OverAsyncEngine", ONE, wraps("connection"), ALL),
+    "portable": Kind("sqlite.Portable", THREADS),
+    "postgresql": Kind("postgresql.OnServer", (*EVERY, "locus states"), everyday=HALF),
+    "postgresql-ungrouped": Kind("postgresql.Ungrouped", ONE, wraps("connection")),
+    "postgresql-packs": Kind("postgresql.Packed", ONE, wraps("layout")),
+    "postgresql-index": Kind("postgresql.Indexed", ONE, wraps("search")),
+    "postgresql-engine": Kind("postgresql.OverEngine", ONE, wraps("connection")),
+    "postgresql-pool": Kind("postgresql.OverPool", ONE, wraps("connection")),
+    "postgresql-pgbouncer": Kind("postgresql.OverPgBouncer", ONE, wraps("connection")),
+    "oracle-statements": Kind("postgresql.OracleStatements", THREADS),
+    "oracle-double": Kind("oracle.Double"),
+    "redis": Kind("redis.OnValkey", (*LOCUS, "store"), everyday=ALL),
+    "redis-7": Kind("redis.OnRedis7", (*ONE, "store"), wraps("connection", "layout")),
+    "redis-blocks": Kind("redis.Blocks", THREADS, wraps("layout"), ALL),
+    "redis-cluster": Kind("redis.OnCluster", (*THREADS, "store"), wraps("connection", "layout")),
+    "redis-client": Kind("redis.OverClient", ONE, wraps("connection"), ALL),
+    "redis-cluster-client": Kind("redis.OverClusterClient", ONE, wraps("connection")),
+    "redis-blocking": Kind("redis.Blocking", (*ONE, "store"), wraps("loop")),
+    "http": Kind("http.OverMemory", everyday=("minimal", "steps", "store_items", "message_rules")),
+    "http-sqlite": Kind("http.OverSQLite", EVERY, wraps("connection")),
+    "http-postgresql": Kind("http.OverPostgreSQL", (*THREADS, "log"), wraps("connection")),
+}
+
+
+def chosen(
+    contract: str, test: Callable[..., Any], *, names: list[str], is_everyday: bool
+) -> Iterator[Any]:
+    """Yield the storages on which a contract's test runs, as parameters.
+
+    Args:
+        contract: A word of a row's ``contracts``.
+        test: The function.
+        names: Of rows, or how they begin; all rows if it is empty.
+        is_everyday: Take what ``make test`` runs.
+    """
+    for name, kind in STORAGES.items():
+        is_named = any(name == it or name.startswith(f"{it}-") for it in names)
+        if contract in kind.contracts and is_named >= bool(names) and kind.runs(contract, test):
+            if kind.runs_everyday(test):
+                yield name
+            elif not is_everyday:
+                yield pytest.param(name, marks=pytest.mark.full)

@@ -1,0 +1,70 @@
+"""The blocking facade behind ``await`` again, each call from a thread."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio.to_thread
+
+from locus_store import BaseCheckpointer
+
+if TYPE_CHECKING:
+    from locus_store.blocking import BlockingCheckpointer, BlockingStore
+
+
+class Unblocked(BaseCheckpointer):
+    """A blocking checkpointer."""
+
+    def __init__(self, blocking: BlockingCheckpointer) -> None:
+        self.blocking = blocking
+
+    capabilities = property(lambda self: self.blocking.capabilities)
+    deletes_single_checkpoints = True
+
+    def for_tenant(self, tenant: str) -> Unblocked:
+        return Unblocked(self.blocking.for_tenant(tenant))
+
+
+def _in_a_thread(name: str) -> Any:
+    async def call(self: Unblocked, *args: Any, **kwargs: Any) -> Any:
+        method = partial(getattr(self.blocking, name), *args, **kwargs)
+        return await anyio.to_thread.run_sync(method)
+
+    return call
+
+
+for _name in (
+    "save", "load", "list_checkpoints", "delete", "exists", "open", "close", "search",
+    "query_by_metadata", "get_metadata", "vacuum", "expire", "copy_thread", "list_threads",
+    "list_with_metadata", "tenants",
+):  # fmt: skip
+    setattr(Unblocked, _name, _in_a_thread(_name))
+Unblocked.__abstractmethods__ = frozenset()
+
+
+class UnblockedStore:
+    """A blocking store."""
+
+    def __init__(self, store: BlockingStore) -> None:
+        self._blocking = store
+        self.dimension = store._async.dimension
+
+    capabilities = property(lambda self: self._blocking.capabilities)
+
+    def for_tenant(self, tenant: str) -> UnblockedStore:
+        return UnblockedStore(self._blocking.for_tenant(tenant))
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await anyio.to_thread.run_sync(partial(method, *args, **kwargs))
+
+        method = getattr(self._blocking, name)
+        return call
+
+    async def __aenter__(self) -> Self:
+        await self.__getattr__("__enter__")()
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()

@@ -1,0 +1,57 @@
+"""The documents engine over a toy, and over an object store in a dictionary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from document_probe import DocumentsProbe
+from drawer import Drawer
+from shelf import ObjectsProbe, Shelf, shelf_backend
+
+from locus_store import StorageBackendAdapter
+from locus_store.backends.documents import segmented
+from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.values.encoding import MAX_STATE_BYTES
+from storages import Storage
+
+
+class OfDrawer(Storage):
+    """A backend of four methods, the example of the documentation."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.drawer = Drawer(self.fixture("tmp_path") / "drawer.db")
+
+    def checkpointer(self, *, max_state_bytes: int = MAX_STATE_BYTES, **options: Any) -> Any:
+        backend = DocumentBackend(self.drawer, max_state_bytes=max_state_bytes)
+        return StorageBackendAdapter(backend, **options)
+
+    def backend(self) -> Any:
+        return DocumentBackend(self.drawer)
+
+    def probe(self) -> DocumentsProbe:
+        return DocumentsProbe(self.drawer)
+
+
+class OnShelf(Storage):
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.shelf = Shelf()
+
+    def checkpointer(self, *, max_state_bytes: int = MAX_STATE_BYTES, **options: Any) -> Any:
+        backend = shelf_backend(self.shelf, max_state_bytes=max_state_bytes)
+        return StorageBackendAdapter(backend, **options)
+
+    def backend(self) -> Any:
+        return shelf_backend(self.shelf)
+
+    def probe(self) -> ObjectsProbe:
+        return ObjectsProbe(self.shelf)
+
+
+class Segments(OnShelf):
+    """Nearly every save makes a segment."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.fixture("monkeypatch").setattr(segmented, "TAIL_BYTES", 1)

@@ -1,0 +1,183 @@
+"""PostgreSQL, and every way to it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
+
+import asyncpg
+from servers import run
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+from locus_store import (
+    PostgreSQLBackend,
+    PostgreSQLMessageLog,
+    PostgreSQLStore,
+    StorageBackendAdapter,
+    postgresql_checkpointer,
+)
+from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
+from storages import Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class ServerProbe:
+    """Below a database, by another connection."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        async def asked() -> list[Any]:
+            connection = await asyncpg.connect(self._url)
+            try:
+                return await connection.fetch(statement, *values)
+            finally:
+                await connection.close()
+
+        return run(asked())
+
+    def age(self, seconds: float) -> None:
+        self._run(
+            "UPDATE locus_checkpoints SET created_at = created_at - make_interval(secs => $1)",
+            float(seconds),
+        )
+
+    def damage(self, change: Callable[[bytes], bytes]) -> None:
+        for table in ("locus_checkpoints", "locus_packs"):
+            for row in self._run(f"SELECT line, sequence, payload FROM {table}"):
+                self._run(
+                    f"UPDATE {table} SET payload = $3 WHERE line = $1 AND sequence = $2",
+                    row["line"],
+                    row["sequence"],
+                    change(row["payload"] or b""),
+                )
+
+    def holds(self, text: str) -> bool:
+        """Return whether any live row has it; dead rows are not read."""
+        rows = [
+            row
+            for table in ("locus_checkpoints", "locus_packs")
+            for row in self._run(f"SELECT c::text AS told, payload FROM {table} c")
+        ]
+        frames = [
+            body for row in rows for body in unpack_frames(row["payload"] or b"", MAX_STATE_BYTES)
+        ]
+        told = [row["told"].encode() for row in rows]
+        return any(text.encode() in it for it in frames + told)
+
+    def rows(self) -> int:
+        tables = ("threads", "lines", "checkpoints", "packs", "writes", "messages")
+        return sum(self._run(f"SELECT count(*) FROM locus_{it}")[0][0] for it in tables)
+
+
+class OnServer(Storage):
+    """A database of the test's own."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.database: str = self.fixture("migrated_database")
+        self.url = self.reached()
+
+    def reached(self) -> str:
+        """Return the URL by which the objects reach the database."""
+        return self.database
+
+    def checkpointer(self, **options: Any) -> Any:
+        return postgresql_checkpointer(self.url, **{"pool_size": 4, **self.options, **options})
+
+    def backend(self) -> Any:
+        return PostgreSQLBackend(self.url, pool_size=4)
+
+    def store(self, **options: Any) -> Any:
+        return PostgreSQLStore(self.url, **{"dimension": 3, "pool_size": 4, **options})
+
+    def log(self, **options: Any) -> Any:
+        return PostgreSQLMessageLog(self.url, **{"pool_size": 4, **options})
+
+    def probe(self) -> ServerProbe:
+        return ServerProbe(self.database)
+
+
+class Ungrouped(OnServer):
+    options: ClassVar = {"group_saves": False}
+
+
+class Packed(OnServer):
+    """Packs change no answer, and nothing that was deleted is left in them."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.fixture("packs_of_two")
+
+
+class Indexed(OnServer):
+    """The full-text index gives the answers of the scan, whatever is deleted, replaced, copied."""
+
+    async def open(self) -> None:
+        async with self.backend() as backend:
+            await backend.create_search_index()
+
+
+class OverEngine(OnServer):
+    async def open(self) -> None:
+        url = self.url.replace("postgresql://", "postgresql+asyncpg://")
+        self.engine = create_async_engine(url, poolclass=NullPool)
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+    def checkpointer(self, **options: Any) -> Any:
+        return postgresql_checkpointer(engine=self.engine, **options)
+
+
+class OverPool(OnServer):
+    """With codecs of its owner's, which are no concern of ours."""
+
+    async def open(self) -> None:
+        async def own(connection: Any) -> None:
+            for name in ("json", "jsonb"):
+                await connection.set_type_codec(
+                    name, encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
+                )
+
+        self.pool = await asyncpg.create_pool(self.url, min_size=1, max_size=4, init=own)
+
+    async def close(self) -> None:
+        assert not self.pool.is_closing()
+        await self.pool.close()
+
+    def checkpointer(self, **options: Any) -> Any:
+        return postgresql_checkpointer(pool=self.pool, **options)
+
+
+class OverPgBouncer(OnServer):
+    """Transaction mode: each transaction may run on another connection."""
+
+    options: ClassVar = {"pgbouncer": True}
+
+    def reached(self) -> str:
+        name = urlsplit(self.database).path.removeprefix("/")
+        url: str = self.fixture("pgbouncer").url(name)
+        return url
+
+
+class OracleStatements(OnServer):
+    """Executed in kind: what Oracle gets for saves, loads and pending writes, on PostgreSQL."""
+
+    def checkpointer(self, *, max_state_bytes: int = MAX_STATE_BYTES, **options: Any) -> Any:
+        return StorageBackendAdapter(self._in_kind(max_state_bytes=max_state_bytes), **options)
+
+    def backend(self) -> Any:
+        return self._in_kind()
+
+    def _in_kind(self, **options: Any) -> Any:
+        from oracle_steps import InKindBackend
+
+        return InKindBackend(self.url, pool_size=4, **options)
