@@ -18,13 +18,14 @@ QUICK := -q -p no:cacheprovider
 CONTRACTS := tests/contracts/test_checkpointers.py tests/contracts/test_backends.py
 SHORT := --everyday --storage memory --storage sqlite
 
-.PHONY: help demo test tests test-all test-docker test-oracle test-oci portable langgraph-suite langgraph-redis \
+.PHONY: help demo test tests test-all changed coverage-tiers test-docker test-oracle test-oci portable langgraph-suite langgraph-redis \
 	pyagenity coverage lint format docs site matrix short oldest bench sessions campaign release clean
 
 help:
 	@echo "make demo      a conversation survives its process: the whole story, in a minute"
-	@echo "make test      lint, types, and the tests"
-	@echo "make test-all  with every variant of a storage under its whole contract: before a release"
+	@echo "make test      lint, types, and the everyday tests: before a commit"
+	@echo "make test-all  every test once: before a part is closed, and before a release"
+	@echo "make changed   what make test leaves out, of the folders that changed"
 	@echo "make test-docker  the tests of PostgreSQL and Redis on other versions of them, in containers"
 	@echo "make portable  the tests that need no server, without what Windows lacks"
 	@echo "make test-oracle  the suites on a real Oracle Database, or a container of one"
@@ -33,6 +34,7 @@ help:
 	@echo "make langgraph-redis  the import of LangGraph's RedisStore, with that store"
 	@echo "make pyagenity  the graphs of PyAgenity and AgentFlow, each in an environment of its own"
 	@echo "make coverage  the tests again, by lines and branches: half as long again"
+	@echo "make coverage-tiers  do the everyday tests cover what all tests cover?"
 	@echo "make lint      lint and types only"
 	@echo "make format    let ruff fix what it can"
 	@echo "make docs      run every code block of the README and docs/, and build the site in site/"
@@ -65,11 +67,22 @@ test-docker: $(VENV)/.dev
 test-all: lint
 	LOCUS_TEST_ALL=1 $(PYTEST)
 
+# What `make test` leaves out of the folders that changed since the commit in .ci/passed, and an
+# eighth of the rest.
+changed: $(VENV)/.dev
+	@options=$$(.ci/changed) && echo "$$options" && $(PYTEST) $$options tests
+
+# The lines that `make test` covers, and those of `make test-all`; an hour.
+coverage-tiers: $(VENV)/.dev
+	COVERAGE_FILE=.coverage.everyday $(PYTEST) -q --cov --cov-report= || true
+	COVERAGE_FILE=.coverage.all LOCUS_TEST_ALL=1 $(PYTEST) -q --cov --cov-report= || true
+	$(BIN)/python .ci/coverage-tiers
+
 # On a real bucket: LOCUS_TEST_OCI_BUCKET, _NAMESPACE and _PROFILE name it. Its objects below the
 # prefix locus-store-test/ are removed.
 test-oci: $(VENV)/.dev
 	@test -n "$$LOCUS_TEST_OCI_BUCKET" || { echo "set LOCUS_TEST_OCI_BUCKET, _NAMESPACE and _PROFILE"; exit 1; }
-	LOCUS_TEST_ALL=1 $(BIN)/python -m pytest -s tests/backends/oci/test_oci_live.py
+	LOCUS_TEST_ALL=1 $(BIN)/python -m pytest -s tests/backends/oci/full/test_oci_live.py
 
 # The tests that need no server and nothing of POSIX, with what Windows lacks taken away.
 portable: $(VENV)/.dev
@@ -81,7 +94,7 @@ test-oracle: $(VENV)/.dev
 	@if test -z "$$LOCUS_TEST_ORACLE_DSN" && ! docker info >/dev/null 2>&1; then \
 		echo "name a database (LOCUS_TEST_ORACLE_DSN, _USER, _PASSWORD), or start Docker" >&2; exit 1; \
 	fi
-	@LOCUS_TEST_ALL=1 LOCUS_TEST_ORACLE_CONTAINER=1 $(BIN)/python -m pytest tests/backends/oracle/test_oracle_live.py
+	@LOCUS_TEST_ALL=1 LOCUS_TEST_ORACLE_CONTAINER=1 $(BIN)/python -m pytest tests/backends/oracle/full/test_oracle_live.py
 
 # LangGraph's source distribution of that version, and the versions of other packages that its
 # snapshots were taken with, which stand in pyproject.toml. "official" is the baseline.
@@ -158,7 +171,7 @@ format: $(VENV)/.dev
 
 # Offline; a warning, such as a broken link, is an error. `make test` builds the site too.
 docs: site
-	$(PYTEST) $(QUICK) tests/test_docs.py tests/test_site.py
+	$(PYTEST) $(QUICK) tests/full/test_docs.py tests/full/test_site.py
 	@echo "open site/index.html"
 
 site: $(VENV)/.dev
@@ -240,11 +253,11 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --postgresql
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50
 	$(BIN)/python -m benchmarks.storms.storm --service --kills 50 --postgresql
-	LOCUS_TEST_LONG=1 $(PYTEST) $(QUICK) tests/test_framework_storm.py
-	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/test_http_network.py tests/service/test_two_tenants.py \
-		tests/service/test_hostile_requests.py tests/service/test_openapi.py \
-		tests/inspector/test_hostile_content.py tests/inspector/test_other_origins.py \
-		tests/backends/opensearch/test_opensearch_answers.py
+	LOCUS_TEST_LONG=1 $(PYTEST) $(QUICK) tests/full/test_framework_storm.py
+	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/full/test_http_network.py tests/service/full/test_two_tenants.py \
+		tests/service/full/test_hostile_requests.py tests/service/test_openapi.py \
+		tests/inspector/full/test_hostile_content.py tests/inspector/full/test_other_origins.py \
+		tests/backends/opensearch/full/test_opensearch_answers.py
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py
@@ -252,7 +265,7 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --oci
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/opensearch
 	$(BIN)/python -m benchmarks.storms.nodes
-	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/test_oci_kills.py tests/backends/oci/test_oci_double.py
+	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/full/test_oci_kills.py tests/backends/oci/full/test_oci_double.py
 
 clean:
 	rm -rf site .venv .venv-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -8,7 +8,8 @@ from pathlib import Path
 from shutil import copyfile, disk_usage
 
 import pytest
-from tiers import first_of, is_everyday
+import storages
+from tiers import TESTS, first_of, is_everyday
 
 pytest_plugins = ["server_fixtures"]
 pytest.register_assert_rewrite("locus_store.testing")
@@ -41,6 +42,10 @@ def pytest_addoption(parser):
         "--everyday", action="store_true", help="of given paths, too, the tests of `make test`"
     )
     group.addoption(
+        "--changed", action="append", default=[], metavar="FOLDER",
+        help="with --eighth: all tests of this folder that `make test` leaves out",
+    )  # fmt: skip
+    group.addoption(
         "--eighth", type=int, metavar="N", help="an eighth of the tests that `make test` leaves out"
     )
     group.addoption(
@@ -60,11 +65,21 @@ def pytest_collection_modifyitems(config, items):
     if is_everyday(config):
         left_out = {*rest}
     elif config.option.eighth is not None:
-        left_out = {*items} - {*rest[config.option.eighth :: 8]}
+        changed = {TESTS.parent / it for it in config.option.changed}
+        others = [it for it in rest if changed.isdisjoint(folder_of(it).parents)]
+        left_out = {*items} - {*rest} | {*others} - {*others[config.option.eighth :: 8]}
     else:
         return
     config.hook.pytest_deselected(items=left_out)
     items[:] = [it for it in items if it not in left_out]
+
+
+def folder_of(item):
+    """Return the path of a test; that of a contract's is in the folder of its storage."""
+    if (place := getattr(item, "callspec", None) and item.callspec.params.get("place")) is None:
+        return item.path
+    technology = storages.STORAGES[place].made_by.partition(".")[0]
+    return TESTS / "backends" / technology / item.path.name
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
 from log_urls import OURS, url_of
+from tiers import full
 
 from locus_store import (
     ConflictError,
@@ -69,7 +70,7 @@ async def log(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
         yield opened
 
 
-@pytest.fixture(params=(*OURS, *(pytest.param(it, marks=pytest.mark.variant) for it in THEIRS)))
+@pytest.fixture(params=[*OURS, *full(*THEIRS)])
 async def either(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     if request.param in OURS:
         url = url_of(request.param, request, tmp_path)

@@ -15,7 +15,7 @@ import servers
 from redis.crc import key_slot
 from servers import started
 
-HERE = Path(__file__).parents[2]
+HERE = Path(__file__).parents[3]
 KINDS = pytest.mark.parametrize("kind", ["valkey", "redis"])
 
 

@@ -563,7 +563,7 @@ def test_it_works_without_await(twin: TwinServer) -> None:
 async def test_the_example_walks_through(
     twin: TwinServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    example = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "oracle_notebook.py"))
+    example = runpy.run_path(str(Path(__file__).parents[4] / "examples" / "oracle_notebook.py"))
     await example["main"]()
     assert "set ORACLE_DSN, ORACLE_USER, ORACLE_PASSWORD" in capsys.readouterr().out
     for name, value in (("DSN", "twin:1521/x"), ("USER", "locus"), ("PASSWORD", "secret")):

@@ -20,7 +20,7 @@ from tests import servers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 ELSEWHERE = {
     "gunicorn_app.py": "tests/test_lifecycle.py",

@@ -42,8 +42,8 @@ from locus_store.sql.schema import tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ROOT = Path(__file__).parents[3]
-KEPT = sorted((Path(__file__).parents[2] / "data" / "postgresql").glob("*.sql"))
+ROOT = Path(__file__).parents[4]
+KEPT = sorted((Path(__file__).parents[3] / "data" / "postgresql").glob("*.sql"))
 NAMES = sorted(tables().names)
 ODD = 'Locus "threads" %s 50%'
 """Name of a database schema that has to be quoted everywhere."""

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.anyio
 
 LOST = 1000 if LONG else 40
 SAVES = 500 if LONG else 20
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def closed_port() -> int:

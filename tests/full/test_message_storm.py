@@ -14,7 +14,7 @@ from tiers import first_of
 
 from locus_store.blocking import open_message_log
 
-WORKER = Path(__file__).parent / "workers" / "on_log.py"
+WORKER = Path(__file__).parents[1] / "workers" / "on_log.py"
 WRITERS, LOGS = 4, 8
 APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "1200")) // WRITERS
 """Appends of each writer."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TRIALS = 300 if ALL else 8
 MOST_REQUESTS = 30
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def killing(pid: int, at: int, *, is_done: bool) -> Callable[[str, str], Fault | None]:

@@ -17,7 +17,7 @@ from tiers import LONG
 
 from locus_store.blocking import open_message_log
 
-WORKER = Path(__file__).parent / "workers" / "on_sessions.py"
+WORKER = Path(__file__).parents[1] / "workers" / "on_sessions.py"
 WRITERS, TASKS = 4 if LONG else 2, 16
 APPENDS = int(os.environ.get("LOCUS_TEST_APPENDS", "10000" if LONG else "96")) // WRITERS
 """Appends of each writer."""

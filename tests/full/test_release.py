@@ -22,7 +22,7 @@ from locus_store import __version__
 if TYPE_CHECKING:
     from types import ModuleType
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TESTED_PYTHONS = ["3.11", "3.12", "3.13"]
 

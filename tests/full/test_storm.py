@@ -12,7 +12,7 @@ import pytest
 import servers
 from tiers import first_of
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def ran(script: str, *options: str) -> subprocess.CompletedProcess[str]:

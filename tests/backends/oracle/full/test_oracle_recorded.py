@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from oracle_twin import Call, TwinServer
 
 
-CALLS = Path(__file__).parent / "golden" / "calls"
-STATEMENTS = Path(__file__).parent / "golden" / "statements"
+CALLS = Path(__file__).parents[1] / "golden" / "calls"
+STATEMENTS = Path(__file__).parents[1] / "golden" / "statements"
 UPDATES = os.environ.get("LOCUS_UPDATE_GOLDEN") == "1"
 FIRST = re.compile(r"^select sys_context|local_transaction_id|^SELECT 1\.1 FROM", re.IGNORECASE)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 TENANTS = ("one", "two")
 """Of two processes that write, each on its own."""
 

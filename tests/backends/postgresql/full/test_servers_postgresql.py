@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 import servers
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[3]
 
 
 def ask(url: str, query: str = "SELECT 1", **options: object) -> object:

@@ -1,0 +1,85 @@
+"""Random stores: a storage answers every call as the rules in memory do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from beside import Beside, run_beside
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+from tiers import full
+
+NAMES = st.tuples(
+    st.sampled_from([(), ("u",), ("u", "v"), ("w",)]), st.sampled_from(["k1", "k2", "%"])
+)
+VALUES = st.none() | st.integers(-2, 2) | st.text(max_size=5) | st.dictionaries(
+    st.sampled_from(["n", "s"]), st.integers(0, 2) | st.text(max_size=3), max_size=2
+)  # fmt: skip
+METADATA = st.none() | st.dictionaries(st.just("k"), st.integers(0, 2), max_size=1)
+VERSIONS = st.none() | st.integers(0, 3)
+
+
+class Items(Beside):
+    """Puts, batches, deletions, versions that are expected, lists, filters and vectors."""
+
+    def below(self, namespace: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the namespace below one of this example."""
+        return (str(self.number), *namespace)
+
+    @rule(name=NAMES, value=VALUES, metadata=METADATA, version=VERSIONS)
+    def put(self, name: Any, value: Any, metadata: Any, version: Any) -> None:
+        namespace, key = self.below(name[0]), name[1]
+        self.same(lambda it, _: it.put(namespace, key, value, metadata, expected_version=version))
+
+    @rule(name=NAMES, value=VALUES, vector=st.lists(st.integers(-3, 3), min_size=3, max_size=3))
+    def embed(self, name: Any, value: Any, vector: Any) -> None:
+        namespace, key = self.below(name[0]), name[1]
+        self.same(lambda it, _: it.put_with_embedding(namespace, key, value, vector))
+
+    @rule(items=st.lists(st.tuples(NAMES, VALUES), max_size=3))
+    def put_batch(self, items: Any) -> None:
+        batch = [(self.below(namespace), key, value) for (namespace, key), value in items]
+        self.same(lambda it, _: it.put_batch(batch))
+
+    @rule(name=NAMES)
+    def delete(self, name: Any) -> None:
+        namespace, key = self.below(name[0]), name[1]
+        self.same(lambda it, _: it.delete(namespace, key))
+
+    @rule(name=NAMES, is_recursive=st.booleans())
+    def clear(self, name: Any, is_recursive: bool) -> None:
+        namespace = self.below(name[0])
+        self.same(lambda it, _: it.clear_namespace(namespace, recursive=is_recursive))
+
+    @rule(name=NAMES, wanted=st.dictionaries(st.sampled_from(["n", "s"]), st.integers(0, 2)))
+    def search(self, name: Any, wanted: Any) -> None:
+        namespace = self.below(name[0])
+
+        async def found(store: Any) -> Any:
+            items = await store.search(namespace, filter=wanted, limit=100)
+            return sorted((it.namespace, it.key, it.version) for it in items)
+
+        self.same(lambda it, _: found(it))
+
+    @invariant()
+    def the_items_are_the_same(self) -> None:
+        self.same(lambda it, _: everything(it, self.below(())))
+
+
+async def everything(store: Any, namespace: tuple[str, ...]) -> Any:
+    """Return all that a store shows below a namespace."""
+    below = sorted(await store.list_namespaces(prefix=namespace))
+    found: list[Any] = [below]
+    for one in below:
+        for it in await store.list(one):
+            vector = await store.get_embedding(one, it.key)
+            found.append((it.key, repr(it.value), it.metadata, it.version, vector))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["sqlite", "redis", "postgresql", *full("opensearch", "oracle-double")]
+)
+def test_any_items_are_as_in_memory(name: str, request: pytest.FixtureRequest) -> None:
+    run_beside(Items, name, "store", request)

@@ -1,0 +1,141 @@
+"""Random threads: a storage answers every call as the rules in memory do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from beside import Beside, run_beside
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+from tiers import full
+
+from locus_store.types import Expected, PendingWrite
+
+THREADS = st.sampled_from(["a", "b"])
+TEXTS = st.lists(st.text(max_size=4), max_size=6)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=30),
+)
+STATES = st.fixed_dictionaries(
+    {"messages": TEXTS},
+    optional={"n": VALUES, "nested": st.dictionaries(st.text(max_size=3), VALUES, max_size=3)},
+)
+IDS = st.sampled_from([f"v{n}" for n in range(6)])
+
+
+SAVES = st.fixed_dictionaries({
+    "checkpoint_id": st.none() | IDS,
+    "metadata": st.none() | st.dictionaries(st.sampled_from(["k", "user_id"]), st.integers(0, 2)),
+    "parent_id": st.none() | IDS,
+    "keep_last": st.sampled_from([None, None, 2]),
+})  # fmt: skip
+WRITES = st.tuples(
+    st.sampled_from(["t1", "t2"]), st.integers(-1, 1), st.just("channel"), st.just("bytes"),
+    st.binary(max_size=40), st.just(""),
+)  # fmt: skip
+LINES = st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["", "sub"]))
+
+
+class Threads(Beside):
+    """Saves, loads, deletions, retention, branches, expiry, copies and pending writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[tuple[Any, Any]] = []
+        self.changed = "a"
+
+    def write(self, line: tuple[str, str], state: Any, options: Any) -> None:
+        """Save on both; ``options`` has the options of each side."""
+        self.changed, namespace = line
+        thread = self.named(self.changed)
+        found = self.both(
+            lambda it, side: it.write_state(thread, state, namespace=namespace, **options[side])
+        )
+        if not isinstance(found[0], Exception):
+            assert found[0].outcome == found[1].outcome
+            assert found[0].checkpoint_id == found[1].checkpoint_id
+            self.marks.append((found[0].mark, found[1].mark))
+
+    @rule(line=LINES, state=STATES, options=SAVES, is_repeated=st.booleans())
+    def save(self, line: Any, state: Any, options: Any, is_repeated: bool) -> None:
+        name = options["checkpoint_id"] or f"w{len(self.marks)}"
+        for _ in range(1 + is_repeated):
+            self.write(line, state, [options | {"checkpoint_id": name}] * 2)
+
+    @rule(
+        line=LINES, state=STATES, seen=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+        on_conflict=st.sampled_from(["raise", "branch", "overwrite"]),
+    )  # fmt: skip
+    def save_after_a_load(self, line: Any, state: Any, seen: Any, on_conflict: Any) -> None:
+        """With the marks of earlier saves, which may be stale, or of another line."""
+        if self.marks:
+            made, head = (self.marks[-1 - n % len(self.marks)] for n in seen)
+            name = f"w{len(self.marks)}"
+            common = {"checkpoint_id": name, "on_conflict": on_conflict}
+            expected = [Expected(made_from=made[it], head=head[it]) for it in (0, 1)]
+            self.write(line, state, [common | {"expected": it} for it in expected])
+
+    @rule(line=LINES, names=st.none() | st.lists(IDS, max_size=3))
+    def remove(self, line: Any, names: list[str] | None) -> None:
+        self.changed = line[0]
+        self.same(lambda it, _: it.remove(self.named(line[0]), names, namespace=line[1]))
+
+    @rule(thread=THREADS)
+    def prune(self, thread: str) -> None:
+        self.changed = thread
+        self.same(lambda it, _: it.prune(self.named(thread)))
+
+    @rule(source=THREADS, copy=st.sampled_from(["a", "b", "c"]))
+    def copy_thread(self, source: str, copy: str) -> None:
+        self.changed = copy
+        self.same(lambda it, _: it.copy_thread(self.named(source), self.named(copy)))
+
+    @rule(thread=THREADS, state=STATES)
+    def expire(self, thread: str, state: Any) -> None:
+        """A save with a short time to live, after which the thread is removed."""
+        self.write((thread, ""), state, [{"ttl_seconds": 0.001, "checkpoint_id": "last"}] * 2)
+        for it in self.objects:
+            while self.run(it.has_thread(self.named(thread))):
+                pass
+            self.run(it.expire())
+            self.run(it.remove_thread(self.named(thread)))
+
+    @rule(line=LINES, name=IDS, write=WRITES)
+    def put_writes(self, line: Any, name: str, write: Any) -> None:
+        self.changed = line[0]
+        thread, writes = self.named(line[0]), [PendingWrite(*write)]
+        self.same(lambda it, _: it.put_writes(thread, name, writes, namespace=line[1]))
+
+    @invariant()
+    def the_thread_is_the_same(self) -> None:
+        """Compare all of the thread that the last step changed."""
+        thread = self.named(self.changed)
+        self.same(lambda it, _: everything(it, thread))
+
+
+async def everything(backend: Any, thread: str) -> Any:
+    """Return all that a backend shows of a thread."""
+    found = [await backend.has_thread(thread), await backend.namespaces(thread)]
+    for namespace in ("", "sub"):
+        versions = await backend.history(thread, namespace=namespace, limit=100)
+        for name in [None, *(it.checkpoint_id for it in versions)]:
+            read = await backend.read_state(thread, name, namespace=namespace)
+            if read is not None:
+                version = read.version
+                found += [version.checkpoint_id, version.parent_id, version.metadata, read.state]
+        writes = await backend.writes_of(thread, ["v0", "v1", "v2"], namespace=namespace)
+        found += [len(versions), writes]
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sqlite", "objects", "redis", "postgresql", *full("file", "portable", "oracle-double", "oci")],
+)
+def test_any_threads_are_as_in_memory(name: str, request: pytest.FixtureRequest) -> None:
+    run_beside(Threads, name, "backend", request)
