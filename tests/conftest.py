@@ -76,9 +76,10 @@ def pytest_collection_modifyitems(config, items):
 
 def folder_of(item):
     """Return the path of a test; that of a contract's is in the folder of its storage."""
-    if (place := getattr(item, "callspec", None) and item.callspec.params.get("place")) is None:
+    row = getattr(item, "callspec", None) and item.callspec.params.get("row")
+    if row is None:
         return item.path
-    technology = storages.STORAGES[place].made_by.partition(".")[0]
+    technology = storages.STORAGES[row].made_by.partition(".")[0]
     return TESTS / "backends" / technology / item.path.name
 
 

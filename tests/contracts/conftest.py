@@ -31,13 +31,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     contract = getattr(metafunc.cls, "contract", None)
     if contract is not None:
         places = _places(metafunc.config, contract, metafunc.function)
-        metafunc.parametrize("place", places, indirect=True)
+        metafunc.parametrize("row", places, indirect=True)
 
 
 @pytest.fixture
-async def place(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIterator[Any]:
+def row(request: pytest.FixtureRequest) -> Any:
+    """An empty storage of the table, not yet open."""
+    return storages.STORAGES[request.param].storage(request)
+
+
+@pytest.fixture
+async def place(row: Any, anyio_backend: str) -> AsyncIterator[Any]:
     """An empty storage of the table."""
-    storage = storages.STORAGES[request.param].storage(request)
-    await storage.open()
-    yield storage
-    await storage.close()
+    await row.open()
+    yield row
+    await row.close()
