@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +13,7 @@ from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.types.arguments import id_text, json_object
 from locus_store.types.messages import NewMessage, put_of
 from locus_store.types.state import dumped, refused_fields
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +64,16 @@ class Message(BaseModel):
         return "".join(it for it in found if isinstance(it, str))
 
 
+READABLE: Final = Readable(
+    said=frozenset(
+        {"content", "tools_calls", "function", "name", "reasoning", "summary", "details"}
+        | {"message", "transcript", "title"}
+    ),
+    given=frozenset({"args", "arguments", "input", "output"}),
+)
+"""Not ``text``, which is what the class of a message returns."""
+
+
 def to_log(message: object, kind: type[Any]) -> NewMessage:
     """Return a message as a log stores it.
 
@@ -80,7 +91,7 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     content = _content(message) if isinstance(message, Message) else dumped(message)[0]
     message_id = id_text("message_id", content["message_id"])
     read = _read(content, kind)
-    text = read.text() if type(message) is type(read) else message.text()
+    text = _text(read.text() if type(message) is type(read) else message.text(), content)
     role, metadata = content.pop("role"), content.pop("metadata")
     for name in _absent(kind):  # type: ignore[arg-type]  # a class is hashable
         if content.get(name) is None:
@@ -88,6 +99,22 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     if isinstance(content["message_id"], str):  # else the row does not say that it is a number
         del content["message_id"]
     return NewMessage(content, role, message_id, metadata, text)
+
+
+def _text(said: str, content: Mapping[str, Any]) -> str:
+    """Return the text of a message for a search.
+
+    Args:
+        said: What its class returns: text, and the results of tools that are text.
+        content: Its fields: also reasoning, calls of tools, and results that are JSON.
+    """
+    blocks = content["content"] if isinstance(content["content"], list) else []
+    others = [
+        {**it, "output": None} if isinstance(it.get("output"), str) else it
+        for it in blocks
+        if isinstance(it, dict)
+    ]
+    return READABLE.text([said, {**content, "content": others}])
 
 
 def _read(content: dict[str, Any], kind: type[Any]) -> Any:

@@ -433,6 +433,34 @@ async def test_a_search_looks_into_the_text_only(session) -> None:
     assert texts(await session.alist_messages(T, "t", 1, 1)) == ["100% of_it"]
 
 
+async def test_a_search_finds_tools_and_reasoning_and_no_bytes(session) -> None:
+    blocks: list[Any] = [
+        {"type": "text", "text": "Hel"},
+        {"type": "text", "text": "lo"},
+        {"type": "image", "media": {"data_base64": "iVBO", "mime_type": "image/png"}},
+        {"type": "tool_call", "id": "call-1", "name": "find_flights", "args": {"town": "Lisbon"}},
+        {"type": "tool_result", "call_id": "call-2", "output": f"a map {'QUJD' * 100}"},
+        {"type": "tool_result", "call_id": "call-3", "output": [{"carrier": "TAP"}]},
+    ]
+    calls = [{"id": "call-4", "function": {"name": "book", "arguments": '{"seats": "two"}'}}]
+    await session.aput_messages(
+        T,
+        [
+            Message(
+                role="assistant",
+                content=blocks,
+                reasoning="Porto",
+                tools_calls=calls,
+                raw={"x": "raw"},
+            )
+        ],
+    )
+    for search in ("hello", "find_flights", "lisbon", "a map", "TAP", "Porto", "book", "two"):
+        assert len(await session.alist_messages(T, search=search)) == 1, search
+    for search in ("assistant", "iVBO", "QUJD", "call-", "town", "raw", "tool_result", "image/png"):
+        assert await session.alist_messages(T, search=search) == [], search
+
+
 async def test_message_ids_are_unique_in_their_thread_only(session) -> None:
     for name in ("t", "u"):
         message = Message.text_message(name, message_id="same")

@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 from locus_store.adapters.logs import thread_of
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, LogSnapshot, NewMessage
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,16 @@ STATE: Final = "adk-state"
 
 APP: Final = "adk-app"
 """Namespace of the log of an app's state."""
+
+READABLE: Final = Readable(
+    said=frozenset(
+        {"content", "parts", "text", "inline_data", "file_data", "display_name", "error_message"}
+        | {"function_call", "function_response", "tool_call", "tool_response", "name"}
+        | {"executable_code", "code", "code_execution_result"}
+        | {"input_transcription", "output_transcription"}
+    ),
+    given=frozenset({"args", "response", "output"}),
+)
 
 _EVENTS: Final = TypeAdapter(list[Event])
 
@@ -150,7 +161,7 @@ def event_message(event: Event) -> tuple[NewMessage, Scopes]:
     if "state_delta" in actions:
         kept = {k: v for k, v in actions["state_delta"].items() if not _is_temporary(k)}
         actions["state_delta"] = kept
-    return NewMessage(content, event.author or ROLE, event.id), scopes
+    return NewMessage(content, event.author or ROLE, event.id, text=READABLE.text(content)), scopes
 
 
 def _is_temporary(key: str) -> bool:

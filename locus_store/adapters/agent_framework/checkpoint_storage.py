@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
+from glob import escape
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from agent_framework import CheckpointStorage, WorkflowCheckpoint
@@ -15,29 +17,39 @@ from locus_store.adapters.agent_framework.errors import (
     CheckpointSerializationError,
 )
 from locus_store.adapters.agent_framework.values import CheckpointValues
-from locus_store.adapters.logs import Places
-from locus_store.backend import QueriesMetadata, StorageBackend, StoresThreads, needs
+from locus_store.adapters.logs import Places, thread_of
+from locus_store.backend import (
+    ListsThreads,
+    QueriesMetadata,
+    StorageBackend,
+    StoresThreads,
+    needs,
+)
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
+from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
     from types import TracebackType
 
-    from locus_store.types import Version
+    from locus_store.types import Active, Head, Version
     from locus_store.values import frames
 
-ID, TIME = "workflow_checkpoint", "timestamp"
-"""Keys of a version's metadata: the checkpoint's id and time."""
+ID, TIME, WORKFLOW = "workflow_checkpoint", "timestamp", "workflow_name"
+"""Keys of a version's metadata: the checkpoint's id and time, and the name of its workflow."""
 
-PAGE: Final = 1000
-"""Versions that a list reads at a time."""
+NEWEST, GROWTH = 10, 4
+"""Runs, and versions of a run, among which the latest checkpoint is looked for first; factor."""
+
+AT_ONCE: Final = 8
+"""Runs that a list reads at once."""
 
 MANY: Final = 100
-"""Workflows that may have a checkpoint with the same id."""
+"""Threads that may have a checkpoint with the same id."""
 
 FIELDS: Final = frozenset(it.name for it in fields(WorkflowCheckpoint))
 
@@ -45,16 +57,18 @@ FIELDS: Final = frozenset(it.name for it in fields(WorkflowCheckpoint))
 class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     """Keeps the checkpoints of workflows as versions of threads.
 
-    A workflow is the thread of its name, and a checkpoint the version of its id. The version of
-    its previous checkpoint is its parent. Values are stored as JSON and never pickled.
+    A run of a workflow is the thread ``workflow/checkpoint``, by the id of its first checkpoint
+    (``%`` and ``/`` within the two are escaped); what continues the run is in the same thread. A
+    checkpoint is the version of its id, and the version of its previous checkpoint is its parent.
+    Values are stored as JSON and never pickled.
 
     Args:
         storage: A checkpointer or a backend, which ``close`` leaves open. A checkpointer's
-            ``keep_last`` and ``ttl_seconds`` apply.
+            ``keep_last`` and ``ttl_seconds`` apply to each run.
         allowed: Classes of the application that may be in a checkpoint.
 
     Raises:
-        UnsupportedError: The backend cannot find versions by their metadata.
+        UnsupportedError: The backend cannot list threads, or find versions by their metadata.
     """
 
     def __init__(
@@ -69,6 +83,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
 
     def _use(self) -> None:
         self._places = Places()
+        self._lists = needs(self.checkpointer.backend, ListsThreads)
         self._queries = needs(self.checkpointer.backend, QueriesMetadata)
         self._threads = needs(self.checkpointer.backend, StoresThreads)
 
@@ -117,10 +132,10 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             for name, it in checkpoint.to_dict().items()
         }
         try:
-            await settled(self._write(checkpoint, data))
+            thread_id = await settled(self._write(checkpoint, data))
         except SerializationError as exc:
             raise CheckpointSerializationError(str(exc)) from exc
-        self._places.note(checkpoint.workflow_name, [checkpoint.checkpoint_id])
+        self._places.note(thread_id, [checkpoint.checkpoint_id])
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
@@ -132,9 +147,10 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         """
         known = self._places.get(checkpoint_id)
         found = None if known is None else await self._threads.read_state(known, checkpoint_id)
-        for workflow_name in () if found else await self._workflows_of(checkpoint_id):
-            found = await self._threads.read_state(workflow_name, checkpoint_id)
+        for head in () if found else await self._of_id(checkpoint_id):
+            found = await self._threads.read_state(head.thread_id, checkpoint_id)
             if found is not None:
+                self._places.note(head.thread_id, [checkpoint_id])
                 break
         if found is not None:
             return self._checkpoint(found.state)
@@ -142,71 +158,148 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """Return the checkpoints of a workflow, in the order in which they were saved."""
-
-        def restored(_: Version, folder: frames.Folder) -> WorkflowCheckpoint:
-            return self._checkpoint(folder.state())
-
-        versions = await self._versions(workflow_name)
-        return await self._threads.read_states(versions, restored)
+        wanted = await self._of_workflow(workflow_name)
+        runs: dict[str, set[str]] = {}
+        for checkpoint_id, thread_id in wanted.items():
+            runs.setdefault(thread_id, set()).add(checkpoint_id)
+        found: dict[str, WorkflowCheckpoint] = {}
+        every = list(runs.items())
+        for start in range(0, len(every), AT_ONCE):
+            some = (self._of_run(*it) for it in every[start : start + AT_ONCE])
+            for restored in await asyncio.gather(*some):
+                found.update(restored)
+        return [found[it] for it in wanted if it in found]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of a workflow's checkpoints, in the order in which they were saved."""
-        return [it.checkpoint_id for it in await self._versions(workflow_name)]
+        return list(await self._of_workflow(workflow_name))
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Return the checkpoint with the latest time; of several, the one saved last."""
-        versions = await self._versions(workflow_name)
-        if not versions:
+        """Return the checkpoint with the latest time; of several, the one saved last.
+
+        Reads the runs that were active since that time, and their versions since then.
+        """
+        latest: Version | None = None
+        async for run in self._recent_runs(workflow_name):
+            if latest is not None and run.active_at < _order(latest)[0]:
+                break  # no version of this run, or of those behind it, is later
+            found = await self._latest(run.thread_id, workflow_name)
+            latest = max(filter(None, (found, latest)), key=_order, default=None)
+        if latest is None:
             return None
-        latest = max(reversed(versions), key=lambda it: datetime.fromisoformat(it.metadata[TIME]))
-        found = await self._threads.read_state(workflow_name, latest.checkpoint_id)
-        return None if found is None else self._checkpoint(found.state)
+        self._places.note(latest.thread_id, [latest.checkpoint_id])
+        snapshot = await self._threads.read_state(latest.thread_id, latest.checkpoint_id)
+        return None if snapshot is None else self._checkpoint(snapshot.state)
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint; return whether there was one."""
         removed = [
-            await settled(self._threads.remove(it, [checkpoint_id]))
-            for it in await self._workflows_of(checkpoint_id)
+            await settled(self._threads.remove(it.thread_id, [checkpoint_id]))
+            for it in await self._of_id(checkpoint_id)
         ]
         return any(removed)
 
     # --- versions
 
-    async def _write(self, checkpoint: WorkflowCheckpoint, data: Mapping[str, Any]) -> None:
+    async def _write(self, checkpoint: WorkflowCheckpoint, data: Mapping[str, Any]) -> str:
+        """Store a version; return its thread."""
         options: dict[str, Any] = {
             "checkpoint_id": checkpoint.checkpoint_id,
-            "metadata": {ID: checkpoint.checkpoint_id, TIME: checkpoint.timestamp},
+            "metadata": {
+                ID: checkpoint.checkpoint_id,
+                TIME: checkpoint.timestamp,
+                WORKFLOW: checkpoint.workflow_name,
+            },
             "keep_last": self.checkpointer.keep_last,
             "ttl_seconds": self.checkpointer.ttl_seconds,
         }
-        name, write = checkpoint.workflow_name, self._threads.write_state
+        thread_id = await self._run_of(checkpoint)
         *attempts, last = _attempts(checkpoint.previous_checkpoint_id)
         for attempt in attempts:
             with suppress(ConflictError, NotFoundError):
-                await write(name, data, **attempt, **options)
+                await self._threads.write_state(thread_id, data, **attempt, **options)
+                return thread_id
+        await self._threads.write_state(thread_id, data, **last, **options)
+        return thread_id
+
+    async def _run_of(self, checkpoint: WorkflowCheckpoint) -> str:
+        """Return the thread of a checkpoint: that of the one before, or else its own."""
+        name, previous = checkpoint.workflow_name, checkpoint.previous_checkpoint_id
+        if previous is not None:
+            known = self._places.get(previous)
+            if known is not None:
+                return known
+            for head in await self._of_id(previous):
+                if head.metadata.get(WORKFLOW) == name:
+                    return head.thread_id
+        return thread_of(name, checkpoint.checkpoint_id)
+
+    async def _of_id(self, checkpoint_id: str) -> list[Head]:
+        """Return the versions of a checkpoint, the one saved last first."""
+        return await self._queries.query(ID, checkpoint_id, MANY)
+
+    async def _of_workflow(self, workflow_name: str) -> dict[str, str]:
+        """Return the threads of a workflow's checkpoints by their ids, the oldest first."""
+        found = await self._queries.query(WORKFLOW, workflow_name, MAX_COUNT)
+        mine = [it for it in reversed(found) if _is_of(it, workflow_name)]
+        for it in mine:
+            self._places.note(it.thread_id, [it.checkpoint_id])
+        return {it.checkpoint_id: it.thread_id for it in mine}
+
+    async def _recent_runs(self, workflow_name: str) -> AsyncIterator[Active]:
+        """Yield the threads of a workflow, the most recently active first."""
+        pattern, limit = f"{escape(thread_of(workflow_name, ''))}*", NEWEST
+        seen: set[str] = set()
+        while True:
+            page = await self._lists.recent(limit, pattern)
+            for run in page:
+                if run.thread_id not in seen:
+                    yield run
+            if len(page) < limit:
                 return
-        await write(name, data, **last, **options)
+            seen.update(it.thread_id for it in page)
+            limit *= GROWTH
 
-    async def _workflows_of(self, checkpoint_id: str) -> list[str]:
-        found = await self._queries.query(ID, checkpoint_id, MANY)
-        return [it.thread_id for it in found]
+    async def _latest(self, thread_id: str, workflow_name: str) -> Version | None:
+        """Return the checkpoint of a thread with the latest time, without its state."""
+        limit = NEWEST
+        while True:
+            page = await self._threads.history(thread_id, limit=limit)
+            mine = [it for it in page if _is_of(it, workflow_name)]
+            latest = max(mine, key=_order, default=None)
+            if len(page) < limit or (latest and page[-1].created_at < _order(latest)[0]):
+                return latest
+            limit *= GROWTH
 
-    async def _versions(self, workflow_name: str) -> list[Version]:
-        """Return the versions that are checkpoints, oldest first."""
-        found: list[Version] = []
-        before = None
-        while page := await self._threads.history(workflow_name, limit=PAGE, before=before):
-            found += [it for it in page if it.metadata.get(ID) == it.checkpoint_id]
-            if len(page) < PAGE:
-                break
-            before = page[-1].checkpoint_id
-        self._places.note(workflow_name, [it.checkpoint_id for it in found])
-        return found[::-1]
+    async def _of_run(self, thread_id: str, ids: set[str]) -> list[tuple[str, WorkflowCheckpoint]]:
+        """Return checkpoints of a thread by their ids."""
+
+        def restored(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
+            return version.checkpoint_id, self._checkpoint(folder.state())
+
+        versions = await self._threads.history(thread_id, limit=MAX_COUNT)
+        wanted = [it for it in versions if it.checkpoint_id in ids]
+        return await self._threads.read_states(wanted, restored)
 
     def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
         return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in state.items()})
+
+
+def _is_of(version: Head | Version, workflow_name: str) -> bool:
+    """Return whether a version is a checkpoint of a workflow."""
+    metadata = version.metadata
+    is_checkpoint = metadata.get(ID) == version.checkpoint_id
+    return is_checkpoint and metadata.get(WORKFLOW) == workflow_name
+
+
+def _order(version: Version) -> tuple[datetime, datetime, int]:
+    """Return the key by which the latest checkpoint is the greatest; its time is first."""
+    at = datetime.fromisoformat(version.metadata[TIME])
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return at, version.created_at, version.mark.sequence
 
 
 def _attempts(parent_id: str | None) -> list[dict[str, Any]]:

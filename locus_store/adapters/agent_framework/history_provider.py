@@ -13,6 +13,7 @@ from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settled
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,15 @@ SOURCE_ID: Final = "locus_history"
 
 NO_SESSION: Final = "default"
 """Thread of messages without a session, as in the framework's ``FileHistoryProvider``."""
+
+READABLE: Final = Readable(
+    said=frozenset(
+        {"contents", "text", "message", "error_details", "name", "tool_name", "function_call"}
+        | {"inputs", "outputs", "commands", "stdout", "stderr"}
+    ),
+    given=frozenset({"arguments", "result", "output"}),
+)
+"""Not ``items``, which repeat the result of a function."""
 
 OPTIONS: Final = frozenset(
     {
@@ -111,9 +121,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         while True:
             found = await self.log.read(thread_id, namespace=self._namespace, newest=newest)
             stored = list(map(_restored, found.messages)) if found else []
-            new = [
-                NewMessage(it.to_dict(), it.role) for it in filter_new_messages(stored, incoming)
-            ]
+            new = list(map(_message, filter_new_messages(stored, incoming)))
             try:
                 await self.log.append(
                     thread_id,
@@ -124,6 +132,11 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
             except ConflictError:
                 continue
             return
+
+
+def _message(message: agent_framework.Message) -> NewMessage:
+    content = message.to_dict()
+    return NewMessage(content, message.role, text=READABLE.text(content))
 
 
 def _restored(message: LoggedMessage) -> agent_framework.Message:

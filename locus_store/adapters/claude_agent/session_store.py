@@ -9,6 +9,7 @@ from claude_agent_sdk import SessionStore, fold_session_summary
 from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, thread_of
 from locus_store.errors import ConflictError
 from locus_store.messages import ROLE, NewMessage
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from claude_agent_sdk import (
@@ -26,6 +27,16 @@ SUMMARY: Final = "claude-summary"
 
 SUBPATH: Final = "subpath/"
 """Namespaces of the transcripts of subagents begin with it."""
+
+
+READABLE: Final = Readable(
+    said=frozenset(
+        {"message", "content", "text", "thinking", "name", "title", "context", "stdout", "stderr"}
+        | {"summary", "customTitle", "aiTitle", "agentName", "lastPrompt"}
+    ),
+    given=frozenset({"input"}),
+)
+"""Not ``toolUseResult``, which repeats the result of a tool."""
 
 
 class LocusSessionStore(OpenedByUrl, SessionStore):
@@ -120,4 +131,5 @@ def _message(entry: dict[str, Any]) -> NewMessage:
         entry,
         role if isinstance(role, str) and role else ROLE,
         uuid if isinstance(uuid, str) and uuid else None,
+        text=READABLE.text(entry),
     )

@@ -237,5 +237,6 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             except NotFoundError as exc:
                 raise ConversationConflictError(name) from exc
         return [
-            NewMessage(it.content, it.role, it.message_id, it.metadata) for it in missing.values()
+            NewMessage(it.content, it.role, it.message_id, it.metadata, it.text)
+            for it in missing.values()
         ]

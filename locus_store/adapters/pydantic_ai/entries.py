@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import NewMessage
 from locus_store.values.encoding import encode
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 RECORD: Final = "pydantic-ai-record"
 """Role and id of the one message of a thread's root log: the conversation's record."""
+
+_SAID: Final = frozenset({"content", "text"})
+PART: Final = Readable(said=_SAID, given=frozenset())
+TOOL: Final = Readable(said=frozenset({"tool_name"}), given=frozenset({"args", "content"}))
+"""The parts of messages without and with a tool. Instructions come with each request: not read."""
 
 _RECORDS: Final = TypeAdapter(
     list[ConversationRecord], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
@@ -45,9 +51,21 @@ def messages_of(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
     """
     contents = _json(ModelMessagesTypeAdapter, [it.message for it in entries])
     return [
-        NewMessage(content, it.message.kind, it.id, {"parent_id": it.parent_id, "kind": it.kind})
+        NewMessage(
+            content,
+            it.message.kind,
+            it.id,
+            {"parent_id": it.parent_id, "kind": it.kind},
+            text_of(content),
+        )
         for it, content in zip(entries, contents, strict=True)
     ]
+
+
+def text_of(content: Mapping[str, Any]) -> str:
+    """Return the text of a message."""
+    texts = ((TOOL if "tool_name" in it else PART).text(it) for it in content["parts"])
+    return "\n".join(filter(None, texts))
 
 
 def _json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:

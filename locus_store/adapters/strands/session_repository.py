@@ -13,6 +13,7 @@ from locus_store.adapters.logs import BlockingLogAdapter
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
 from locus_store.types.arguments import MAX_COUNT
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase
@@ -22,6 +23,14 @@ SESSION: Final = "strands-session"
 
 AGENT, MESSAGES, MULTI_AGENT = "agent/", "messages/", "multi-agent/"
 """Namespaces of the logs of an agent's state, its messages, and a multi-agent's state."""
+
+READABLE: Final = Readable(
+    said=frozenset(
+        {"content", "text", "toolUse", "toolResult", "name", "document", "title"}
+        | {"reasoningContent", "reasoningText", "citationsContent", "guardContent"}
+    ),
+    given=frozenset({"input", "json"}),
+)
 
 Document: TypeAlias = dict[str, Any]
 
@@ -189,8 +198,13 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
     # --- logs
 
     def _put(self, session_id: str, agent_id: str, message: SessionMessage, **options: Any) -> None:
-        content, role = _json(message.to_dict()), message.to_message()["role"]
-        new = NewMessage(content, role, str(message.message_id))
+        shown = message.to_message()  # redacted, where the message was
+        new = NewMessage(
+            _json(message.to_dict()),
+            shown["role"],
+            str(message.message_id),
+            text=READABLE.text(shown),
+        )
         self.log.append(session_id, [new], namespace=MESSAGES + agent_id, **options)
 
     def _write(self, session_id: str, namespace: str, document: Document, **options: Any) -> None:

@@ -636,3 +636,33 @@ class TestRunner:
             found = await found_in(service)
         assert found.events[:4] == before.events
         assert texts(found)[4:] == ["Take it.", "Booked."]
+
+
+async def test_a_search_finds_what_a_person_reads(log: Any) -> None:
+    service = LocusSessionService(log)
+    session = await service.create_session(app_name="a", user_id="u", session_id="s")
+    png = types.Blob(data=b"picture", mime_type="image/png", display_name="map.png")
+    call = types.FunctionCall(id="call-1", name="find_flights", args={"town": "Lisbon"})
+    answer = types.FunctionResponse(
+        id="call-1",
+        name="find_flights",
+        response={"content": [{"type": "image", "data": "iVBO", "mimeType": "image/png"}, "TAP"]},
+    )
+    thought = types.Part(text="Porto is far", thought=True, thought_signature=b"signed")
+    for author, parts in {
+        "user": [types.Part(text="Look at this"), types.Part(inline_data=png)],
+        "travel_agent": [thought, types.Part(function_call=call)],
+        "tool": [types.Part(function_response=answer)],
+    }.items():
+        event = Event(
+            author=author,
+            content=types.Content(role="user", parts=parts),
+            actions=EventActions(state_delta={"key": "kept"}),
+        )
+        await service.append_event(session, event)
+    expected = {"look": 1, "map.png": 1, "porto": 1, "find_flights": 2, "Lisbon": 1, "TAP": 1}
+    for text, count in expected.items():
+        assert len(await log.page("a/u/s", search=text)) == count, text
+    hidden = ["user", "travel_agent", "cGljdHVyZQ", "c2lnbmVk", "iVBO", "image/png", "call-1"]
+    for text in (*hidden, "town", "kept", event.id):
+        assert await log.page("a/u/s", search=text) == [], text

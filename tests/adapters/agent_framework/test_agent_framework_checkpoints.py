@@ -360,16 +360,91 @@ async def test_checkpoints_are_versions_of_a_thread(storage: LocusCheckpointStor
     fork = checkpoint(previous_checkpoint_id=saved[0].checkpoint_id)
     for it in (*saved, fork):
         await storage.save(it)
-    backend = storage.checkpointer.backend
-    versions = await backend.history("w")
+    backend, thread_id = storage.checkpointer.backend, f"w/{saved[0].checkpoint_id}"
+    versions = await backend.history(thread_id)
     assert [(it.checkpoint_id, it.parent_id) for it in reversed(versions)] == [
         (it.checkpoint_id, it.previous_checkpoint_id) for it in (*saved, fork)
     ]
-    old, new = [await backend.load("w", it.checkpoint_id) for it in saved[:2]]
+    old, new = [await backend.load(thread_id, it.checkpoint_id) for it in saved[:2]]
     assert ("state", "n") in [it.path for it in differences(old, new)]
-    assert await storage.checkpointer.list_threads() == ["w"]
+    assert await storage.checkpointer.list_threads() == [thread_id]
     assert await storage.checkpointer.vacuum(1) == 0
     assert await storage.load(fork.checkpoint_id) == fork
+
+
+async def test_each_run_is_a_thread_and_another_process_continues_it(
+    storage: LocusCheckpointStorage,
+) -> None:
+    runs = [chain(2, state={"run": n}) for n in range(3)]
+    for saved in zip(*runs, strict=True):  # the runs take turns
+        for it in saved:
+            await storage.save(it)
+    fresh = LocusCheckpointStorage(storage.checkpointer)
+    later = checkpoint(previous_checkpoint_id=runs[1][-1].checkpoint_id)
+    await fresh.save(later)
+    threads = [f"w/{first.checkpoint_id}" for first, _ in runs]
+    assert sorted(await storage.checkpointer.list_threads()) == sorted(threads)
+    found = [await storage.checkpointer.backend.history(it) for it in threads]
+    assert [len(it) for it in found] == [2, 3, 2]
+    ids = await storage.list_checkpoint_ids(workflow_name="w")
+    assert ids == [it.checkpoint_id for saved in zip(*runs, strict=True) for it in saved] + [
+        later.checkpoint_id
+    ]
+    assert await storage.checkpointer.backend.delete(threads[1]) is True
+    assert len(await storage.list_checkpoints(workflow_name="w")) == 4
+
+
+async def test_checkpoints_are_copied_in_any_order_and_twice(
+    storage: LocusCheckpointStorage,
+) -> None:
+    saved = chain(4)
+    for _ in range(2):
+        fresh = LocusCheckpointStorage(storage.checkpointer)
+        for it in reversed(saved):
+            await fresh.save(it)
+    found = await storage.list_checkpoint_ids(workflow_name="w")
+    assert sorted(found) == sorted(it.checkpoint_id for it in saved)
+    assert len(await storage.list_checkpoints(workflow_name="w")) == 4
+    assert await storage.get_latest(workflow_name="w") == saved[-1]
+    for it in saved:
+        assert await storage.delete(it.checkpoint_id) is True
+    assert await storage.list_checkpoint_ids(workflow_name="w") == []
+    assert await storage.checkpointer.list_threads() == []
+
+
+async def test_the_latest_is_found_behind_older_ones_that_were_copied(
+    storage: LocusCheckpointStorage,
+) -> None:
+    latest = checkpoint(timestamp=datetime(2026, 2, 1, tzinfo=UTC).isoformat())
+    await storage.save(latest)
+    for _ in range(12):
+        await storage.save(chain(1)[0])
+    for it in chain(12):
+        await storage.save(it)
+    await storage.save(checkpoint("w2"))
+    assert await storage.get_latest(workflow_name="w") == latest
+
+
+async def test_the_latest_is_found_without_a_read_of_every_version(
+    storage: LocusCheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(10):
+        last = None
+        for _ in range(12):
+            saved = checkpoint(previous_checkpoint_id=last)
+            last = await storage.save(saved)
+    backend, read = storage.checkpointer.backend, 0
+    history = backend.history
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        nonlocal read
+        found = await history(*args, **options)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(backend, "history", counted)
+    assert await storage.get_latest(workflow_name="w") == saved
+    assert read <= 20
 
 
 async def test_a_checkpoint_is_found_by_its_id_alone(storage: LocusCheckpointStorage) -> None:
@@ -391,6 +466,12 @@ async def test_of_many_checkpoints_so_many_are_kept(tmp_path: Path) -> None:
         for it in saved:
             await storage.save(it)
         assert await storage.list_checkpoints(workflow_name="w") == saved[3:]
+        paused = saved[3:]
+        for _ in range(3):  # other runs remove none of this one
+            for it in chain(3):
+                await storage.save(it)
+        found = await storage.list_checkpoints(workflow_name="w")
+        assert (found[:2], len(found)) == (paused, 8)
 
 
 async def test_an_object_that_cannot_be_stored_is_refused(storage: LocusCheckpointStorage) -> None:
@@ -460,11 +541,13 @@ async def test_hostile_rows_are_errors_and_import_nothing(tmp_path: Path) -> Non
         saved = checkpoint(state={"value": 1})
         await storage.save(saved)
         backend, named = storage.checkpointer.backend, saved.checkpoint_id
-        metadata = {"workflow_checkpoint": named, "timestamp": saved.timestamp}
-        state = await backend.load("w")
+        (version,) = await backend.history(thread := f"w/{named}")
+        state = await backend.load(thread)
         for forged in FORGED:
             forgery = {**state, "state": {"value": forged}}
-            await backend.write_state("w", forgery, checkpoint_id=named, metadata=metadata)
+            await backend.write_state(
+                thread, forgery, checkpoint_id=named, metadata=version.metadata
+            )
             before = set(sys.modules)
             for call in (
                 storage.load(named),
@@ -480,7 +563,8 @@ async def test_hostile_rows_are_errors_and_import_nothing(tmp_path: Path) -> Non
 async def test_versions_of_other_software_are_no_checkpoints(
     storage: LocusCheckpointStorage,
 ) -> None:
-    await storage.checkpointer.backend.save("w", {"a": 1})
+    for thread_id in ("w", "w/a", "w/b"):
+        await storage.checkpointer.backend.save(thread_id, {"a": 1})
     assert await storage.list_checkpoints(workflow_name="w") == []
     assert await storage.get_latest(workflow_name="w") is None
     await storage.save(saved := checkpoint())

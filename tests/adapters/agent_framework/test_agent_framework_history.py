@@ -305,3 +305,25 @@ async def test_a_provider_over_what_is_open_leaves_it_open(tmp_path: Path) -> No
         assert await other.get_messages("s") == []
     with pytest.raises(UnsupportedError):
         LocusHistoryProvider(FileBackend(tmp_path))
+
+
+async def test_a_search_finds_what_a_person_reads(provider: LocusHistoryProvider) -> None:
+    image = Content.from_data(b"picture", "image/png")
+    call = Content.from_function_call("call-1", "find_flights", arguments='{"town": "Lisbon"}')
+    result = Content.from_function_result("call-1", result={"carrier": ["TAP", 271]})
+    messages = [
+        user("Hello"),
+        Message("user", ["Look at this", image]),
+        Message(
+            "assistant",
+            [Content.from_text_reasoning(text="Porto", protected_data="ZW5jcnlwdGVk"), call],
+            message_id="msg-1",
+        ),
+        Message("tool", [result]),
+    ]
+    await provider.save_messages("s", messages)
+    for text in ("hello", "look", "porto", "find_flights", "LISBON", "TAP", "271"):
+        assert len(await provider.log.page("s", search=text)) == 1, text
+    hidden = ["user", "assistant", "tool", "cGljdHVyZQ", "image/png", "ZW5j", "call-1", "msg-1"]
+    for text in (*hidden, "town", "carrier", "function"):
+        assert await provider.log.page("s", search=text) == [], text

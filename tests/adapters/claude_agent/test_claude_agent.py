@@ -270,3 +270,44 @@ async def test_an_opened_backend_or_log_stays_open(tmp_path: Path) -> None:
         LocusSessionStore(FileBackend(tmp_path))
     with pytest.raises(InvalidArgumentError, match="no message log for redis"):
         LocusSessionStore.from_url("redis://localhost")
+
+
+async def test_a_search_finds_what_a_person_reads(store: LocusSessionStore) -> None:
+    def entry(role: str, content: Any) -> Any:
+        message = {"role": role, "content": content, "model": "a-model", "id": "msg_1"}
+        return {"type": role, "uuid": str(uuid4()), "cwd": "/home", "message": message}
+
+    png = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}}
+    entries: list[Any] = [
+        entry("user", "Hello"),
+        entry("user", [{"type": "text", "text": "Look at this"}, png]),
+        entry(
+            "assistant",
+            [
+                {"type": "thinking", "thinking": "Porto is far", "signature": "c2lnbmVk"},
+                {"type": "redacted_thinking", "data": "ZW5jcnlwdGVk"},
+                {"type": "tool_use", "id": "toolu_1", "name": "Flights", "input": {"to": ["Rome"]}},
+            ],
+        ),
+        {
+            **entry(
+                "user",
+                [
+                    {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Not on Mondays"},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "toolu_2",
+                        "content": [{"type": "text", "text": "A map"}, png],
+                    },
+                ],
+            ),
+            "toolUseResult": {"stdout": "repeated"},
+        },
+        {"type": "summary", "summary": "A flight", "leafUuid": "leaf"},
+    ]
+    await store.append({"project_key": "p", "session_id": "s"}, entries)
+    for text in ("Hello", "look", "porto", "Flights", "Rome", "Mondays", "A map", "A flight"):
+        assert len(await store.log.page("p/s", search=text)) == 1, text
+    hidden = ["user", "assistant", "iVBO", "c2ln", "ZW5j", "toolu", "msg_1", "a-model", "repeated"]
+    for text in (*hidden, "tool_use", "leaf", "/home", entries[0]["uuid"]):
+        assert await store.log.page("p/s", search=text) == [], text

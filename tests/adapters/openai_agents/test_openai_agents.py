@@ -385,3 +385,55 @@ async def test_sessions_of_a_process_share_a_log(tmp_path: Path) -> None:
         assert texts(await session.get_items()) == ["b"]
     with pytest.raises(UnsupportedError):
         LocusSession("s", FileBackend(tmp_path))
+
+
+async def test_a_search_finds_what_a_person_reads(log: Any) -> None:
+    image = "data:image/png;base64,iVBORw0KGgo="
+    items: list[Any] = [
+        {"role": "user", "content": "Hello"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "Look at this"},
+                {"type": "input_image", "image_url": image, "detail": "auto"},
+                {"type": "input_file", "filename": "plan.pdf", "file_data": image},
+            ],
+        },
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [{"type": "summary_text", "text": "Porto is far"}],
+            "encrypted_content": "gAAAAAZW5jcnlwdGVk",
+        },
+        {
+            "type": "function_call",
+            "call_id": "call_1",
+            "name": "find_flights",
+            "arguments": '{"town": "Lisbon", "seats": 271}',
+        },
+        {"type": "function_call_output", "call_id": "call_1", "output": '{"carrier": "TAP"}'},
+        {
+            "type": "function_call_output",
+            "call_id": "call_2",
+            "output": [
+                {"type": "input_text", "text": "A map"},
+                {"type": "input_image", "image_url": image},
+            ],
+        },
+        {"type": "image_generation_call", "id": "ig_1", "result": "aGVsbG8gd29ybGQ="},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": f"Done {image}", "annotations": []}],
+        },
+    ]
+    await LocusSession("s", log).add_items(items)
+    read = ["Look at", "plan.pdf", "Porto", "find_flights", "lisbon", "271", "TAP", "A map", "Done"]
+    for text in read:
+        assert len(await log.page("s", search=text)) == 1, text
+    hidden = ["user", "assistant", "input_text", "iVBOR", "aGVs", "gAAAA", "rs_1", "call_1"]
+    hidden += ["completed", "town", "carrier", "data:", "function_call", "auto"]
+    for text in hidden:
+        assert await log.page("s", search=text) == [], text

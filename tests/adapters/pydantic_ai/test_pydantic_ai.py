@@ -20,6 +20,7 @@ from pydantic_ai.conversation_store import (
 )
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import (
+    FilePart,
     ModelRequest,
     ModelResponse,
     TextPart,
@@ -487,3 +488,27 @@ async def test_a_store_over_what_is_open_leaves_it_open(tmp_path: Path) -> None:
         assert texts(await LocusConversationStore(backend).load("c")) == ["a"]
     with pytest.raises(UnsupportedError):
         LocusConversationStore(FileBackend(tmp_path))
+
+
+async def test_a_search_finds_what_a_person_reads(store: LocusConversationStore) -> None:
+    png = BinaryContent(data=b"picture", media_type="image/png")
+    returned = ToolReturnPart("find_flights", {"carrier": "TAP", "map": png}, tool_call_id="call-1")
+    messages = [
+        ModelRequest(parts=[UserPromptPart(["Look at this", png])], instructions="Be good"),
+        ModelResponse(
+            parts=[
+                ThinkingPart("Porto is far", signature="c2lnbmVk"),
+                ToolCallPart("find_flights", '{"town": "Lisbon"}', tool_call_id="call-1"),
+            ],
+            model_name="a-model",
+        ),
+        ModelRequest(parts=[returned]),
+        ModelResponse(parts=[TextPart("Done"), FilePart(png)]),
+    ]
+    await store.save(Conversation(conversation_id="c", messages=messages))
+    expected = {"look": 1, "Porto": 1, "find_flights": 2, "lisbon": 1, "TAP": 1, "done": 1}
+    for text, count in expected.items():
+        assert len(await store.log.page("c", namespace="messages", search=text)) == count, text
+    hidden = ["user", "request", "cGljdHVyZQ", "image/png", "c2ln", "call-1", "a-model", "Be good"]
+    for text in (*hidden, "town", "carrier", "thinking"):
+        assert await store.log.page("c", namespace="messages", search=text) == [], text

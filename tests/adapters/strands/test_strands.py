@@ -277,3 +277,31 @@ def test_what_was_opened_elsewhere_stays_open(tmp_path: Path) -> None:
             over.create_session(session())
     with pytest.raises(UnsupportedError):
         LocusSessionRepository(FileBackend(tmp_path))
+
+
+def test_a_search_finds_what_a_person_reads(repository: LocusSessionRepository) -> None:
+    ready(repository, "a")
+    png: Any = {"image": {"format": "png", "source": {"bytes": b"picture"}}}
+    document: Any = {"format": "pdf", "name": "The plan", "source": {"bytes": b"document"}}
+    result = {"content": [{"text": "Not on Mondays"}, {"json": {"carrier": "TAP"}}, png]}
+    contents: list[list[Any]] = [
+        [{"text": "Look at this"}, png, {"document": document}],
+        [
+            {"reasoningContent": {"reasoningText": {"text": "Porto", "signature": "c2lnbmVk"}}},
+            {"reasoningContent": {"redactedContent": b"encrypted"}},
+            {"toolUse": {"toolUseId": "tooluse_1", "name": "Flights", "input": {"town": "Rome"}}},
+        ],
+        [{"toolResult": {"toolUseId": "tooluse_1", "status": "success", **result}}],
+    ]
+    for index, content in enumerate(contents):
+        new = SessionMessage(message={"role": "user", "content": content}, message_id=index)
+        repository.create_message("s", "a", new)
+    secret = message(3, "secret")
+    secret.redact_message = {"role": "user", "content": [{"text": "withheld"}]}
+    repository.create_message("s", "a", secret)
+    log = repository.log
+    for text in ("look", "plan", "Porto", "flights", "Rome", "Mondays", "TAP", "withheld"):
+        assert len(log.page("s", namespace="messages/a", search=text)) == 1, text
+    hidden = ["user", "cGljdHVyZQ", "ZG9jdW1lbnQ", "c2ln", "tooluse", "success", "town", "png"]
+    for text in (*hidden, "carrier", "secret"):
+        assert log.page("s", namespace="messages/a", search=text) == [], text

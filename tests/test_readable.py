@@ -1,0 +1,33 @@
+"""The text of messages that a person reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from locus_store.values.readable import Readable
+
+READABLE = Readable(said=frozenset({"content", "text"}), given=frozenset({"input"}))
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "a", "role": "user"}, "a"),
+        ({"content": ["a", {"text": "b", "id": "i"}, {"data": "ZGF0YQ=="}, None, 7]}, "a\nb"),
+        ({"input": {"name": ["a", 7, 0.5, True, None]}}, "a\n7\n0.5"),
+        ({"input": '{"name": ["a", {"other": "b"}]}'}, "a\nb"),
+        ({"input": "{not JSON"}, "{not JSON"),
+        ({"input": "[" * 100_000}, "[" * 100_000),
+        ({"input": {"type": "economy"}}, "economy"),
+        ({"input": [{"type": "image", "data": "ZGF0YQ=="}, {"type": "text", "text": "a"}]}, "a"),
+        ({"input": {"file": {"data": "ZGF0YQ==", "mimeType": "image/png"}, "note": "a"}}, "a"),
+        ({"text": "see data:image/png;base64,iVBORw0KGgo= here"}, "see  here"),
+        ({"text": f"key {'QUJD' * 100}= end"}, "key  end"),
+        ({"text": "\u4f60\u597d" * 200}, "\u4f60\u597d" * 200),
+        ({"text": "half \ud83d of it"}, "half \ufffd of it"),
+        ({"role": "user"}, ""),
+        (None, ""),
+    ],
+)
+def test_text_is_what_a_person_reads(message: object, text: str) -> None:
+    assert READABLE.text(message) == text
