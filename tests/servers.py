@@ -174,10 +174,12 @@ def ended(remover: subprocess.Popen[bytes]) -> None:
 
 def can_run(binary: Path) -> bool:
     """Return whether ``nobody`` can run it, which root's home prevents."""
-    probe = subprocess.run(
-        [binary, "--version"], cwd="/", capture_output=True, check=False, **nobody()
-    )
-    return probe.returncode == 0
+    command = [binary, "--version"]
+    try:
+        ran = subprocess.run(command, cwd="/", capture_output=True, check=False, **nobody())
+    except PermissionError:  # of a folder above it
+        return False
+    return ran.returncode == 0
 
 
 def children(pid: int) -> list[int]:

@@ -198,10 +198,12 @@ def seam(*names: str) -> Callable[[T], T]:
     """
 
     def mark(marked: T) -> T:
-        tests = vars(marked).items() if isinstance(marked, type) else [("test_", marked)]
+        tests: list[tuple[str, Any]] = [("test_", marked)]
+        if isinstance(marked, type):
+            tests = [*vars(marked).items()]
         for name, test in tests:
             if name.startswith("test_") and not hasattr(test, "seams"):
-                test.seams = frozenset(names)  # type: ignore[attr-defined]
+                test.seams = frozenset(names)
         return marked
 
     return mark
