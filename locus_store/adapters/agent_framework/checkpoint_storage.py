@@ -21,6 +21,7 @@ from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
+from locus_store.types.arguments import checked_user
 from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
@@ -52,14 +53,21 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         storage: A checkpointer or a backend, which ``close`` leaves open. A checkpointer's
             ``keep_last`` and ``ttl_seconds`` apply.
         allowed: Classes of the application that may be in a checkpoint.
+        user_id: Is stored with each checkpoint, so that ``locus-store forget --user`` finds them.
 
     Raises:
+        InvalidArgumentError: ``user_id`` is not valid.
         UnsupportedError: The backend cannot find versions by their metadata.
     """
 
     def __init__(
-        self, storage: StorageBackendAdapter[Any] | StorageBackend, *, allowed: Iterable[type] = ()
+        self,
+        storage: StorageBackendAdapter[Any] | StorageBackend,
+        *,
+        allowed: Iterable[type] = (),
+        user_id: str | None = None,
     ) -> None:
+        self.user_id = checked_user(user_id)
         self.checkpointer: StorageBackendAdapter[Any] = (
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )
@@ -73,9 +81,16 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         self._threads = needs(self.checkpointer.backend, StoresThreads)
 
     @classmethod
-    def from_url(cls, url: str, *, allowed: Iterable[type] = (), **options: Any) -> Self:
+    def from_url(
+        cls,
+        url: str,
+        *,
+        allowed: Iterable[type] = (),
+        user_id: str | None = None,
+        **options: Any,
+    ) -> Self:
         """Return a storage for a URL; see ``open_checkpointer`` for URLs and options."""
-        opened = cls(open_checkpointer(url, **options), allowed=allowed)
+        opened = cls(open_checkpointer(url, **options), allowed=allowed, user_id=user_id)
         opened._owns = True
         return opened
 
@@ -175,7 +190,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     async def _write(self, checkpoint: WorkflowCheckpoint, data: Mapping[str, Any]) -> None:
         options: dict[str, Any] = {
             "checkpoint_id": checkpoint.checkpoint_id,
-            "metadata": {ID: checkpoint.checkpoint_id, TIME: checkpoint.timestamp},
+            "metadata": {ID: checkpoint.checkpoint_id, TIME: checkpoint.timestamp, **self._owner()},
             "keep_last": self.checkpointer.keep_last,
             "ttl_seconds": self.checkpointer.ttl_seconds,
         }
@@ -186,6 +201,9 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
                 await write(name, data, **attempt, **options)
                 return
         await write(name, data, **last, **options)
+
+    def _owner(self) -> dict[str, str]:
+        return {} if self.user_id is None else {"user_id": self.user_id}
 
     async def _workflows_of(self, checkpoint_id: str) -> list[str]:
         found = await self._queries.query(ID, checkpoint_id, MANY)

@@ -89,8 +89,13 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> list[ConversationRecord]:
-        """Return the records, the last changed first; reads the records of all conversations."""
-        heads = [it async for it in all_of(self.log.heads, namespace="") if has_record(it)]
+        """Return the records, the last changed first.
+
+        Those of one scope are found by the user of their threads.
+        """
+        owner = scope or None  # an empty one is no user
+        logs = all_of(self.log.heads, namespace="", user_id=owner)
+        heads = [it async for it in logs if has_record(it)]
         found = records_of([it.messages[0] for it in heads])
         mine = [it for it in found if scope is None or it.scope == scope]
         return sorted(mine, key=lambda it: it.updated_at, reverse=True)[:limit]
@@ -107,6 +112,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         Raises:
             ConversationConflictError: The stored record has not the expected revision, or the
                 record or an entry names an entry that no conversation has.
+            NotOwnerError: The conversation is of another scope; nothing was written.
             SerializationError: JSON cannot keep a message exactly; nothing was written.
         """
         found = await self._expected(record.conversation_id, expected_revision)
@@ -119,6 +125,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                     [record_message(record)],
                     expected_revision=found.revision if found else 0,
                     also={ENTRIES: entries} if entries else None,
+                    user_id=record.scope or None,
                 )
             )
         except ConflictError as exc:
