@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from locus_store.types.arguments import check_limit, check_names, check_text, checked_user
-from locus_store.types.messages import LogWanted, log_name
-
-if TYPE_CHECKING:
-    from locus_store.types.messages import LogName
+from locus_store.types.messages import LogName, LogWanted, log_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

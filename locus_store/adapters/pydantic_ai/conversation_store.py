@@ -21,6 +21,7 @@ from locus_store.adapters.pydantic_ai.entries import (
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
 from locus_store.runtime.loops import settled
+from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,8 +94,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
         Those of one scope are found by the user of their threads.
         """
-        owner = scope or None  # an empty one is no user
-        logs = all_of(self.log.heads, namespace="", user_id=owner)
+        logs = all_of(self.log.heads, namespace="", user_id=_owner(scope))
         heads = [it async for it in logs if has_record(it)]
         found = records_of([it.messages[0] for it in heads])
         mine = [it for it in found if scope is None or it.scope == scope]
@@ -110,6 +110,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """Store a record and its new entries in one transaction.
 
         Raises:
+            InvalidArgumentError: The scope is longer than the id of a user may be.
             ConversationConflictError: The stored record has not the expected revision, or the
                 record or an entry names an entry that no conversation has.
             NotOwnerError: The conversation is of another scope; nothing was written.
@@ -125,7 +126,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                     [record_message(record)],
                     expected_revision=found.revision if found else 0,
                     also={ENTRIES: entries} if entries else None,
-                    user_id=record.scope or None,
+                    user_id=_owner(record.scope),
                 )
             )
         except ConflictError as exc:
@@ -246,3 +247,15 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         return [
             NewMessage(it.content, it.role, it.message_id, it.metadata) for it in missing.values()
         ]
+
+
+def _owner(scope: str | None) -> str | None:
+    """Return the user of a scope's threads; an empty scope is no user.
+
+    Raises:
+        InvalidArgumentError: It cannot be the id of a user.
+    """
+    if not scope:
+        return None
+    check_text("scope", scope)
+    return scope

@@ -270,3 +270,12 @@ async def test_an_opened_backend_or_log_stays_open(tmp_path: Path) -> None:
         LocusSessionStore(FileBackend(tmp_path))
     with pytest.raises(InvalidArgumentError, match="no message log for redis"):
         LocusSessionStore.from_url("redis://localhost")
+
+
+async def test_transcripts_belong_to_the_user_of_the_store(store: LocusSessionStore) -> None:
+    mine: Any = LocusSessionStore(store.log, user_id="u")
+    key: Any = {"project_key": "p", "session_id": "s"}
+    await mine.append(key, chain("a", "b"))
+    await mine.append({**key, "session_id": "t", "subpath": "agents/x"}, chain("c"))
+    await store.append({**key, "session_id": "v"}, chain("d"))
+    assert sorted(await store.log.backend.threads_of("u")) == ["p/s", "p/t"]
