@@ -133,7 +133,7 @@ def forget(
         choice.tell_others()
     else:
         tell(found, _removed, choice)
-    _tell_left(left)
+        _tell_left(left)
 
 
 def _tell_left(left: list[Left], told: str = "not removed") -> None:
