@@ -23,7 +23,7 @@ from locus_store.types.arguments import (
     checked_user,
     listed,
 )
-from locus_store.types.log_edits import edits_of, puts_of
+from locus_store.types.log_edits import Also, New, edits_of, puts_of
 from locus_store.types.log_lists import LogsWanted, logs_wanted, whole_log
 from locus_store.types.messages import (
     ROLE,
@@ -68,8 +68,6 @@ Messages: TypeAlias = "list[LoggedMessage]"
 Logs: TypeAlias = "list[LogInfo]"
 Heads: TypeAlias = "list[LogSnapshot]"
 Reads: TypeAlias = "list[LogRead]"
-New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
-Also: TypeAlias = "Mapping[str | LogName, New | KeptMessages]"
 
 
 class BaseMessageLog(ForTenants, ABC):

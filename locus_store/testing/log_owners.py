@@ -36,14 +36,15 @@ class Owning(MessageLogKit):
     async def test_another_user_writes_nothing(self, log: Any) -> None:
         await log.append("t", new(1), user_id="u")
         before = await log.logs()
+        kept = KeptMessages(new(3), user_id="v")
         for call in (
-            lambda: log.append("t", new(2), user_id="v"),
-            lambda: log.append("a", new(2), user_id="v", also={("t", "sub"): new(3)}),
-            lambda: log.append("a", new(2), also={("t", ""): KeptMessages(new(3), user_id="v")}),
-            lambda: log.replace("t", 0, new(2), user_id="v"),
+            log.append("t", new(2), user_id="v"),
+            log.append("a", new(2), user_id="v", also={("t", "sub"): new(3)}),
+            log.append("a", new(2), also={("t", ""): kept}),
+            log.replace("t", 0, new(2), user_id="v"),
         ):
             with pytest.raises(NotOwnerError, match="another user"):
-                await call()
+                await call
         assert await log.logs() == before
         assert contents(await log.load("t")) == [1]
 
@@ -76,9 +77,8 @@ class Owning(MessageLogKit):
         assert await backend.scan() == ["named", "t"]
 
     async def test_what_is_no_user_is_refused(self, log: Any) -> None:
-        for it in INVALID_IDS:
-            if it is None:
-                continue
+        wrong: list[Any] = [it for it in INVALID_IDS if it is not None]
+        for it in wrong:
             with refused(InvalidArgumentError, it):
                 await log.append("t", new(1), user_id=it)
             with refused(InvalidArgumentError, it):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from locus_store.types.arguments import check_names, checked_user, json_object, listed
 from locus_store.types.messages import KeptMessages, LogEdit, distinct, log_name, put_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from locus_store.messages import Also, New
-    from locus_store.types.messages import LogChange, LogName, PutMessage
+    from locus_store.types.messages import LogChange, LogName, NewMessage, PutMessage
+
+New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
+"""Messages for one log."""
+
+Also: TypeAlias = "Mapping[str | LogName, New | KeptMessages]"
+"""Messages for other logs, by namespace, or by thread and namespace."""
 
 
 def puts_of(
@@ -38,15 +43,21 @@ def edits_of(change: LogChange, also: Also, max_state_bytes: int) -> list[LogEdi
 def _edit(
     change: LogChange, name: str | LogName, messages: New | KeptMessages, max_state_bytes: int
 ) -> LogEdit:
-    is_its = isinstance(name, str)
-    thread_id, namespace = (change.thread_id, name) if is_its else log_name(name, "also")
+    thread_id, namespace = (
+        (change.thread_id, name) if isinstance(name, str) else log_name(name, "also")
+    )
     check_names(thread_id, namespace)
-    kept = messages if isinstance(messages, KeptMessages) else None
+    if isinstance(messages, KeptMessages):
+        ttl_seconds, user_id = None, checked_user(messages.user_id)
+        is_kept, new = True, messages.messages
+    else:
+        ttl_seconds, user_id = change.ttl_seconds, change.user_id
+        is_kept, new = False, messages
     return LogEdit(
         thread_id=thread_id,
         namespace=namespace,
-        ttl_seconds=None if kept else change.ttl_seconds,
-        user_id=checked_user(kept.user_id) if kept else change.user_id,
-        is_kept=kept is not None,
-        puts=puts_of(kept.messages if kept else messages, namespace, None, max_state_bytes),
+        ttl_seconds=ttl_seconds,
+        user_id=user_id,
+        is_kept=is_kept,
+        puts=puts_of(new, namespace, None, max_state_bytes),
     )

@@ -250,7 +250,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
 
 def _owner(scope: str | None) -> str | None:
-    """Return the user of a scope's threads; an empty scope is no user.
+    """Return the user of a scope's threads; an empty scope has none.
 
     Raises:
         InvalidArgumentError: It cannot be the id of a user.

@@ -17,7 +17,6 @@ from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
 from locus_store.types import (
-    FOREVER,
     Active,
     ArchivedThread,
     Head,
@@ -481,7 +480,7 @@ def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
     thread = edit.thread
     if thread is None:
         return 0
-    if thread.newest_at < limit and thread.expires_at != FOREVER:
+    if thread.is_older_than(limit):
         return edit.drop_thread().versions
     removed = 0
     for space in list(thread.spaces.values()):
