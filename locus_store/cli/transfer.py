@@ -244,7 +244,8 @@ def export(
 ) -> None:
     """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
 
-    A file is written whole or not at all.
+    A file is written whole or not at all. With --user, namespaces of the store that have the
+    user's id as a segment are listed with the commands that print their items.
     """
     choice = chosen(tenant, everyone=all_tenants)
     one_of(choice, "THREADS", is_named=bool(threads))
@@ -290,6 +291,11 @@ async def _exported(
                 }
 
             found = await each(backends, exported)
+        if user is not None:
+            leftovers = importlib.import_module("locus_store.cli.leftovers")
+            for left in await leftovers.left_of(url, backends, choice.options, user, []):
+                left.tell_unexported()
+                left.tell_pending()
     _require_all(threads or (), seen)
     if user is not None and not seen:
         raise NotFoundError(f"user {user!r} has no threads")

@@ -1,6 +1,7 @@
 """The records that cross the interfaces, and the checks of arguments."""
 
 from locus_store.types.records import (
+    FOREVER,
     Active,
     ArchivedLine,
     ArchivedLog,
@@ -29,6 +30,7 @@ from locus_store.types.records import (
 )
 
 __all__ = [
+    "FOREVER",
     "Active",
     "ArchivedLine",
     "ArchivedLog",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +182,28 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
             f"ttl_seconds={ttl_seconds!r} must be above 0 and at most {MAX_TTL_SECONDS}, or None"
         )
     return ttl_seconds
+
+
+def checked_user(user_id: str | None) -> str | None:
+    """Return the id of a user, or ``None``, if it is valid.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if user_id is not None:
+        check_text("user_id", user_id)
+    return user_id
+
+
+def listed(name: str, values: object) -> list[Any]:
+    """Return an argument as a list.
+
+    Raises:
+        InvalidArgumentError: It is a string, or not iterable.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
+    return list(values)
 
 
 def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

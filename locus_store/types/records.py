@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -383,6 +383,10 @@ class ArchivedLog:
     changed_at: datetime
 
 
+FOREVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""The end of the time to live of a thread that is stored until it is deleted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedThread:
     """All stored data of a thread, in one consistent read."""
@@ -396,6 +400,8 @@ class ArchivedThread:
     """The last activity, to the minute."""
 
     expires_at: datetime | None
+    """``FOREVER``: never, and ``vacuum`` leaves the thread."""
+
     lines: list[ArchivedLine]
     """Ordered by namespace."""
 

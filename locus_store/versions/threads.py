@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
 from locus_store.types import (
+    FOREVER,
     ArchivedLog,
     ArchivedMessage,
     ArchivedThread,
@@ -99,6 +100,10 @@ class Thread:
         times = [it.changed_at for it in self.logs.values()]
         times += [at for it in self.spaces.values() if (at := it.newest_at())]
         return max(times, default=self.active_at)
+
+    def is_older_than(self, limit: datetime) -> bool:
+        """Return whether a vacuum removes the thread whole."""
+        return self.expires_at != FOREVER and self.newest_at < limit
 
     def versions(self) -> int:
         """Return the number of versions."""

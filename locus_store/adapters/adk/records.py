@@ -12,13 +12,15 @@ from pydantic_core import to_jsonable_python
 
 from locus_store.adapters.logs import thread_of
 from locus_store.errors import IntegrityError, SerializationError
-from locus_store.messages import ROLE, LogSnapshot, NewMessage
+from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from google.adk.sessions.base_session_service import GetSessionConfig
+
+    from locus_store.types.messages import LogName
 
 STATE: Final = "adk-state"
 """Namespace of the logs of the state of a session or user."""
@@ -99,12 +101,15 @@ class Scopes(NamedTuple):
         app = {State.APP_PREFIX + key: value for key, value in self.app.items()}
         return {**app, **{State.USER_PREFIX + key: value for key, value in self.user.items()}}
 
-    def shared(self, app_name: str, user_id: str) -> dict[str | tuple[str, str], list[NewMessage]]:
+    def shared(self, app_name: str, user_id: str) -> dict[str | LogName, KeptMessages]:
         """Return the messages for the logs of the app and the user."""
-        logs = {app_log(app_name): self.app, user_log(app_name, user_id): self.user}
+        logs = {
+            app_log(app_name): (self.app, None),
+            user_log(app_name, user_id): (self.user, user_id or None),
+        }
         return {
-            log: [value_message(*it) for it in state.items()]
-            for log, state in logs.items()
+            log: KeptMessages([value_message(*it) for it in state.items()], user_id=owner)
+            for log, (state, owner) in logs.items()
             if state
         }
 

@@ -29,7 +29,7 @@ from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
-from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.arguments import MAX_COUNT, checked_user
 from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
@@ -66,14 +66,21 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         storage: A checkpointer or a backend, which ``close`` leaves open. A checkpointer's
             ``keep_last`` and ``ttl_seconds`` apply to each run.
         allowed: Classes of the application that may be in a checkpoint.
+        user_id: Is stored with each checkpoint, so that ``locus-store forget --user`` finds them.
 
     Raises:
+        InvalidArgumentError: ``user_id`` is not valid.
         UnsupportedError: The backend cannot list threads, or find versions by their metadata.
     """
 
     def __init__(
-        self, storage: StorageBackendAdapter[Any] | StorageBackend, *, allowed: Iterable[type] = ()
+        self,
+        storage: StorageBackendAdapter[Any] | StorageBackend,
+        *,
+        allowed: Iterable[type] = (),
+        user_id: str | None = None,
     ) -> None:
+        self.user_id = checked_user(user_id)
         self.checkpointer: StorageBackendAdapter[Any] = (
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )
@@ -88,9 +95,16 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         self._threads = needs(self.checkpointer.backend, StoresThreads)
 
     @classmethod
-    def from_url(cls, url: str, *, allowed: Iterable[type] = (), **options: Any) -> Self:
+    def from_url(
+        cls,
+        url: str,
+        *,
+        allowed: Iterable[type] = (),
+        user_id: str | None = None,
+        **options: Any,
+    ) -> Self:
         """Return a storage for a URL; see ``open_checkpointer`` for URLs and options."""
-        opened = cls(open_checkpointer(url, **options), allowed=allowed)
+        opened = cls(open_checkpointer(url, **options), allowed=allowed, user_id=user_id)
         opened._owns = True
         return opened
 
@@ -209,6 +223,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
                 ID: checkpoint.checkpoint_id,
                 TIME: checkpoint.timestamp,
                 WORKFLOW: checkpoint.workflow_name,
+                **self._owner(),
             },
             "keep_last": self.checkpointer.keep_last,
             "ttl_seconds": self.checkpointer.ttl_seconds,
@@ -259,6 +274,9 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
                 return
             seen.update(it.thread_id for it in page)
             limit *= GROWTH
+
+    def _owner(self) -> dict[str, str]:
+        return {} if self.user_id is None else {"user_id": self.user_id}
 
     async def _latest(self, thread_id: str, workflow_name: str) -> Version | None:
         """Return the checkpoint of a thread with the latest time, without its state."""

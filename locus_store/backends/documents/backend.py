@@ -480,7 +480,7 @@ def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
     thread = edit.thread
     if thread is None:
         return 0
-    if thread.newest_at < limit:
+    if thread.is_older_than(limit):
         return edit.drop_thread().versions
     removed = 0
     for space in list(thread.spaces.values()):

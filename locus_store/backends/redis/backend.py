@@ -461,7 +461,7 @@ class RedisBackend(FullBackend):
             if whole is None:
                 return
             thread, revisions = whole
-            if thread.newest_at < limit:
+            if thread.is_older_than(limit):
                 removed = await self._threads.drop(home, name, revisions)
                 sweep.count(name, removed.versions)
                 return

@@ -588,3 +588,17 @@ async def test_a_storage_over_what_is_open_leaves_it_open(tmp_path: Path) -> Non
 
     with pytest.raises(UnsupportedError):
         LocusCheckpointStorage(RedisBackend("redis://127.0.0.1:1/0")).for_tenant("acme")
+
+
+async def test_checkpoints_are_found_by_the_user_of_the_storage(
+    storage: LocusCheckpointStorage,
+) -> None:
+    mine = LocusCheckpointStorage(storage.checkpointer, user_id="u")
+    await mine.save(checkpoint("w"))
+    await storage.save(checkpoint("x"))
+    backend: Any = storage.checkpointer.backend
+    found = await backend.threads_of("u")
+    assert found
+    assert (await backend.forget_user("u"))["threads"] == len(found)
+    assert await mine.list_checkpoints(workflow_name="w") == []
+    assert len(await storage.list_checkpoints(workflow_name="x")) == 1
