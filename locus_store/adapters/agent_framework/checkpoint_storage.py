@@ -22,6 +22,7 @@ from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
 from locus_store.types.tenants import ForTenants
+from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,7 +114,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
                 nothing was written.
         """
         data = {
-            name: self._values.encode(it, f"checkpoint.{name}")
+            name: self._values.encoded(it, f"checkpoint.{name}")
             for name, it in checkpoint.to_dict().items()
         }
         try:
@@ -143,11 +144,11 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """Return the checkpoints of a workflow, in the order in which they were saved."""
 
-        def restored(_: Version, folder: frames.Folder) -> WorkflowCheckpoint:
+        def read(_: Version, folder: frames.Folder) -> WorkflowCheckpoint:
             return self._checkpoint(folder.state())
 
         versions = await self._versions(workflow_name)
-        return await self._threads.read_states(versions, restored)
+        return await self._threads.read_states(versions, read)
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of a workflow's checkpoints, in the order in which they were saved."""
@@ -206,7 +207,8 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
-        return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in state.items()})
+        given = restored(state)
+        return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in given.items()})
 
 
 def _attempts(parent_id: str | None) -> list[dict[str, Any]]:

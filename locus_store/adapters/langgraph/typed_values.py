@@ -24,6 +24,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.adapters.forms import RefusedError
 from locus_store.adapters.langgraph.recent import Recent, memory_of
 from locus_store.errors import IntegrityError, InvalidArgumentError, MissingExtraError
 from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
@@ -120,9 +121,13 @@ def list_to_json(
     """
     if _is_plain(items):
         return items.copy() if dumps(items)[0] == MSGPACK else None
-    found = []
+    found: list[Any] = []
     for item in items:
-        kind, data = dumps(item)
+        try:
+            kind, data = dumps(item)
+        except RefusedError as exc:
+            exc.steps.append(len(found))
+            raise
         if kind == MSGPACK:
             found.append(known.to_json(data))
         elif item is None:
