@@ -171,3 +171,31 @@ def numbers_in(value: Any) -> Any:
         IntegrityError: It is damaged.
     """
     return _numbers.decode(value) if _TAGGED in pinned(value) else value
+
+
+def has_null(value: Any) -> bool:
+    """Return whether a JSON value has a ``None`` in it."""
+    return b"N" in pinned(value) and _any_none(value)
+
+
+def _any_none(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_any_none, value.values() if isinstance(value, dict) else value))
+    return value is None
+
+
+def with_lost(made: Any, source: Any) -> Any:
+    """Return the JSON that pydantic made, with the NaN and infinities that it writes as ``None``.
+
+    Args:
+        made: Its JSON.
+        source: The same as Python's values.
+    """
+    if made is None and isinstance(source, float):
+        return source
+    if isinstance(made, dict) and isinstance(source, dict) and len(made) == len(source):
+        pairs = zip(made.items(), source.values(), strict=True)
+        return {key: with_lost(it, its) for (key, it), its in pairs}
+    if isinstance(made, list) and isinstance(source, list | tuple) and len(made) == len(source):
+        return [with_lost(it, its) for it, its in zip(made, source, strict=True)]
+    return made

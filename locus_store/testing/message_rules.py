@@ -59,7 +59,8 @@ class Appending(MessageLogKit):
         assert await log.get("t", "no") is await log.get("no", "m") is None
 
     async def test_every_number_and_text_comes_back_exactly(self, log: Any) -> None:
-        values = [{"v": it, "l": [it]} for it in (*NUMBERS, *TEXTS, *CUT_TEXTS)]
+        values: list[Any] = [{"v": it, "l": [it]} for it in (*NUMBERS, *TEXTS, *CUT_TEXTS)]
+        values += [{"v": it, it: [it]} for it in CUT_TEXTS]
         given = [NewMessage(it, metadata={"it": it["v"]}) for it in values]
         await log.append("t", given)
         found = await log.load("t")

@@ -11,6 +11,7 @@ A string that contains the four noncharacters itself is read as one with a surro
 from __future__ import annotations
 
 import re
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from locus_store.values.encoding import decode, pinned
@@ -44,8 +45,15 @@ def unescaped(text: str) -> str:
 
 
 def restored(value: T) -> T:
-    """Return a JSON value with the strings that were given; itself if none was escaped."""
-    return cast("T", _restored(value)) if value and _MARK_BYTES in pinned(value) else value
+    """Return a value with the strings that were given; itself if none was escaped.
+
+    Lists and dicts are searched, and other objects stay what they are.
+    """
+    try:
+        may_have_one = bool(value) and _MARK_BYTES in pinned(value)
+    except ValueError:
+        may_have_one = True
+    return cast("T", _restored(value)) if may_have_one else value
 
 
 def decode_restored(encoded: bytes) -> Json:
@@ -56,6 +64,33 @@ def decode_restored(encoded: bytes) -> Json:
     """
     value = decode(encoded)
     return cast("Json", _restored(value)) if _MARK_BYTES in encoded else value
+
+
+def escaped_within(value: Any) -> Any:
+    """Return a JSON value with all strings escaped; numbers may be any."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, list):
+        return [escaped_within(it) for it in value]
+    if isinstance(value, dict):
+        return {escaped(key): escaped_within(it) for key, it in value.items()}
+    return value
+
+
+def restored_within(value: Any) -> Any:
+    """Return ``restored`` of lists and dicts, and of the fields of dataclasses, which it changes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for it in fields(value):
+            held = getattr(value, it.name, None)
+            if (found := restored_within(held)) is not held:
+                object.__setattr__(value, it.name, found)
+        return value
+    if isinstance(value, list):
+        value[:] = map(restored_within, value)
+        return value
+    if isinstance(value, dict):
+        return {unescaped(key): restored_within(it) for key, it in value.items()}
+    return unescaped(value) if isinstance(value, str) else value
 
 
 def _restored(value: Any) -> Any:

@@ -8,6 +8,7 @@ import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
+from locus_store.adapters.json_values import numbers_in, with_numbers
 from locus_store.adapters.logs import LogAdapter
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import NewMessage
@@ -112,7 +113,8 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
             found = await self.log.read(thread_id, namespace=self._namespace, newest=newest)
             stored = list(map(_restored, found.messages)) if found else []
             new = [
-                NewMessage(it.to_dict(), it.role) for it in filter_new_messages(stored, incoming)
+                NewMessage(with_numbers(it.to_dict()), it.role)
+                for it in filter_new_messages(stored, incoming)
             ]
             try:
                 await self.log.append(
@@ -128,7 +130,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
 
 def _restored(message: LoggedMessage) -> agent_framework.Message:
     try:
-        return agent_framework.Message.from_dict(message.content)
+        return agent_framework.Message.from_dict(numbers_in(message.content))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise IntegrityError(
             f"message {message.message_id!r} is not one of Agent Framework: {exc}"
