@@ -78,7 +78,7 @@ def escaped_within(value: Any) -> Any:
 
 
 def restored_within(value: Any) -> Any:
-    """Return ``restored`` of lists and dicts, and of the fields of dataclasses, which it changes."""
+    """Return ``restored`` of a value; the fields of dataclasses are changed in place."""
     if is_dataclass(value) and not isinstance(value, type):
         for it in fields(value):
             held = getattr(value, it.name, None)

@@ -24,16 +24,13 @@ from pydantic import BaseModel
 
 from locus_store.adapters import classes, forms
 from locus_store.adapters.classes import Kind, Name, kind_of, name_of
-from locus_store.adapters.forms import RefusedError
+from locus_store.adapters.forms import FORM, RefusedError
 from locus_store.errors import SerializationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TUPLE: Final = ("builtins", "tuple")
-
-FORM: Final = 100
-"""The extension that holds a form: its tag and content."""
 
 SUBCLASS: Final = "subclass"
 """The tag of an object whose class derives from a built-in one."""

@@ -24,7 +24,7 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.forms import RefusedError
+from locus_store.adapters.forms import FORM, RefusedError, dumped
 from locus_store.adapters.langgraph.recent import Recent, memory_of
 from locus_store.errors import IntegrityError, InvalidArgumentError, MissingExtraError
 from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
@@ -274,6 +274,8 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 
 def _frozen(value: Any, levels: int) -> Any:
     """Return the JSON of a value that is nested at most this many levels deep."""
+    if type(value) is int and not MIN_INT <= value <= MAX_INT:
+        return _tagged("x", levels, c=FORM, v=list(dumped(value) or ()))
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, float):

@@ -204,9 +204,8 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
 
 
 def _json(value: Document) -> Any:
-    return with_numbers(
-        json.loads(json.dumps(value))
-    )  # as the framework's own repositories store it
+    # As the framework's own repositories store it, which write NaN.
+    return with_numbers(json.loads(json.dumps(value)))
 
 
 def _no_agent(session_id: str, agent_id: str) -> SessionNotFoundError:
