@@ -258,7 +258,7 @@ _SHORT_LIST: Final = 2**16
 """The length from which the count of a list takes more bytes."""
 
 _OPAQUE: Final = object()
-_PLAIN: Final = (str, int, bool, type(None))
+_PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def _taken_apart(data: bytes, levels: int) -> Any:
@@ -274,12 +274,8 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 
 def _frozen(value: Any, levels: int) -> Any:
     """Return the JSON of a value that is nested at most this many levels deep."""
-    if type(value) is int and not MIN_INT <= value <= MAX_INT:
-        return _tagged("x", levels, c=FORM, v=list(dumped(value) or ()))
     if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _tagged("f", levels, v=repr(value))
+        return _frozen_scalar(value, levels)
     if isinstance(value, bytes):
         return _tagged("b", levels, v=_base64(value))
     if levels <= 0:
@@ -291,6 +287,14 @@ def _frozen(value: Any, levels: int) -> Any:
     if isinstance(value, _Extension):
         return _frozen_extension(value, levels)
     raise TypeError(f"no JSON for a {type(value).__name__}")
+
+
+def _frozen_scalar(value: Any, levels: int) -> Any:
+    if type(value) is float and not math.isfinite(value):
+        return _tagged("f", levels, v=repr(value))
+    if type(value) is int and not MIN_INT <= value <= MAX_INT:
+        return _tagged("x", levels, c=FORM, v=list(dumped(value) or ()))
+    return value
 
 
 def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:

@@ -168,4 +168,4 @@ async def _put(
         with suppress(SerializationError):
             await put([message_of(it) for it in items])
             return
-    await put([message_of(json.loads(json.dumps(it))) for it in items])
+    await put([message_of(json.loads(json.dumps(it, ensure_ascii=False))) for it in items])

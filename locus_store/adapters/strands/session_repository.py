@@ -205,7 +205,7 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
 
 def _json(value: Document) -> Any:
     # As the framework's own repositories store it, which write NaN.
-    return with_numbers(json.loads(json.dumps(value)))
+    return with_numbers(json.loads(json.dumps(value, ensure_ascii=False)))
 
 
 def _no_agent(session_id: str, agent_id: str) -> SessionNotFoundError:
