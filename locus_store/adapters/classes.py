@@ -392,11 +392,10 @@ def subclass(cls: Any, content: Any, attributes: Mapping[str, Any]) -> Any:
             f"class {cls.__module__}.{cls.__qualname__} does not derive from"
             f" {type(content).__name__} any more, as it did when an object of it was stored"
         )
-    made = base.__new__(cls) if base in {list, dict} else base.__new__(cls, content)
-    if base is list:
-        base.extend(made, content)
-    elif base is dict:
-        base.update(made, content)
+    fill = _FILLS.get(base)
+    made = base.__new__(cls, content) if fill is None else base.__new__(cls)
+    if fill is not None:
+        fill(made, content)
     if attributes:
         object.__getattribute__(made, "__dict__").update(attributes)
     return made
@@ -410,3 +409,6 @@ _CONTENTS: Final[dict[type, Any]] = {
     dict: dict.items,
 }
 """What gives the content of an object, whatever its class overrides."""
+
+_FILLS: Final[dict[type, Any]] = {list: list.extend, dict: dict.update}
+"""What puts content into a new object of a class that can be changed."""

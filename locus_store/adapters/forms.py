@@ -59,7 +59,7 @@ def _step(step: object) -> str:
     return f".{step}" if is_name else f"[{step!a:.60}]"
 
 
-class Form(NamedTuple):
+class ValueForm(NamedTuple):
     """The form of a type."""
 
     tag: str
@@ -162,32 +162,32 @@ _BY_TEXT: Final = (
 )
 """Types whose objects are made from their text."""
 
-FORMS: Final[dict[type, Form]] = {
-    **{it: Form(it.__name__.lower(), str, it) for it in _BY_TEXT},
-    str: Form("text", escaped, unescaped),  # those with a lone surrogate
-    int: Form("int", _of_int, int),  # those beyond 64 bits
-    float: Form("float", str, float),  # those that JSON has not
-    complex: Form("complex", lambda it: [it.real, it.imag], lambda it: complex(*it)),
-    bytearray: Form("bytearray", bytes, bytearray),
-    date: Form("date", date.isoformat, date.fromisoformat),
-    datetime: Form("datetime", _of_datetime, _datetime),
-    time: Form("time", _of_time, _time),
-    timedelta: Form(
+FORMS: Final[dict[type, ValueForm]] = {
+    **{it: ValueForm(it.__name__.lower(), str, it) for it in _BY_TEXT},
+    str: ValueForm("text", escaped, unescaped),  # those with a lone surrogate
+    int: ValueForm("int", _of_int, int),  # those beyond 64 bits
+    float: ValueForm("float", str, float),  # those that JSON has not
+    complex: ValueForm("complex", lambda it: [it.real, it.imag], lambda it: complex(*it)),
+    bytearray: ValueForm("bytearray", bytes, bytearray),
+    date: ValueForm("date", date.isoformat, date.fromisoformat),
+    datetime: ValueForm("datetime", _of_datetime, _datetime),
+    time: ValueForm("time", _of_time, _time),
+    timedelta: ValueForm(
         "timedelta", lambda it: [it.days, it.seconds, it.microseconds], lambda it: timedelta(*it)
     ),
-    timezone: Form("timezone", _of_zone, lambda it: timezone(*it)),
-    ZoneInfo: Form("zone", _of_zone_info, ZoneInfo),
-    range: Form("range", lambda it: [it.start, it.stop, it.step], lambda it: range(*it)),
-    slice: Form("slice", lambda it: [it.start, it.stop, it.step], lambda it: slice(*it)),
-    re.Pattern: Form("pattern", _of_pattern, lambda it: re.compile(*it)),
-    tuple: Form("tuple", list, tuple),
-    set: Form("set", list, set),
-    frozenset: Form("frozenset", list, frozenset),
-    deque: Form("deque", _of_deque, lambda it: deque(*it)),
-    dict: Form("map", _pairs, _dict),  # those with keys that the carrier cannot hold
-    defaultdict: Form("defaultdict", _of_default, _default),
-    OrderedDict: Form("ordereddict", _pairs, lambda it: OrderedDict(_dict(it))),
-    Counter: Form("counter", _pairs, lambda it: Counter(_dict(it))),
+    timezone: ValueForm("timezone", _of_zone, lambda it: timezone(*it)),
+    ZoneInfo: ValueForm("zone", _of_zone_info, ZoneInfo),
+    range: ValueForm("range", lambda it: [it.start, it.stop, it.step], lambda it: range(*it)),
+    slice: ValueForm("slice", lambda it: [it.start, it.stop, it.step], lambda it: slice(*it)),
+    re.Pattern: ValueForm("pattern", _of_pattern, lambda it: re.compile(*it)),
+    tuple: ValueForm("tuple", list, tuple),
+    set: ValueForm("set", list, set),
+    frozenset: ValueForm("frozenset", list, frozenset),
+    deque: ValueForm("deque", _of_deque, lambda it: deque(*it)),
+    dict: ValueForm("map", _pairs, _dict),  # those with keys that the carrier cannot hold
+    defaultdict: ValueForm("defaultdict", _of_default, _default),
+    OrderedDict: ValueForm("ordereddict", _pairs, lambda it: OrderedDict(_dict(it))),
+    Counter: ValueForm("counter", _pairs, lambda it: Counter(_dict(it))),
 }
 """The forms by exact type."""
 
@@ -286,13 +286,13 @@ def array(dtype: str, shape: Sequence[int], order: str, data: bytes) -> Any:
     return flat.reshape(shape, order=order).copy(order="K")
 
 
-def _of_numpy(kind: type) -> Form | None:
+def _of_numpy(kind: type) -> ValueForm | None:
     found = sys.modules.get("numpy")
     if found is None or not kind.__module__.startswith("numpy"):
         return None
     if kind is found.ndarray:
-        return Form("array", _of_array, lambda it: array(*it))
-    return Form("scalar", _of_scalar, _scalar) if issubclass(kind, found.generic) else None
+        return ValueForm("array", _of_array, lambda it: array(*it))
+    return ValueForm("scalar", _of_scalar, _scalar) if issubclass(kind, found.generic) else None
 
 
 def is_numpy_scalar(value: Any) -> bool:
