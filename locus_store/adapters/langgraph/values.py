@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from locus_store.adapters.forms import RefusedError
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists
 from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
@@ -86,8 +85,6 @@ class ChannelValues:
                 if taken is not None:
                     return taken
             return typed_values.to_json(*self.serde.dumps_typed(value))
-        except RefusedError as exc:
-            raise SerializationError(exc.at(what)) from exc
         except SerializationError as exc:
             raise SerializationError(f"{what}: {exc}") from exc
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:

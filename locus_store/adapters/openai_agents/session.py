@@ -82,7 +82,8 @@ class LocusSession(LogAdapter, Session):
         """
         newest = resolve_session_limit(limit, self.session_settings)
         newest = None if newest is not None and newest < 0 else newest
-        return numbers_in(await self.log.contents(self.session_id, newest=newest))
+        items = numbers_in(await self.log.contents(self.session_id, newest=newest))
+        return cast("list[TResponseInputItem]", items)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append all items, or none."""

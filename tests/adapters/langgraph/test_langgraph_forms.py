@@ -162,7 +162,7 @@ async def test_what_cannot_be_kept_is_refused_with_channel_and_path(
         for held in ([0, {"rows": (1, {"x": value})}], [0, {"rows": (1, {"x": value})}, 2]):
             with pytest.raises(SerializationError, match=named) as caught:
                 await saver.aput(AT, checkpoint(c=held), {"source": "loop"}, {})
-            assert str(caught.value).startswith("channel 'c'[1].rows[1].x: ")
+            assert str(caught.value).startswith("channel 'c': [1].rows[1].x: ")
             with pytest.raises(SerializationError, match="channel 'c'"):
                 await saver.aput_writes(ON_V, [("c", held)], "task")
         assert await saver.aget_tuple(AT) is None
@@ -177,7 +177,7 @@ async def test_the_path_leads_through_objects() -> None:
         await saver.aput(AT, checkpoint(c=held[:1]), {"source": "loop"}, {})
         with pytest.raises(SerializationError) as caught:
             await saver.aput(AT, checkpoint(c=held), {"source": "loop"}, {})
-    assert str(caught.value).startswith(f"channel 'c'[1].artifact.a.cells[{ID!r}]: ")
+    assert str(caught.value).startswith(f"channel 'c': [1].artifact.a.cells[{ID!r}]: ")
 
 
 async def test_the_error_of_a_task_is_kept_as_its_text() -> None:
