@@ -387,13 +387,14 @@ def subclass(cls: Any, content: Any, attributes: Mapping[str, Any]) -> Any:
         SerializationError: The class does not derive from the same built-in class any more.
     """
     base: Any = base_of(cls)
+    new: Any = getattr(base, "__new__", None)
     if type(content) is not base:
         raise SerializationError(
             f"class {cls.__module__}.{cls.__qualname__} does not derive from"
             f" {type(content).__name__} any more, as it did when an object of it was stored"
         )
     fill = _FILLS.get(base)
-    made: Any = base.__new__(cls, content) if fill is None else base.__new__(cls)
+    made: Any = new(cls, content) if fill is None else new(cls)
     if fill is not None:
         fill(made, content)
     if attributes:

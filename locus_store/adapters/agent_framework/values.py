@@ -116,6 +116,8 @@ class CheckpointValues(JsonValues):
             data = classes.dataclass_data(value)
         elif self._has_dicts(kind):
             data = value.to_dict()
+        elif classes.kind_of(kind) == "subclass":
+            data = classes.subclass_data(value)
         else:
             raise self._refusal(value)
         if isinstance(data, dict) and TAG not in data and all(type(it) is str for it in data):
@@ -185,6 +187,8 @@ class CheckpointValues(JsonValues):
         if kind == "dataclass":
             return classes.dataclass(cls, data)
         if not self._has_dicts(cls):
+            if kind == "subclass":
+                return classes.subclass(cls, *data)
             raise CheckpointIntegrityError(f"class {module}.{path} has no from_dict")
         return cls.from_dict(data)
 
