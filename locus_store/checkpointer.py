@@ -41,6 +41,7 @@ from locus_store.types.codec import StateCodec, carries_mark, labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.state_classes import label_of
 from locus_store.types.tenants import ForTenants
+from locus_store.values.surrogates import restored
 from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
@@ -447,7 +448,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         is_marked = carries_mark(self._codec.class_for(labels, found.state))
         if lineage.made_from == lineage.head or not is_marked:
             self._note_load(thread_id, _Load(lineage, is_marked=is_marked))
-        state: S = self._codec.restore(found.state, lineage, labels)
+        state: S = self._codec.restore(restored(found.state), lineage, labels)
         return state
 
     def _lineage(self, thread_id: str, carried: Lineage | None, run: str | None) -> Lineage | None:
@@ -549,7 +550,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     ) -> dict[str, Any] | None:
         needs(self.backend, QueriesMetadata)
         found = await self.backend.version(thread_id, checkpoint_id)
-        return found.metadata if found else None
+        return restored(found.metadata) if found else None
 
     @observed("vacuum")
     async def vacuum(self, older_than_days: float = 30) -> int:
@@ -587,7 +588,7 @@ def _row(head: Head) -> dict[str, Any]:
     return {
         "thread_id": head.thread_id,
         "checkpoint_id": head.checkpoint_id,
-        "metadata": head.metadata,
+        "metadata": restored(head.metadata),
         "updated_at": head.updated_at.isoformat(),
     }
 

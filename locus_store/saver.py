@@ -22,6 +22,7 @@ from locus_store.types.codec import labels_of
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
+from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
 from locus_store.versions.renewing import renewing
 
@@ -318,7 +319,7 @@ class CheckpointSaver(ForTenants):
                 "task_path": it.task_path,
                 "idx": it.idx,
                 "channel": it.channel,
-                "value": written_value(it, state, self.backend.max_state_bytes),
+                "value": restored(written_value(it, state, self.backend.max_state_bytes)),
             }
             for it in writes
         ]
@@ -491,7 +492,7 @@ def _step(version: Version, state: Any) -> dict[str, Any]:
     return {
         "checkpoint_id": version.checkpoint_id,
         "parent_checkpoint_id": version.parent_id,
-        "checkpoint": state,
-        "metadata": version.metadata,
+        "checkpoint": restored(state),
+        "metadata": restored(version.metadata),
         "created_at": version.created_at.isoformat(),
     }

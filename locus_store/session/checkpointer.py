@@ -29,6 +29,7 @@ from locus_store.types.codec import labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
 from locus_store.values.encoding import decode
+from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -310,7 +311,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         lineage = _made(call, found.mark)
         self._hand_on(config, lineage)
         kind = call.state_class or self._state_class
-        return states.restore(data, found.labels, kind, self.models.state, lineage)
+        return states.restore(restored(data), found.labels, kind, self.models.state, lineage)
 
     # --- messages
 
@@ -476,7 +477,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             thread_id=found.thread_id,
             thread_name=found.name,
             user_id=user_of(found.user_id, self.user_id_type),
-            metadata=found.metadata,
+            metadata=restored(found.metadata),
             updated_at=found.updated_at,
             run_id=found.run_id,
         )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import KW_ONLY, dataclass, field
 from os import urandom
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.types.arguments import check_names, check_text, json_object
 from locus_store.values.canonical import canonical, canonical_json
 from locus_store.values.encoding import (
-    decode,
     digest,
     encode,
     joined_frames,
@@ -19,6 +18,7 @@ from locus_store.values.encoding import (
     require_size,
 )
 from locus_store.values.frames import text_in
+from locus_store.values.surrogates import decode_restored, escaped, restored
 from locus_store.values.text import folded
 
 if TYPE_CHECKING:
@@ -313,9 +313,7 @@ def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-    if type(text) is not str or not text.isascii():
-        canonical(text, "text")
-    return text
+    return text if type(text) is str and text.isascii() else cast("str", canonical(text, "text"))
 
 
 def distinct(puts: Sequence[PutMessage]) -> list[PutMessage]:
@@ -426,7 +424,7 @@ def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
     """
     _, message_id, role, metadata, created_at, text, _, _ = message
     content = content_of(message_id, text, message.payload, max_state_bytes)
-    return LoggedMessage(message_id, role, content, metadata, text, created_at)
+    return LoggedMessage(message_id, role, content, restored(metadata), restored(text), created_at)
 
 
 def all_logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> list[LoggedMessage]:
@@ -438,7 +436,8 @@ def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
     """Return the text that a search looks into."""
     if message.text is not None:
         return message.text
-    return text_in(content_of(message.message_id, None, message.payload, max_state_bytes))
+    content = content_of(message.message_id, None, message.payload, max_state_bytes)
+    return escaped(text_in(content))
 
 
 def content_of(
@@ -450,9 +449,9 @@ def content_of(
         IntegrityError: See ``logged``.
     """
     if payload is None:
-        return text
+        return restored(text)
     try:
-        return decode(joined_frames(payload, max_state_bytes))
+        return decode_restored(joined_frames(payload, max_state_bytes))
     except (IntegrityError, ValueError) as exc:
         raise IntegrityError(f"message {message_id!r}: {exc}") from exc
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -37,7 +38,6 @@ from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_message_log
 from locus_store.runtime.gathering import Turns
 from locus_store.runtime.loops import settled
-from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
     from google.adk.events import Event
@@ -153,7 +153,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         async for log in logs:  # that of a user comes before those of the user's sessions
             app, user, session = names_in(log.info.thread_id)
             if session:
-                state: Any = decode(encode({**shared, **users.get(user, {})}))  # each its own
+                state: Any = deepcopy({**shared, **users.get(user, {})})  # each its own
                 its_names = app, user, session
                 found.append(_session(its_names, SessionRecord.of(log), log.info.revision, state))
             else:

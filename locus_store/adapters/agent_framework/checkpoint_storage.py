@@ -31,6 +31,7 @@ from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
 from locus_store.types.arguments import MAX_COUNT, checked_user
 from locus_store.types.tenants import ForTenants
+from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -142,7 +143,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
                 nothing was written.
         """
         data = {
-            name: self._values.encode(it, f"checkpoint.{name}")
+            name: self._values.encoded(it, f"checkpoint.{name}")
             for name, it in checkpoint.to_dict().items()
         }
         try:
@@ -180,8 +181,8 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         every = list(runs.items())
         for start in range(0, len(every), AT_ONCE):
             some = (self._of_run(*it) for it in every[start : start + AT_ONCE])
-            for restored in await asyncio.gather(*some):
-                found.update(restored)
+            for checkpoints in await asyncio.gather(*some):
+                found.update(checkpoints)
         return [found[it] for it in wanted if it in found]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
@@ -292,17 +293,18 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     async def _of_run(self, thread_id: str, ids: set[str]) -> list[tuple[str, WorkflowCheckpoint]]:
         """Return checkpoints of a thread by their ids."""
 
-        def restored(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
+        def read(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
             return version.checkpoint_id, self._checkpoint(folder.state())
 
         versions = await self._threads.history(thread_id, limit=MAX_COUNT)
         wanted = [it for it in versions if it.checkpoint_id in ids]
-        return await self._threads.read_states(wanted, restored)
+        return await self._threads.read_states(wanted, read)
 
     def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
-        return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in state.items()})
+        given = restored(state)
+        return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in given.items()})
 
 
 def _is_of(version: Head | Version, workflow_name: str) -> bool:

@@ -8,6 +8,7 @@ import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
+from locus_store.adapters.json_values import numbers_in, with_numbers
 from locus_store.adapters.logs import LogAdapter
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import NewMessage
@@ -143,12 +144,12 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
 
 def _message(message: agent_framework.Message) -> NewMessage:
     content = message.to_dict()
-    return NewMessage(content, message.role, text=READABLE.text(content))
+    return NewMessage(with_numbers(content), message.role, text=READABLE.text(content))
 
 
 def _restored(message: LoggedMessage) -> agent_framework.Message:
     try:
-        return agent_framework.Message.from_dict(message.content)
+        return agent_framework.Message.from_dict(numbers_in(message.content))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise IntegrityError(
             f"message {message.message_id!r} is not one of Agent Framework: {exc}"

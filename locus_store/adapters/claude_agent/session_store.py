@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from claude_agent_sdk import SessionStore, fold_session_summary
 
+from locus_store.adapters.json_values import numbers_in, with_numbers
 from locus_store.adapters.logs import LogAdapter, all_of, names_in, thread_of
 from locus_store.errors import ConflictError
 from locus_store.messages import ROLE, NewMessage
@@ -95,7 +96,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
         try:
             await self.log.append(
                 thread_id,
-                [NewMessage(folded, SUMMARY, SUMMARY, text="")],
+                [NewMessage(with_numbers(folded), SUMMARY, SUMMARY, text="")],
                 namespace=SUMMARY,
                 expected_revision=found.info.revision if found else 0,
                 also={"": messages},
@@ -108,7 +109,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         thread_id, namespace = _log_of(key)
         found = await self.log.contents(thread_id, namespace=namespace)
-        return found or None  # an append of no entries creates no log
+        return numbers_in(found) or None  # an append of no entries creates no log
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         found = all_of(self.log.logs, prefix=thread_of(project_key, ""), namespace=SUMMARY)
@@ -145,13 +146,17 @@ def _mtime(info: LogInfo) -> int:
 
 def _summary(found: LogSnapshot) -> SessionSummaryEntry:
     info, (message,) = found
-    return {"session_id": _session_of(info), "mtime": _mtime(info), "data": message.content}
+    return {
+        "session_id": _session_of(info),
+        "mtime": _mtime(info),
+        "data": numbers_in(message.content),
+    }
 
 
 def _message(entry: dict[str, Any]) -> NewMessage:
     role, uuid = entry.get("type"), entry.get("uuid")
     return NewMessage(
-        entry,
+        with_numbers(entry),
         role if isinstance(role, str) and role else ROLE,
         uuid if isinstance(uuid, str) and uuid else None,
         text=READABLE.text(entry),

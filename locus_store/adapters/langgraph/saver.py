@@ -378,7 +378,8 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             "task_id": task_id,
             "task_path": task_path,
             "writes": [
-                (name, self._values.to_json(it, f"channel {name!r}")) for name, it in writes
+                (name, self._values.to_json(_reported(name, it), f"channel {name!r}"))
+                for name, it in writes
             ],
         }
         if load is None or checkpoint_ns:
@@ -587,3 +588,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             return int(current) + 1
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}"
+
+
+def _reported(channel: str, value: Any) -> Any:
+    """Return a write's value; of an error that ended a task, its text, as LangGraph's savers."""
+    is_error = channel in SPECIAL_CHANNELS and isinstance(value, BaseException)
+    return repr(value) if is_error else value

@@ -12,6 +12,7 @@ from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
+from locus_store.adapters.json_values import numbers_in
 from locus_store.adapters.logs import LogAdapter
 from locus_store.adapters.openai_agents.items import message_of
 from locus_store.errors import ConflictError, SerializationError
@@ -93,7 +94,8 @@ class LocusSession(LogAdapter, Session):
         """
         newest = resolve_session_limit(limit, self.session_settings)
         newest = None if newest is not None and newest < 0 else newest
-        return await self.log.contents(self.session_id, newest=newest)
+        items = numbers_in(await self.log.contents(self.session_id, newest=newest))
+        return cast("list[TResponseInputItem]", items)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append all items, or none."""
@@ -108,7 +110,7 @@ class LocusSession(LogAdapter, Session):
             IntegrityError: The newest item is damaged, and stays.
         """
         message = (await settled(self.log.pop(self.session_id))).message
-        return None if message is None else cast("TResponseInputItem", message.content)
+        return None if message is None else cast("TResponseInputItem", numbers_in(message.content))
 
     async def clear_session(self) -> None:
         """Delete the items; states and other logs of the thread stay."""
@@ -135,7 +137,9 @@ class LocusSession(LogAdapter, Session):
             return await settled(self._replace(found, start, output, prune_prefix))
 
         is_complete = found is None or found.info.count == len(messages)
-        return _CompactionSnapshot([it.content for it in messages], is_complete, replace_suffix)
+        return _CompactionSnapshot(
+            numbers_in([it.content for it in messages]), is_complete, replace_suffix
+        )
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
         """Replace all items in one transaction; ``False``: a subclass stores them in its own way.
@@ -178,7 +182,7 @@ class LocusSession(LogAdapter, Session):
         """Remove the oldest items up to a position as long as they are expired."""
         while end > 0:
             page = await self.log.page(self.session_id, limit=min(limit, end))
-            expired = list(takewhile(lambda it: is_expired(it.content), page))
+            expired = list(takewhile(lambda it: is_expired(numbers_in(it.content)), page))
             await self.log.remove(self.session_id, [it.message_id for it in expired])
             end -= len(expired)
             if not expired or len(expired) < len(page):
@@ -193,4 +197,4 @@ async def _put(
         with suppress(SerializationError):
             await put([message_of(it) for it in items])
             return
-    await put([message_of(json.loads(json.dumps(it))) for it in items])
+    await put([message_of(json.loads(json.dumps(it, ensure_ascii=False))) for it in items])

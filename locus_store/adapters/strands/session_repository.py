@@ -9,6 +9,7 @@ from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
+from locus_store.adapters.json_values import numbers_in, with_numbers
 from locus_store.adapters.logs import BlockingLogAdapter
 from locus_store.blocking import open_message_log
 from locus_store.errors import ConflictError, NotFoundError
@@ -153,7 +154,7 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
     ) -> SessionMessage | None:
         found = self.log.get(session_id, str(message_id), namespace=MESSAGES + agent_id)
-        return None if found is None else SessionMessage.from_dict(found.content)
+        return None if found is None else SessionMessage.from_dict(numbers_in(found.content))
 
     def update_message(
         self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
@@ -193,7 +194,7 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
         )
         if not found and self.read_agent(session_id, agent_id) is None:
             raise _no_agent(session_id, agent_id)
-        return [SessionMessage.from_dict(it.content) for it in found]
+        return [SessionMessage.from_dict(numbers_in(it.content)) for it in found]
 
     # --- several agents
 
@@ -241,11 +242,12 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
 
     def _read(self, session_id: str, namespace: str) -> Document | None:
         found = self.log.get(session_id, "state", namespace=namespace)
-        return None if found is None else dict(found.content)
+        return None if found is None else dict(numbers_in(found.content))
 
 
 def _json(value: Document) -> Any:
-    return json.loads(json.dumps(value))  # as the framework's own repositories store it
+    # As the framework's own repositories store it, which write NaN.
+    return with_numbers(json.loads(json.dumps(value, ensure_ascii=False)))
 
 
 def _no_agent(session_id: str, agent_id: str) -> SessionNotFoundError:
