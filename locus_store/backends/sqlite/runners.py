@@ -26,7 +26,7 @@ from locus_store.runtime import driven, loops, observe
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
-    from locus_store.sql.database import Database
+    from locus_store.backends.sqlite.dialect import SQLiteDatabase
     from locus_store.sql.runner import Body
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class _Writer:
     Who uses it has the turn.
     """
 
-    def __init__(self, engine: Engine, database: Database, release_readers: Release) -> None:
+    def __init__(self, engine: Engine, database: SQLiteDatabase, release_readers: Release) -> None:
         self._engine = engine
         self._database = database
         self._release_readers = release_readers
@@ -186,11 +186,16 @@ class _Writer:
 
     def _opened(self) -> Connection:
         if self._connection is not None:
-            if self._database.identity() == self._identity:
+            is_same = self._database.identity() == self._identity
+            if is_same and self._database.has_log():
                 return self._connection
-            observe.replaced("another database stands in the place of the opened one")
-            self._release()
             self._release_readers()  # the last connection takes its log with it
+            if is_same:
+                self._database.fold_log(self._connection)
+                observe.replaced("the log of the database was removed")
+            else:
+                observe.replaced("another database stands in the place of the opened one")
+            self._release()
         self._database.left()
         connection = self._engine.connect()
         try:
@@ -242,7 +247,7 @@ class ThreadRunner:
 
     def __init__(
         self,
-        database: Database,
+        database: SQLiteDatabase,
         make_engines: Callable[[], tuple[Engine, Engine | None]],
         *,
         owns_engines: bool = True,
@@ -347,7 +352,7 @@ class _Open:
     """The resources of one process, held apart from the runner for its finalizer."""
 
     def __init__(
-        self, database: Database, writes: Engine, reads: Engine | None, *, owned: bool
+        self, database: SQLiteDatabase, writes: Engine, reads: Engine | None, *, owned: bool
     ) -> None:
         self.pid = os.getpid()
         self.finalizer: Any = None
