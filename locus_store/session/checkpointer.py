@@ -503,4 +503,3 @@ def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Linea
     """Return the lineage of a state that was made from, or saved as, a version."""
     nonce = {"nonce": before.nonce} if before else {}
     return Lineage(thread=thread_key(call.thread_id), made_from=mark, head=mark, **nonce)
-

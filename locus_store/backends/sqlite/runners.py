@@ -39,6 +39,8 @@ GROUP = 256
 READERS = 4
 """Reading threads, each with a connection of its own."""
 
+_READER = "locus-store-reader"
+
 
 @dataclass(slots=True)
 class _Job:
@@ -317,7 +319,10 @@ class ThreadRunner:
         with self._lock:
             here, self._open = self._open, None
         if here is not None and here.pid == os.getpid():
-            await asyncio.to_thread(here.close)
+            try:
+                await asyncio.to_thread(here.close)
+            except RuntimeError:  # a function of `atexit`: Python begins no more threads
+                here.close()
 
 
 _inherited: list[object] = []
@@ -359,7 +364,7 @@ class _Open:
         self._database = database
         self._reads = reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix=_READER)
         self._turn = threading.Lock()
         """Held while a caller's own thread reads."""
         self._gate = threading.Lock()
@@ -416,7 +421,8 @@ class _Open:
         with self._gate:
             self.is_closed = True
         self.writer.stop()
-        self._readers.shutdown()
+        is_reader = threading.current_thread().name.startswith(_READER)  # it runs the finalizer
+        self._readers.shutdown(wait=not is_reader)
         with self._turn:
             for engine in self._engines:
                 engine.dispose()
