@@ -18,7 +18,7 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.extras import keep_available, loaded
+from locus_store.runtime.extras import keep_available, loaded
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store.extras import keep_available, loaded
+from locus_store.runtime.extras import keep_available, loaded
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
