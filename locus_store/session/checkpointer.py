@@ -59,9 +59,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     is cancelled. Methods with ``a`` before their names are asynchronous; each has a blocking twin.
 
     A config that has the key ``_checkpoint_version`` is given the version that a load or save came
-    to; a state that is saved with it raises ``ConflictError`` if the thread was moved on. A state
-    without a version counts as made from the newest version that this object has read or saved of
-    the thread; if it has none, the thread must have none either.
+    to; a state that is saved with it raises ``ConflictError`` if the thread was moved on. Other
+    states without a version count as made from the newest one that this object has seen, if any.
 
     Args:
         backend: SQLite, PostgreSQL, Oracle or memory; or a function that returns it, which the
@@ -109,11 +108,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             )
         self._given = backend, cache
         self.user_id_type = checked_user_id_type(user_id_type)
-        if on_conflict not in ("raise", "overwrite"):
-            raise InvalidArgumentError(
-                f"on_conflict={on_conflict!r:.80} must be 'raise' or 'overwrite'"
-            )
-        self.on_conflict: Final = on_conflict
+        self.on_conflict: Final = states.checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)
         self.ttl_seconds = checked_ttl(ttl_seconds)
         self.release_resources = release_resources
@@ -208,14 +203,13 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         """Save a version of the thread's state; return the state, which is now made from it.
 
         Raises:
-            ConflictError: The thread was moved on since the state was loaded, or has versions and
-                was never loaded here; nothing was written.
+            ConflictError: The thread has other versions than those seen here; nothing was written.
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the state; nothing was written.
         """
         call = self._call(config)
         data, kind = states.dump(state)
-        lineage = self._lineage(call, state)
+        lineage = _lineage(call, state, self._reads)
         labels = {**labels_of(data), **kind, **owner_label(call)}
         claim = await self._owners.to_claim(call)
         began = time.monotonic()
@@ -282,7 +276,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         """
         call = self._call(config)
         data, kind = states.dump(state)
-        lineage = self._lineage(call, state)
+        lineage = _lineage(call, state, self._reads)
         states.require_exact(data, self.backend.max_state_bytes)
         if self.cache is None:
             await self._owners.require(call)
@@ -479,11 +473,6 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         _ = self.backend, self.cache  # a wrong option fails before anything is written
         return call_of(config, self.user_id_type)
 
-    def _lineage(self, call: Call, state: object) -> Lineage:
-        """Return the origin of a state: its own, else the config's, else what was seen last."""
-        known = call.of_thread(states.carried(state)) or call.of_thread(call.lineage)
-        return known or _made(call, self._reads.newest(call.thread_id))
-
     def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:
         """Give the version of a state to the next call, where the config has room for it."""
         hand_on(config, lineage)
@@ -497,6 +486,12 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             updated_at=found.updated_at,
             run_id=found.run_id,
         )
+
+
+def _lineage(call: Call, state: object, reads: StateReads) -> Lineage:
+    """Return the origin of a state: its own, else the config's, else what was seen last."""
+    known = call.of_thread(states.carried(state)) or call.of_thread(call.lineage)
+    return known or _made(call, reads.newest(call.thread_id))
 
 
 def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Lineage:
