@@ -32,7 +32,7 @@ LONG_FILES = {
     "backend.py": 931,
     "backends/redis/backend.py": 581,
     "backends/redis/threads.py": 689,
-    "checkpointer.py": 644,
+    "checkpointer.py": 652,
     "store.py": 663,
     "testing/steps.py": 660,
 }
