@@ -27,6 +27,7 @@ from locus_store.backend import (
 )
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.observe import note, observed
+from locus_store.runtime.under_way import Saving, saved
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,
@@ -337,6 +338,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     def _begin(self) -> None:
         """Start with no recorded load or save."""
         self._number = next(_numbers)
+        self._storage = repr(self.backend)
         self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
@@ -407,22 +409,23 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         run = _run(data)
         lineage = self._lineage(thread_id, carried, run)
         writer = lineage.nonce if lineage else None
-        written = await self.backend.write_state(
-            thread_id,
-            data,
-            checkpoint_id=checkpoint_id,
-            metadata=metadata,
-            labels=labels_of(data) | label_of(state),
-            expected=_expected(lineage) if parent_checkpoint_id is None else None,
-            parent_id=parent_checkpoint_id,
-            on_conflict=on_conflict,
-            writer=writer,
-            run=run,
-            side_parent=self._sides.get(writer) if writer else None,
-            keep_last=self.keep_last,
-            ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
-            connection=connection,
-        )
+        with Saving(self._storage, thread_id):
+            written = await self.backend.write_state(
+                thread_id,
+                data,
+                checkpoint_id=checkpoint_id,
+                metadata=metadata,
+                labels=labels_of(data) | label_of(state),
+                expected=_expected(lineage) if parent_checkpoint_id is None else None,
+                parent_id=parent_checkpoint_id,
+                on_conflict=on_conflict,
+                writer=writer,
+                run=run,
+                side_parent=self._sides.get(writer) if writer else None,
+                keep_last=self.keep_last,
+                ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
+                connection=connection,
+            )
         if connection is not None:
             return written.checkpoint_id  # remembered by nobody: the caller may roll back
         if written.outcome == "side" and writer:
@@ -436,7 +439,12 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
 
         Loading a named version that is not the head declares a rewind: the next save of the
         state that is returned becomes the head, unless the head has moved in between.
+
+        Saves of the thread that the same event loop has begun, such as that of an agent's run that
+        was left after its first event, are waited for, at most ``PATIENCE_SECONDS``.
         """
+        if isinstance(thread_id, str):  # else it is refused
+            await saved(self._storage, thread_id)
         found = await self.backend.read_state(thread_id, checkpoint_id)
         if found is None:
             if checkpoint_id is None:

@@ -32,7 +32,7 @@ LONG_FILES = {
     "backend.py": 931,
     "backends/redis/backend.py": 581,
     "backends/redis/threads.py": 689,
-    "checkpointer.py": 645,
+    "checkpointer.py": 655,
     "store.py": 665,
     "testing/steps.py": 660,
 }

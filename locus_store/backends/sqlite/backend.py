@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.engine import Engine
 
-from locus_store.backends.sqlite import dialect
+from locus_store.backends.sqlite import connecting, dialect
 from locus_store.backends.sqlite.diagnostics import SQLiteExamination
 from locus_store.backends.sqlite.engine_runner import AsyncEngineRunner
 from locus_store.backends.sqlite.runners import READERS, ThreadRunner
@@ -109,7 +109,7 @@ class SQLiteBackend(SqlBackend):
 
 def _own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> Runner:
     engines = partial(_engines, database, path, timeout)
-    return ThreadRunner(database, engines, keeps_open=path == dialect.MEMORY)
+    return ThreadRunner(database, engines, keeps_open=path == connecting.MEMORY)
 
 
 def _runner(database: dialect.SQLiteDatabase, engine: Any) -> Runner:
@@ -124,10 +124,10 @@ def _engines(
     database: dialect.SQLiteDatabase, path: str, timeout: float
 ) -> tuple[Engine, Engine | None]:
     database.require_file()
-    writes = dialect.engine(path, busy_timeout_seconds=timeout)
-    if path == dialect.MEMORY:
+    writes = connecting.engine(path, busy_timeout_seconds=timeout)
+    if path == connecting.MEMORY:
         return writes, None
-    return writes, dialect.engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
+    return writes, connecting.engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
 
 
 def sqlite_checkpointer(
@@ -202,8 +202,8 @@ def _create_index(repository: Repository) -> bool:
 def _checked_path(path: object) -> str:
     if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
         raise InvalidArgumentError(f"path must name a file or be ':memory:', not {path!r}")
-    if str(path) == dialect.MEMORY:
-        return dialect.MEMORY
+    if str(path) == connecting.MEMORY:
+        return connecting.MEMORY
     try:
         return str(Path(path).expanduser().absolute())
     except RuntimeError as exc:
