@@ -143,7 +143,7 @@ async def _held(url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]
         for backend in backends:
             found = await owner.threads(backend)
             count += len(found)
-            with progress("counting", len(found), is_alone=True) as advance:
+            with progress("counting", len(found)) as advance:
                 told = await contents(backend, found, advance)
             held += [f"{backend.tenant}: {told}" if told and choice.everyone else told]
         told = counted(count, "thread") + of_tenant(it.tenant for it in backends)

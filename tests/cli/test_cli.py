@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from locus_store import __version__, cli
+from locus_store import NewMessage, __version__, blocking, cli
 from locus_store.cli import output
+from locus_store.errors import pip_install
 from locus_store.sql import status
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def test_square_brackets_in_a_message_are_printed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     _, _, errors = run("db", "check", "--url", "postgresql://u:s3cret@host/d")
-    assert "locus-store[postgres]" in errors
+    assert pip_install("postgres") in errors
     assert "s3cret" not in errors
 
 
@@ -519,5 +520,17 @@ def test_inspect_without_its_extra_names_the_extra(missing: str) -> None:
         [sys.executable, "-c", code, "inspect"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert 'pip install "locus-store[inspector]"' in done.stderr
+    assert pip_install("inspector") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_downgrade_names_only_what_it_deletes(run: Run) -> None:
+    run("db", "upgrade")
+    code, _, errors = run("db", "downgrade", "0003")
+    assert code == 2
+    assert "This goes down to 0003 and deletes nothing that is stored." in errors
+    with blocking.open_message_log("sqlite:///locus_checkpoints.db") as log:
+        log.append("t", [NewMessage("Hi.")])
+    _, _, errors = run("db", "downgrade", "0003")
+    assert "deletes the message logs of namespaces, and the revision of each log." in errors
+    assert "rows of locus_threads 1" in run("db", "downgrade", "base")[2]

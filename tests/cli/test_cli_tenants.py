@@ -252,7 +252,7 @@ def test_a_thread_of_another_tenant_is_looked_at_copied_and_deleted(run: Run, ur
 def test_vacuum_and_expire_are_of_one_tenant_or_of_all(run: Run, url: str) -> None:
     assert run("threads", "vacuum", "--older-than", "0", "--yes") == (
         0,
-        "tenant 'default': 1 version removed\n",
+        "tenant 'default': 1 version removed, with 1 whole thread\n",
         WARNING,
     )
     assert len(held(url, "acme")) == 2
