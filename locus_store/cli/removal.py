@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
     DEFAULT_URL,
     AsJson,
@@ -72,8 +73,10 @@ def delete(
 
     async def removed() -> int:
         async with opened_of(url, tenant) as backend:
+            await thread_named(backend, thread, exactly=True)
             if checkpoint is not None:
-                found = await backend.remove(thread, [checkpoint], namespace=namespace)
+                name = require(await version_named(backend, thread, checkpoint, namespace), thread)
+                found = await backend.remove(thread, [name], namespace=namespace)
                 return require(found, thread, checkpoint)
             held.append(require(await _held(backend, thread), thread))
             return (await backend.remove_thread(thread)).versions
@@ -89,7 +92,9 @@ def delete(
 async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
     """Return a description of what a deletion removes."""
     async with storage as backend:
+        await thread_named(backend, thread, exactly=True)
         if checkpoint is not None:
+            checkpoint = await version_named(backend, thread, checkpoint, namespace)
             version = await backend.version(thread, checkpoint, namespace=namespace)
             require(version, thread, checkpoint)
             return f"version {checkpoint!r} of thread {thread!r}"

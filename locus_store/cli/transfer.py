@@ -313,7 +313,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     if os.path.lexists(output):
-        raise _there_already(output)
+        raise there_already(output)
     with _told(output, "written"):
         folder = Path(output).absolute().parent
         file = tempfile.NamedTemporaryFile(dir=folder, prefix=".export-", delete=False)  # noqa: SIM115  (closed below)
@@ -322,13 +322,13 @@ def _written(output: str) -> Iterator[BinaryIO]:
                 yield file  # type: ignore[misc]  # a binary file
                 file.flush()
                 os.fsync(file.fileno())
-            _name(file.name, output)
+            place_file(file.name, output)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(file.name)
 
 
-def _name(temporary: str, output: str) -> None:
+def place_file(temporary: str, output: str) -> None:
     """Give a file its name, unless another process has created that file."""
     with suppress(OSError):  # it exists, or the file system has no hard links
         os.link(temporary, output)
@@ -336,11 +336,12 @@ def _name(temporary: str, output: str) -> None:
     try:
         os.close(os.open(output, os.O_CREAT | os.O_EXCL))
     except FileExistsError as exc:
-        raise _there_already(output) from exc
+        raise there_already(output) from exc
     os.replace(temporary, output)
 
 
-def _there_already(output: str) -> InvalidArgumentError:
+def there_already(output: str) -> InvalidArgumentError:
+    """Return the error for an output that exists."""
     return InvalidArgumentError(f"{output} already exists; name another file")
 
 

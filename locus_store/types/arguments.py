@@ -12,7 +12,7 @@ from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.values.canonical import canonical_object
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from locus_store.types import PendingWrite
 
@@ -206,3 +206,11 @@ def not_a_url(path: str) -> InvalidArgumentError:
     """Return the error for a path in place of a URL; it suggests the URL."""
     meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the most similar of the known words, or ""."""
+    from difflib import get_close_matches  # noqa: PLC0415  (of errors only)
+
+    found = get_close_matches(typed, list(known), 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -16,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from locus_store import NewMessage, __version__, blocking, cli
+from locus_store import NewMessage, __version__, blocking, cli, open_checkpointer
 from locus_store.cli import output
 from locus_store.errors import pip_install
 from locus_store.sql import status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from locus_store.types import PendingWrite
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -534,3 +537,15 @@ def test_a_downgrade_names_only_what_it_deletes(run: Run) -> None:
     _, _, errors = run("db", "downgrade", "0003")
     assert "deletes the message logs of namespaces, and the revision of each log." in errors
     assert "rows of locus_threads 1" in run("db", "downgrade", "base")[2]
+
+
+def waits(url: str, thread: str, write: PendingWrite) -> None:
+    """Store a pending write at the head of a thread."""
+
+    async def put() -> None:
+        async with open_checkpointer(url) as checkpointer:
+            head = await checkpointer.backend.version(thread)
+            assert head is not None
+            await checkpointer.backend.put_writes(thread, head.checkpoint_id, [write])
+
+    asyncio.run(put())

@@ -464,7 +464,7 @@ async def test_verify_without_the_right_is_refused_and_reports_no_damage(
     service = serve(token_file=tmp_path / "tokens.json")
     async with HTTPBackend(service.url, token=reader) as backend:
         await backend.save("t", {"n": 1})
-        with pytest.raises(UnsupportedError, match="right 'admin'.*name threads to verify them"):
+        with pytest.raises(UnsupportedError, match=r"right 'admin'.*name threads to verify them"):
             [it async for it in verify(backend)]
         assert [it async for it in verify(backend, ["t"])] == [Checked("t", 1)]
 
