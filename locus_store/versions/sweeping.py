@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Swept(NamedTuple):
-    """What was removed of a thread."""
+    """The amount that was removed of a thread."""
 
     versions: int
     messages: int = 0
