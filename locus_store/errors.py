@@ -31,7 +31,7 @@ def pip_install(*extras: str) -> str:
     except metadata.PackageNotFoundError:  # imported from a folder
         written = None
     origin = json.loads(written or "{}")  # of an index there is none
-    wanted, url = f"[{','.join(extras)}]", origin.get("url")
+    wanted, url = f"[{','.join(extras)}]" if extras else "", origin.get("url")
     if "dir_info" in origin:  # a checkout
         editable = "-e " if origin["dir_info"].get("editable") else ""
         return f'pip install {editable}"{unquote(urlsplit(url).path)}{wanted}"'

@@ -15,6 +15,7 @@ from locus_store.cli.output import (
     PROBLEMS,
     confirm,
     note,
+    progress,
     put_json,
     say,
 )
@@ -50,7 +51,8 @@ def upgrade(
     dimension, which the release before it created: run 'db vector-index', and put items with
     embeddings again.
     """
-    reached = _schema(url).upgrade(url, revision, prefix=prefix, schema=schema)
+    with progress("upgrading"):
+        reached = _schema(url).upgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached}")
 
 
@@ -152,7 +154,8 @@ def search_index(
     *, url: Url = DEFAULT_URL, schema: Schema = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
-    created = run(_search_index(url, _options(prefix, schema)))
+    with progress("creating"):
+        created = run(_search_index(url, _options(prefix, schema)))
     say(_outcome("the full-text index", created=created))
 
 

@@ -238,6 +238,7 @@ def expire(
 
     async def removed() -> Outcome:
         async with covered(url, choice) as backends:
-            return await each(backends, lambda it: _removed(it.expire()))
+            with progress("removing"):
+                return await each(backends, lambda it: _removed(it.expire()))
 
     tell(run(removed()), _threads, choice, as_json=as_json)

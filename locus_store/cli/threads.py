@@ -18,6 +18,7 @@ from locus_store.cli.opening import (
     Namespace,
     Thread,
     Url,
+    contents,
     require,
     run,
 )
@@ -387,7 +388,7 @@ def fork(
     --json: {thread_id, checkpoint_id, versions}, of the copy.
     """
 
-    async def forked() -> tuple[str | None, int]:
+    async def forked() -> tuple[str | None, int, str]:
         async with opened_of(url, tenant) as backend:
             source = await thread_named(backend, thread)
             version = await version_named(backend, source, checkpoint, namespace)
@@ -395,12 +396,14 @@ def fork(
             found = await copied(backend, source, new, version, namespace=namespace)
             require(found, source, version)
             head = await backend.version(new, namespace=namespace)
-            name = head.checkpoint_id if head else None  # a thread may have messages only
-            return name, len(await all_versions(backend, new, namespace))
+            versions = len(await all_versions(backend, new, namespace))
+            if head is None:
+                return None, versions, await contents(backend, [new])
+            name = head.checkpoint_id
+            return name, versions, f"{counted(versions, 'version')}, the head is {name}"
 
-    head, versions = run(forked())
+    head, versions, told = run(forked())
     if as_json:
         put_json({"thread_id": new, "checkpoint_id": head, "versions": versions})
     else:
-        told = "" if head is None else f", the head is {head}"
-        say(f"{new}: {counted(versions, 'version')}{told}")
+        say(f"{new}: {told}")

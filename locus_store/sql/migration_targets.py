@@ -15,6 +15,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     LocusStoreError,
     MissingExtraError,
+    pip_install,
 )
 from locus_store.sql.definition import definition
 from locus_store.sql.migration_lock import process
@@ -113,7 +114,8 @@ def dialect_name(url: str | URL) -> str:
 
 def missing_driver(shown: str, extra: str, error: ImportError) -> MissingExtraError:
     """Return the error that names what to install."""
-    return MissingExtraError(f"{shown}: no module {error.name}; pip install 'locus-store{extra}'")
+    wanted = pip_install(*re.findall(r"[\w-]+", extra))
+    return MissingExtraError(f"{shown}: no module {error.name}; {wanted}")
 
 
 def run_on_engine(

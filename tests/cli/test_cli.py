@@ -298,7 +298,7 @@ def test_a_path_in_place_of_a_url_is_answered_by_the_url(
 def test_the_commands_are_those_of_the_issue() -> None:
     names = {" ".join(it) for it in COMMANDS}
     threads = ["list", "show", "history", "diff", "fork", "search", "messages", "delete", "vacuum"]
-    threads += ["expire"]
+    threads += ["prune", "expire"]
     threads += ["blame", "bisect", "watch", "rewind", "report"]
     db = [
         "upgrade",
@@ -315,6 +315,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "bench",
         "doctor",
         "verify",
+        "backup",
         "copy",
         "export",
         "forget",

@@ -115,3 +115,8 @@ def test_a_vacuum_counts_threads_and_messages(
 
 def test_a_deleted_log_is_told_by_its_messages(run: Run, url: str) -> None:
     assert run("threads", "delete", "order", "--yes", "--url", url)[1] == "4 messages removed\n"
+
+
+def test_a_copy_of_a_log_is_told_by_its_messages(run: Run, url: str) -> None:
+    fork = run("threads", "fork", "order", "copy", "--url", url)
+    assert fork[1] == "copy: 4 messages\n"
