@@ -112,10 +112,9 @@ def dialect_name(url: str | URL) -> str:
 # --- for the databases' own parts
 
 
-def missing_driver(shown: str, extra: str, error: ImportError) -> MissingExtraError:
+def missing_driver(shown: str, error: ImportError, *extras: str) -> MissingExtraError:
     """Return the error that names what to install."""
-    wanted = pip_install(*re.findall(r"[\w-]+", extra))
-    return MissingExtraError(f"{shown}: no module {error.name}; {wanted}")
+    return MissingExtraError(f"{shown}: no module {error.name}; {pip_install(*extras)}")
 
 
 def run_on_engine(
