@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +43,9 @@ def backup(
     source = run(_path(url))
     if os.path.lexists(file):
         raise there_already(file)
-    unfinished = f"{file}.unfinished"
+    folder = Path(file).absolute().parent
+    number, unfinished = tempfile.mkstemp(dir=folder, prefix=".backup-")  # private, as its content
+    os.close(number)
     try:
         with progress("copying") as advance:
             size = _copied(source, unfinished, advance)

@@ -140,7 +140,7 @@ def test_a_backup_is_a_database_of_its_own(run: Run, url: str) -> None:
     assert run("--url", "sqlite:///copy.db", "verify")[0] == 0
     code, _, errors = run("backup", "copy.db")
     assert (code, "already exists" in errors) == (1, True)
-    assert list(Path().glob("*.unfinished")) == []
+    assert list(Path().glob(".backup-*")) == []
 
 
 def test_a_backup_of_another_storage_names_its_tool(run: Run) -> None:
