@@ -9,8 +9,6 @@ from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, Se
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, short
 from locus_store.inspector.visits import Page
-from locus_store.session.storages import message_log_of
-from locus_store.timeline.marks import marked
 from locus_store.timeline.questions import json_or_text
 from locus_store.timeline.readable import about
 from locus_store.versions.sizes import MeasuresVersions
@@ -39,9 +37,6 @@ class ListedThread:
     snippet: str | None = None
     versions: int | None = None
     """Stored versions in all namespaces; ``None``: not known."""
-
-    marks: str = ""
-    """Says if the thread is interrupted or has a message log."""
 
 
 async def _with_words(backend: StorageBackend, words: str) -> list[ListedThread]:
@@ -107,17 +102,11 @@ async def page(visit: Visit) -> Page:
         "by": by,
         "q": text,
         "choices": _choices(backend),
-        "threads": await _counted(backend, await _marked(backend, rows)),
+        "threads": await _counted(backend, rows),
         "has_counts": isinstance(backend, MeasuresVersions),
         "next": more,
     }
     return Page("threads", "Threads", values)
-
-
-async def _marked(backend: StorageBackend, rows: list[ListedThread]) -> list[ListedThread]:
-    log = message_log_of(backend, None) if backend.capabilities.messages else None
-    found = await marked(backend, log, [it.thread_id for it in rows])
-    return [replace(it, marks=str(found[it.thread_id])) for it in rows]
 
 
 async def _counted(backend: StorageBackend, rows: list[ListedThread]) -> list[ListedThread]:
