@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.types.arguments import is_path, not_a_url
+from locus_store.types.arguments import did_you_mean, is_path, not_a_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -296,7 +296,8 @@ def _place_of(url: str) -> tuple[str, str]:
         raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_schemes()}")
     if scheme not in SCHEMES:
         raise InvalidArgumentError(
-            f"no backend for the URL scheme {scheme!r}; known schemes: {_schemes()}"
+            f"no backend for the URL scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}; known"
+            f" schemes: {_schemes()}"
         )
     return SCHEMES[scheme]
 
@@ -390,7 +391,10 @@ def _from_query(known: Mapping[str, str], query: str) -> dict[str, Any]:
     for name, _ in pairs:
         if name not in known:
             there = ", ".join(sorted(it for it in known if known[it] in TEXTS))
-            raise InvalidArgumentError(f"no option {name!r} for this URL; known options: {there}")
+            raise InvalidArgumentError(
+                f"no option {name!r} for this URL{did_you_mean(name, known)}; known options:"
+                f" {there}"
+            )
         if known[name] not in TEXTS:
             raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
     return {name: _value(name, text, known[name]) for name, text in pairs}

@@ -99,7 +99,7 @@ class BaseStore(ForTenants, ABC):
         elif embed is not None:
             raise InvalidArgumentError("embed= needs dimension=, the number of its dimensions")
         vectors.check_metric(metric)
-        self.dimension = dimension
+        self.dimension = self.stored_dimension = dimension  # the latter is known once it is open
         self.metric = metric
         self._embed = embed
         self.max_state_bytes = checked_max_state_bytes(max_state_bytes)

@@ -54,6 +54,10 @@ def upgrade() -> None:
     )
 
 
+LOSES = {"embeddings": "the embeddings of store items"}
+"""What ``downgrade`` deletes, by the table it is kept in."""
+
+
 def downgrade() -> None:
     if _dialect() == "oracle":
         return

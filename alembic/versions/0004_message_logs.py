@@ -33,6 +33,10 @@ def upgrade() -> None:
     _set_floor(prefix, schema, FLOOR)
 
 
+LOSES = {"logs": "the message logs of namespaces, and the revision of each log"}
+"""What ``downgrade`` deletes, by the table it is kept in."""
+
+
 def downgrade() -> None:
     """Remove the logs, and the messages of namespaces, which the revision before has not."""
     prefix, schema = _place()

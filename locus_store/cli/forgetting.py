@@ -170,7 +170,7 @@ async def _held(
         for backend in backends:
             found = await owner.threads(backend)
             ids += found
-            with progress("counting", len(found), is_alone=True) as advance:
+            with progress("counting", len(found)) as advance:
                 told = await contents(backend, found, advance)
             threads = counted(len(found), "thread")
             held.append(f"{threads} with {told}" if told else threads)

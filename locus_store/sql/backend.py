@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import LocusStoreError
+from locus_store.runtime.progress import expected, step
 from locus_store.sql import archives, copying, listing, searching
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
@@ -376,7 +377,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
         aged = await self._query(lambda it: it.aged(seconds))
         sweep = Sweep()
-        for at in range(0, len(aged), VACUUM_BATCH):
+        for at in range(0, len(expected(aged)), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
             await asyncio.gather(*(self._vacuum_thread(it, seconds, sweep) for it in batch))
         return sweep.report()
@@ -386,6 +387,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         with sweep.of(thread_id):
             removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
             sweep.count(thread_id, removed)
+        step()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)

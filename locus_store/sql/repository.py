@@ -17,6 +17,7 @@ from locus_store.sql.thread_facts import put_facts, require_its_owner
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
 from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -312,20 +313,21 @@ class Repository(Reads):
         if not (is_locked and self._is_there(thread_id)):
             return Removed(existed=False, versions=0)
         existed = has_thread(self, thread_id)
-        return Removed(existed, self.drop_threads([thread_id]))
+        return Removed(existed, self.drop_threads([thread_id]).versions)
 
-    def drop_threads(self, thread_ids: Sequence[str]) -> int:
-        """Remove threads, expired or not, with all they own; return how many versions."""
+    def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
+        """Remove threads, expired or not, with all they own; return how much that was."""
         threads = self.tables.threads
-        removed = 0
+        removed = messages = 0
         for batch in batches(thread_ids):
             which = self.is_thread(*batch)
             keys = sa.select(threads.c.thread).where(*which)
-            for table in (self.tables.messages, self.tables.logs):
-                self.connection.execute(table.delete().where(table.c.thread.in_(keys)))
+            log, logs = self.tables.messages, self.tables.logs
+            messages += self.connection.execute(log.delete().where(log.c.thread.in_(keys))).rowcount
+            self.connection.execute(logs.delete().where(logs.c.thread.in_(keys)))
             removed += self._drop_lines(self.lines_of(batch))
             self.connection.execute(threads.delete().where(*which))
-        return removed
+        return Swept(removed, messages, is_whole=True)
 
     def lines_of(self, thread_ids: Sequence[str]) -> list[int]:
         """Return the keys of the lines of threads."""
@@ -383,8 +385,8 @@ class Repository(Reads):
         )
         return [*self.connection.execute(found).scalars(), *versionless(self)]
 
-    def vacuum_thread(self, thread_id: str, seconds: float) -> int | None:
-        """Remove a thread's versions older than this, or all of it; return how many.
+    def vacuum_thread(self, thread_id: str, seconds: float) -> Swept | None:
+        """Remove a thread's versions older than this, or all of it; return how much.
 
         ``None``: another transaction holds the thread, and nothing was removed.
         """
@@ -399,7 +401,7 @@ class Repository(Reads):
             gone = old.get(line.line, []) if line else []
             if line and gone:
                 removed += versions.vacuum(self, line, gone)
-        return removed
+        return Swept(removed)
 
     def prune(self, thread_id: str) -> int:
         """See ``StorageBackend.prune``; processes one line at a time."""

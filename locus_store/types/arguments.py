@@ -228,3 +228,11 @@ def not_a_url(path: str) -> InvalidArgumentError:
     """Return the error for a path in place of a URL; it suggests the URL."""
     meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the most similar of the known words, or ""."""
+    from difflib import get_close_matches  # noqa: PLC0415  (of errors only)
+
+    found = get_close_matches(typed, list(known), 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

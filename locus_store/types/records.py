@@ -176,6 +176,12 @@ class Vacuumed(NamedTuple):
     """Threads with old versions that stay, because what is left would have to be rewritten from
     stored data that is damaged or exceeds ``max_state_bytes``."""
 
+    threads: int = 0
+    """Threads that were removed with all they own."""
+
+    messages: int = 0
+    """The messages of those threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Written:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.runtime.progress import steps
 from locus_store.values.canonical import canonical
 from locus_store.values.filters import check_key
 from locus_store.versions.archives import has
@@ -75,7 +76,7 @@ async def erase(
     """
     counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
     for _ in range(_PASSES):
-        for thread_id in await find():
+        for thread_id in steps(await find()):
             thread = await backend.read_thread(thread_id)
             await backend.remove_thread(thread_id)
             if thread is not None:

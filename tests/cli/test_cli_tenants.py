@@ -257,12 +257,15 @@ def test_a_thread_of_another_tenant_is_looked_at_copied_and_deleted(run: Run, ur
 def test_vacuum_and_expire_are_of_one_tenant_or_of_all(run: Run, url: str) -> None:
     assert run("threads", "vacuum", "--older-than", "0", "--yes") == (
         0,
-        "tenant 'default': 1 version removed\n",
+        "tenant 'default': 1 version removed, with 1 whole thread\n",
         WARNING,
     )
     assert len(held(url, "acme")) == 2
     code, out, _ = run("threads", "vacuum", "--older-than", "0", "--yes", "--all-tenants")
-    assert (code, out.splitlines()[-1]) == (0, "2 tenants: 3 versions removed")
+    assert (code, out.splitlines()[-1]) == (
+        0,
+        "2 tenants: 3 versions removed, with 3 whole threads",
+    )
     code, out, _ = run("threads", "expire", "--all-tenants", "--json")
     assert json.loads(out) == {"removed": 0, "tenants": {"globex": {"removed": 0}}}
     code, out, _ = run("store", "expire", "--all-tenants")

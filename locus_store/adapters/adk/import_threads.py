@@ -21,6 +21,7 @@ from locus_store.adapters.log_imports import archived, opened_rows, put_thread, 
 from locus_store.adapters.logs import names_in, thread_of
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError, SchemaError
+from locus_store.runtime.progress import expected
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import FOREVER
 
@@ -84,7 +85,7 @@ async def import_adk(
         for thread_id in thread_ids or ():
             if thread_id not in found:
                 raise NotFoundError(f"{rows.shown} has no thread {thread_id!r}")
-        for thread_id in found if thread_ids is None else thread_ids:
+        for thread_id in expected(found if thread_ids is None else thread_ids):
             await tally.add(thread_id, found[thread_id]())
         return tally.done(rows.shown)
 

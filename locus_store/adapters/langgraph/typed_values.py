@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.adapters.forms import FORM, RefusedError, dumped
 from locus_store.adapters.langgraph.recent import Recent, memory_of
-from locus_store.errors import IntegrityError, InvalidArgumentError, MissingExtraError
+from locus_store.errors import IntegrityError, InvalidArgumentError, MissingExtraError, pip_install
 from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
 
 try:
@@ -386,7 +386,6 @@ def _bytes(text: str) -> bytes:
 def _codec() -> Any:
     if ormsgpack is None:
         raise MissingExtraError(
-            "reading and writing LangGraph's values needs ormsgpack: pip install"
-            ' "locus-store[langgraph]"'
+            f"reading and writing LangGraph's values needs ormsgpack: {pip_install('langgraph')}"
         )
     return ormsgpack

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.postgresql.driver_arguments import PasswordError, home
 from locus_store.backends.postgresql.failures import is_lost, sqlstate
-from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.errors import (
+    ConnectionFailedError,
+    InvalidArgumentError,
+    MissingExtraError,
+    pip_install,
+)
 from locus_store.sql.failures import causes, is_refused
 
 if TYPE_CHECKING:
@@ -32,9 +37,7 @@ def require_asyncpg() -> Any:
     try:
         return import_module("asyncpg")
     except ImportError as exc:
-        raise MissingExtraError(
-            "PostgreSQL needs asyncpg: pip install 'locus-store[postgres]'"
-        ) from exc
+        raise MissingExtraError(f"PostgreSQL needs asyncpg: {pip_install('postgres')}") from exc
 
 
 async def connect(

@@ -234,7 +234,7 @@ def _engine(target: dsn.Target) -> AsyncEngine:
             "postgresql+asyncpg://", poolclass=sa.NullPool, connect_args=options
         )
     except ImportError as error:
-        raise missing_driver(target.shown, "[postgres]", error) from error
+        raise missing_driver(target.shown, error, "postgres") from error
 
 
 @contextmanager

@@ -78,6 +78,8 @@ class SQLiteBackend(SqlBackend):
     ) -> None:
         handed_in = _checked_engine(engine)
         file = None if handed_in is not None else _checked_path(path)
+        self.path = file
+        """Path of the file; ``None`` with ``engine``."""
         self._where = file or _url_of(handed_in)
         check_tenant(tenant)
         database = self.database(
