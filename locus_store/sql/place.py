@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from locus_store.sql.names import DEFAULT_PREFIX
 
@@ -48,6 +51,28 @@ def place_of(found: Connection | URL) -> DatabasePlace:
         found = found.engine.url
     shown = masked(found)
     return DatabasePlace(shown, is_whole=shown == found.render_as_string(hide_password=False))
+
+
+def names(text: str, engine: object) -> bool:
+    """Return whether a URL names the database of an engine; its password is not compared."""
+    theirs = getattr(engine, "url", None)
+    try:
+        asked = make_url(text)
+    except (ArgumentError, ValueError):
+        return False
+    if not isinstance(theirs, URL):
+        return False
+    if asked.get_backend_name() == "sqlite":
+        return _file(unquote(asked.database or "")) == _file(theirs.database or "")
+    is_same = all(getattr(asked, it) == getattr(theirs, it) for it in _PLACE)
+    return is_same and asked.query.items() <= theirs.query.items()
+
+
+_PLACE: Final = ("username", "host", "port", "database")
+
+
+def _file(path: str) -> str:
+    return "" if path in {"", ":memory:"} else os.path.realpath(path)
 
 
 def masked(url: URL) -> str:
