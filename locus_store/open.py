@@ -247,6 +247,10 @@ def _read(
     for name in HANDED_IN.get(module, ()):
         if given.get(name) is not None:
             return _read_beside(url, module, known, name, given[name])
+    return _read_place(url, module, known)
+
+
+def _read_place(url: str, module: str, known: Mapping[str, str]) -> dict[str, Any]:
     if module == "postgresql":
         dsn, ours = _parted(url, known)
         return {"dsn": dsn, **_from_query(known, ours)}

@@ -62,17 +62,15 @@ def names(text: str, engine: object) -> bool:
         return False
     if not isinstance(theirs, URL):
         return False
-    if asked.get_backend_name() == "sqlite":
-        return _file(unquote(asked.database or "")) == _file(theirs.database or "")
-    is_same = all(getattr(asked, it) == getattr(theirs, it) for it in _PLACE)
-    return is_same and asked.query.items() <= theirs.query.items()
+    if any(getattr(asked, it) != getattr(theirs, it) for it in ("username", "host", "port")):
+        return False
+    return _database(asked) == _database(theirs) and asked.query.items() <= theirs.query.items()
 
 
-_PLACE: Final = ("username", "host", "port", "database")
-
-
-def _file(path: str) -> str:
-    return "" if path in {"", ":memory:"} else os.path.realpath(path)
+def _database(url: URL) -> str:
+    """Return the database; without a host it may be a file."""
+    name = unquote(url.database or "").replace(":memory:", "")
+    return name if url.host or not name else os.path.realpath(name)
 
 
 def masked(url: URL) -> str:
