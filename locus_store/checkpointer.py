@@ -40,6 +40,7 @@ from locus_store.types import (
 from locus_store.types.arguments import MAX_COUNT, check_text, checked_ttl
 from locus_store.types.codec import StateCodec, carries_mark, labels_of
 from locus_store.types.marks import Lineage, thread_key
+from locus_store.types.records import unsupported
 from locus_store.types.state_classes import label_of
 from locus_store.types.tenants import ForTenants
 from locus_store.values.surrogates import restored
@@ -243,10 +244,7 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
         raise self._unsupported("list_with_metadata")
 
     def _unsupported(self, capability: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"{type(self).__name__} does not declare the capability {capability!r}; look at "
-            "`capabilities` first"
-        )
+        return unsupported(type(self).__name__, self.capabilities, capability)
 
     async def __aenter__(self) -> Self:
         return self

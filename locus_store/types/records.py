@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from locus_store.errors import UnsupportedError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -53,6 +55,26 @@ class CheckpointerCapabilities:
 
     messages: bool = False
     """Message logs: ``open_message_log``."""
+
+
+def unsupported(name: str, declared: object, capability: str) -> UnsupportedError:
+    """Return the error of a class that lacks the method of a capability, or ``delete``.
+
+    Args:
+        name: The class.
+        declared: Its capabilities, ours or the Locus SDK's.
+        capability: The one that is asked for.
+    """
+    if not hasattr(CheckpointerCapabilities, capability):
+        return UnsupportedError(f"{name} has no {capability}() of its own; implement it")
+    if getattr(declared, capability, False):
+        return UnsupportedError(
+            f"{name} declares the capability {capability!r} and does not implement it; "
+            "implement the method, or do not declare it"
+        )
+    return UnsupportedError(
+        f"{name} does not declare the capability {capability!r}; look at `capabilities` first"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,11 +98,10 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         loop, context = asyncio.get_running_loop(), copy_context()
         return await loop.run_in_executor(self._documents.pool, context.run, read)
 
-    async def _make(self, thread_id: str, body: Callable[[Edit], T]) -> T:
-        """Change a thread, or create it."""
-        answer = await self._threads.in_order(
-            thread_id, lambda: (self._threads.write(thread_id, body, creates=True),)
-        )
+    async def _make(self, thread_id: str, body: Callable[[Edit], T], *, removes: bool = False) -> T:
+        """Change a thread, or create it; see ``DocumentThreads.write``."""
+        write = partial(self._threads.write, thread_id, body, creates=True, removes=removes)
+        answer = await self._threads.in_order(thread_id, lambda: (write(),))
         return answer[0]  # type: ignore[return-value]  # None only where body gives it
 
     async def _change(self, thread_id: str, body: Callable[[Edit], T]) -> T | None:
@@ -121,7 +120,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
                 sweep.count(thread_id, await self._change(thread_id, body) or Swept(0))
             except LocusStoreError as exc:
                 failed.append(exc)
-        await self._look(self._threads.sweep)
+        failed += await self._look(self._threads.sweep)
         for first in failed:
             raise type(first)(f"{first} ({_told(failed, sweep)})") from first
 

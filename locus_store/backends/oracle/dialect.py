@@ -345,7 +345,7 @@ def is_lost(exc: BaseException) -> bool:
 _LOST: Final = frozenset(
     {
         *("DPY-4011", "DPY-1001", "ORA-03113", "ORA-03114", "ORA-00028", "ORA-01012"),
-        *("ORA-02396", "ORA-03135", "ORA-12152", "ORA-12153"),
+        *("ORA-02396", "ORA-03135", "ORA-03138", "ORA-03146", "ORA-12152", "ORA-12153"),
     }
 )
 _NOT_MADE: Final = "DPY-6005"
@@ -467,11 +467,28 @@ def tell_types(made: Engine) -> None:
 def sized(
     sizes: dict[Any, Any], cursor: Any, statement: str, parameters: Any, context: Any
 ) -> None:
-    """SQLAlchemy's hook: bind JSON as objects, and keep the fractions of times."""
-    del cursor, statement, parameters
+    """SQLAlchemy's hook: bind JSON as objects, long values as LOBs, and times with fractions.
+
+    Outside of a plain ``INSERT``, Oracle refuses a long value that is not a LOB (ORA-01461). For a
+    parameter of a LOB's type, the driver writes a temporary LOB.
+    """
+    del cursor, statement
     dbapi = context.dialect.dbapi
-    for bound in context.compiled.bind_names:
+    lobs = {dbapi.DB_TYPE_RAW: dbapi.DB_TYPE_BLOB, dbapi.DB_TYPE_NVARCHAR: dbapi.DB_TYPE_CLOB}
+    for bound, name in context.compiled.bind_names.items():
         if isinstance(bound.type, (Json, JsonValue)):
             sizes[bound] = dbapi.DB_TYPE_JSON
         elif isinstance(bound.type, Instant):
             sizes[bound] = dbapi.DB_TYPE_TIMESTAMP
+        elif (lob := lobs.get(sizes.get(bound))) and any(_is_long(it[name]) for it in parameters):
+            sizes[bound] = lob
+
+
+MOST_INLINE: Final = 4_000
+"""Bytes of a value that Oracle takes in any statement."""
+
+
+def _is_long(value: str | bytes | None) -> bool:
+    if isinstance(value, str):
+        return 4 * len(value) > MOST_INLINE and len(value.encode()) > MOST_INLINE
+    return value is not None and len(value) > MOST_INLINE

@@ -18,7 +18,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.names import prefix_of
-from locus_store.sql.options import DAY
+from locus_store.sql.options import DAY, refuse_ours
 from locus_store.sql.schema import tables
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -77,6 +77,11 @@ class SQLiteBackend(SqlBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         handed_in = _checked_engine(engine)
+        if handed_in is not None:
+            refuse_ours(
+                path=(path, DEFAULT_PATH),
+                busy_timeout_seconds=(busy_timeout_seconds, BUSY_TIMEOUT_SECONDS),
+            )
         file = None if handed_in is not None else _checked_path(path)
         self.path = file
         """Path of the file; ``None`` with ``engine``."""
