@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from locus_store.errors import ConnectionFailedError, SchemaError
+from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Homes
 from locus_store.sql.failures import LostConnectionError, is_overtime
@@ -246,11 +246,12 @@ class LoopPool(Lender):
 
     async def _forgotten(self, drivers: list[Any]) -> list[Any]:
         engine = self._make_opening_engine()
+        failures: tuple[type[Exception], ...] = (*self.database.driver_errors, LocusStoreError)
         try:
             return await self._spawned(
                 engine.sync_engine, lambda it: self.database.forgotten(it, drivers)
             )
-        except (*self.database.driver_errors, ConnectionFailedError):
+        except failures:
             return []  # the server cannot be asked: the statements' own limits hold
         finally:
             await dispose(engine)
