@@ -307,7 +307,7 @@ def _by_tenant(
     it: Repository, table: sa.Table, is_counted: sa.ColumnElement[bool]
 ) -> dict[str, int]:
     """Return each tenant's row count; 0 for a tenant that has only other rows."""
-    count = sa.func.count(sa.case((is_counted, 1)))
+    count = sa.func.sum(sa.case((is_counted, 1), else_=0))
     query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
     return {row[0]: row[1] for row in it.connection.execute(query)}
 

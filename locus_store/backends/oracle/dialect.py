@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.util import await_only
 
 from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
 from locus_store.backends.oracle.append import values_of
@@ -39,6 +38,8 @@ from locus_store.values import frames
 from locus_store.values.text import words
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from sqlalchemy.engine import Connection, Dialect, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -268,8 +269,12 @@ class OracleDatabase(ServerDatabase):
             driver: Any = connection.connection.dbapi_connection
             driver.autocommit = before
 
-    def ping(self, connection: Any) -> None:
-        await_only(connection.driver_connection.ping())
+    def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
+        pinged: Coroutine[Any, Any, Any] = driver.ping()
+        return pinged
+
+    def lost_primary(self, exc: BaseException) -> bool:
+        return _READ_ONLY in codes(exc)
 
     def is_closed(self, driver: Any) -> bool:
         return not driver.is_healthy()
@@ -298,7 +303,7 @@ class OracleDatabase(ServerDatabase):
         code = found[0] if found else type(exc).__name__
         if _NOT_MADE in found:
             return connection_error(exc, self._where)
-        if is_lost(exc):
+        if is_lost(exc) and _READ_ONLY not in found:
             return ConnectionFailedError(
                 f"{where}: the connection was lost ({code}); the outcome of a save is unknown, "
                 "and saving again is safe"
@@ -349,6 +354,7 @@ _LOST: Final = frozenset(
     }
 )
 _NOT_MADE: Final = "DPY-6005"
+_READ_ONLY: Final = "ORA-16000"
 _RACES: Final = frozenset(
     {
         "ORA-00001",  # two made the same row
@@ -381,7 +387,7 @@ _REMEDIES: Final = {
     "ORA-29855": "the text index could not be made; its cause is in __cause__",
     "ORA-29861": "the text index is damaged: drop it, and make it again",
     "ORA-51962": "the vector pool is too small: raise VECTOR_MEMORY_SIZE, or use method ivfflat",
-    "ORA-16000": "the database is read-only: connect to the primary",
+    _READ_ONLY: "the database is read-only: connect to the primary",
     "ORA-12899": "a value is longer than its column takes",
     "ORA-43853": "JSON and vectors need a tablespace with automatic segment space management",
     "ORA-51928": "this release takes no writes beside an HNSW index: use method ivfflat",

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.columns import encode_key
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.messages import columns_of
@@ -229,7 +230,7 @@ def _statement(threads: str, logs: str, messages: str, settings: str, users: str
     kinds: dict[str, Any] = {
         **dict.fromkeys(("ids", "roles", "metadata", "texts"), texts),
         **dict.fromkeys(("digests", "payloads"), blobs),
-        **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id", "user_id"), sa.Text()),
+        **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id", "user_id"), PlainText()),
         "kept_until": sa.DateTime(timezone=True),
         **dict.fromkeys(("expected", "first_revision"), sa.BigInteger()),
         **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),

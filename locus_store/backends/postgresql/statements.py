@@ -193,7 +193,8 @@ LEFT JOIN LATERAL (
     AND r.digest = q.digest AND r.chain = c.chain) q ON true"""
 
 _WRITES: Final = """,
-  (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
+  (SELECT pg_catalog.array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis,
+      w.payload))
     FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
 # Batches of writes, each on an existing line. If another transaction is about to remove versions
