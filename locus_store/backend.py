@@ -619,6 +619,8 @@ class StoresWrites(StorageBackend):
         namespace: str = "",
         known: Mark | None = None,
         seen: Collection[tuple[str, int]] | None = None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         """Store pending writes; the checkpoint, and even the thread, may come later.
 
@@ -633,23 +635,32 @@ class StoresWrites(StorageBackend):
             known: The version that writes with a ``basis`` are frames against.
             seen: Task and place of the writes that the caller loaded, or sent itself. Others come
                 from another run of the same checkpoint. ``None``: not checked.
+            must_exist: The checkpoint must be stored when the writes are.
+            ttl_seconds: Time to live of a thread that the writes create. One that has a time to
+                live has at least so much left afterwards, but for a slack; see ``renew``.
 
         Returns:
             ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
             writes whole.
 
         Raises:
-            ConflictError: There are writes of another run; nothing was stored.
+            ConflictError: There are writes of another run, or ``must_exist`` and the checkpoint is
+                gone; nothing was stored.
             InvalidArgumentError: An id or a write is none; nothing was stored.
         """
         check_names(thread_id, namespace)
         check_text("checkpoint_id", checkpoint_id)
+        checked_ttl(ttl_seconds)
         kept = list(writes)
         check_writes(kept)
         if not kept:
             return True
         return await self.store_writes(
-            thread_id, namespace, checkpoint_id, kept, known=known, seen=seen
+            *(thread_id, namespace, checkpoint_id, kept),
+            known=known,
+            seen=seen,
+            must_exist=must_exist,
+            ttl_seconds=ttl_seconds,
         )
 
     @abstractmethod
@@ -662,6 +673,8 @@ class StoresWrites(StorageBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         """Store pending writes that were found valid; see ``put_writes``."""
 

@@ -300,10 +300,17 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         return await self._write(
             lambda it: archives.store_writes(
-                it, thread_id, namespace, checkpoint_id, writes=writes, known=known, seen=seen
+                *(it, thread_id, namespace, checkpoint_id),
+                writes=writes,
+                known=known,
+                seen=seen,
+                must_exist=must_exist,
+                ttl_seconds=ttl_seconds,
             )
         )
 

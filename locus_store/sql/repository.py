@@ -188,12 +188,14 @@ class Repository(Reads):
             {**key, "ttl": save.ttl_seconds, "ttl_and_slack": save.ttl_seconds + slack},
         )
 
-    def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """See ``StorageBackend.renew``."""
+    def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
+        """See ``StorageBackend.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
         least, most = after(ttl_seconds), after(ttl_seconds + ttl_slack(ttl_seconds))
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
         is_short = threads.c.expires_at.between(now(), least)
+        if begins:
+            is_short = threads.c.expires_at.is_(None)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
         return bool(self.connection.execute(renewed).rowcount)
 

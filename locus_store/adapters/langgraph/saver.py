@@ -236,7 +236,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         )
         if found is None:
             return None
-        self.saver.note_read(thread_id)
+        self.saver.note_read(found.version)
         writes = current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
         is_framed = any(it.basis is not None for it in writes)
@@ -357,10 +357,13 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Save a task's writes on the checkpoint that ``config`` names; it may be saved later.
+        """Save a task's writes on the checkpoint that ``config`` names.
+
+        It may be saved later, unless this saver loaded or saved it. Writes renew the time to live.
 
         Raises:
-            ConflictError: Another run is at work on the same checkpoint; nothing was written.
+            ConflictError: Another run is at work on the same checkpoint, or it was deleted; nothing
+                was written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
         thread_id, checkpoint_ns, checkpoint_id = place_of(config)
@@ -377,6 +380,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             "checkpoint_ns": checkpoint_ns,
             "task_id": task_id,
             "task_path": task_path,
+            "ttl_seconds": ttl_of(config),
             "writes": [
                 (name, self._values.to_json(it, f"channel {name!r}")) for name, it in writes
             ],

@@ -202,9 +202,10 @@ _WRITES: Final = """,
 # ignores.
 _PUT_WRITES: Final = """
 WITH l AS MATERIALIZED (
-  SELECT b.number, b.checkpoint_id, l.line
+  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, l.line
   FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-    $9::bytea[]) b (number, thread_id, namespace, checkpoint_id, sequence, line, digest)
+    $9::bytea[], $10::boolean[], $11::double precision[], $12::double precision[])
+    b (number, thread_id, namespace, checkpoint_id, sequence, line, digest, must_exist, ttl, slack)
   CROSS JOIN LATERAL (
     SELECT l.line FROM {lines} l
     WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
@@ -214,14 +215,22 @@ WITH l AS MATERIALIZED (
       AND (b.sequence IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = b.line
         AND c.line = l.line AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
         = b.sequence)
+      AND (NOT b.must_exist OR (SELECT c.sequence FROM {checkpoints} c
+        WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)
     FOR KEY SHARE SKIP LOCKED) l),
+renewed AS (  -- Waits for nobody: whoever holds the thread is active in it.
+  UPDATE {threads} t SET expires_at = {expiry_of_writes} FROM l
+  WHERE l.ttl IS NOT NULL AND t.thread = (SELECT t.thread FROM {threads} t
+    WHERE t.tenant = $1 AND t.thread_id = l.thread_id
+      AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
+    FOR NO KEY UPDATE SKIP LOCKED)),
 kept AS (
   INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
     payload, created_at)
   SELECT l.line, l.checkpoint_id, i.task_id, i.idx, i.channel, i.type, i.task_path, i.basis,
     i.payload, statement_timestamp()
-  FROM unnest($10::int[], $11::text[], $12::int[], $13::text[], $14::text[], $15::text[],
-    $16::bigint[], $17::bytea[]) i (number, task_id, idx, channel, type, task_path, basis, payload)
+  FROM unnest($13::int[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
+    $19::bigint[], $20::bytea[]) i (number, task_id, idx, channel, type, task_path, basis, payload)
   JOIN l ON l.number = i.number
   ORDER BY l.line, l.checkpoint_id COLLATE "C", i.task_id COLLATE "C", i.idx
   ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
@@ -277,7 +286,7 @@ class Hot:
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
-        self.put_writes = self._filled(_PUT_WRITES)
+        self.put_writes = self._filled(_PUT_WRITES, expiry_of_writes=_expiry("l"))
 
     # --- what they are given, and what they give
 
