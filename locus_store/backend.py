@@ -20,6 +20,7 @@ from locus_store.types import (
     Active,
     ArchivedThread,
     CheckpointerCapabilities,
+    Contents,
     Expected,
     Head,
     Hit,
@@ -34,6 +35,7 @@ from locus_store.types import (
     Tenant,
     Vacuumed,
     Version,
+    VersionsWanted,
     Written,
 )
 from locus_store.types.arguments import (
@@ -560,6 +562,22 @@ class ListsHeads(StorageBackend):
 
         Only threads with a version in the root namespace have such a head.
         """
+
+
+class ListsVersions(StorageBackend):
+    """A backend that lists the versions of all namespaces and threads by their time."""
+
+    @abstractmethod
+    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        """Return visible versions, the newest first by the server's time of the save.
+
+        Versions of one time are ordered by line and sequence, descending. Versions of which
+        ``wanted.metadata`` is not true may be among them.
+        """
+
+    @abstractmethod
+    async def contents(self, versions: Sequence[Version]) -> Contents:
+        """Return what the states of versions of any lines are made of, in one consistent read."""
 
 
 class SearchesText(StorageBackend):

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
+from locus_store.backend import FullBackend, JoinsTransactions, ListsVersions, SharedByTenants
 from locus_store.errors import LocusStoreError
-from locus_store.sql import archives, copying, listing, searching
+from locus_store.sql import archives, copying, listing, searching, version_lists
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
 from locus_store.sql.existence import has_thread
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from locus_store.types import (
         Active,
         ArchivedThread,
+        Contents,
         Head,
         Hit,
         Mark,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         Tenant,
         Vacuumed,
         Version,
+        VersionsWanted,
         Written,
     )
     from locus_store.types.facts import Fact
@@ -72,7 +74,9 @@ class Shared(NamedTuple):
     """A context manager that translates the driver's errors."""
 
 
-class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes):
+class SqlBackend(
+    Packing, FullBackend, ListsVersions, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes
+):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
@@ -234,6 +238,13 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
         return await self._query(lambda it: listing.heads(it, limit))
+
+    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        check_limit(limit)
+        return await self._query(lambda it: version_lists.newest(it, wanted, limit))
+
+    async def contents(self, versions: Sequence[Version]) -> Contents:
+        return await self._read(lambda it: version_lists.contents(it, versions))
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)

@@ -9,6 +9,7 @@ from locus_store.types.records import (
     ArchivedThread,
     ArchivedWrite,
     CheckpointerCapabilities,
+    Contents,
     Expected,
     Head,
     Hit,
@@ -25,6 +26,7 @@ from locus_store.types.records import (
     Tenant,
     Vacuumed,
     Version,
+    VersionsWanted,
     Written,
 )
 
@@ -37,6 +39,7 @@ __all__ = [
     "ArchivedThread",
     "ArchivedWrite",
     "CheckpointerCapabilities",
+    "Contents",
     "Expected",
     "Head",
     "Hit",
@@ -53,5 +56,6 @@ __all__ = [
     "Tenant",
     "Vacuumed",
     "Version",
+    "VersionsWanted",
     "Written",
 ]
