@@ -303,7 +303,8 @@ class PostgreSQLBackend(SqlBackend):
         if seen is None and is_ours and len(places) == len(writes):
             place = (thread_id, namespace, checkpoint_id)
             batch = Batch(*place, writes, known, must_exist=must_exist, ttl_seconds=ttl_seconds)
-            if await self._store_batch(batch):
+            # Once more: a line may be created by another call at the same time.
+            if await self._store_batch(batch) or await self._store_batch(batch):
                 return True
         return await super().store_writes(
             *(thread_id, namespace, checkpoint_id, writes),

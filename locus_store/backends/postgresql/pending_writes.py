@@ -152,16 +152,17 @@ class WriteBatches:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """Return the next group; each thread is in it once, so that no row is written twice."""
+        """Return the next group; each line is in it once, so that no row is written twice."""
         group: list[_Item] = []
-        threads: set[str] = set()
+        lines: set[tuple[str, str]] = set()
         size = 0
         while self._ready and len(group) < self._size:
             batch = self._ready[0].batch
             size += batch.size
-            if group and (size > GROUP_BYTES or batch.thread_id in threads):
+            line = batch.thread_id, batch.namespace
+            if group and (size > GROUP_BYTES or line in lines):
                 break
-            threads.add(batch.thread_id)
+            lines.add(line)
             group.append(self._ready.popleft())
         return group
 
