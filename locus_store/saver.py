@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
-    from typing_extensions import Unpack
 
     from locus_store.types import Expected, Mark, OnConflict, Version
 
@@ -183,8 +182,9 @@ class CheckpointSaver(ForTenants):
         return written.checkpoint_id
 
     @contextmanager
-    def _under_way(self, *place: Unpack[Place]) -> Iterator[None]:
+    def _under_way(self, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[None]:
         """Make a checkpoint's pending writes wait until it is stored."""
+        place = (thread_id, namespace, checkpoint_id)
         done: Future[None] = Future()
         self._puts[place] = done
         try:

@@ -175,7 +175,7 @@ def _add(it: Reads, wanted: dict[int, list[Version]], found: Contents) -> None:
             found.records[line].append((sequence, chain, payload))
     names = {one.checkpoint_id for some in wanted.values() for one in some}
     for batch in pending.batches(sorted(names)):
-        query = sa.select(writes).where(writes.c.line.in_(wanted), writes.c.checkpoint_id.in_(batch))
-        for row in it.connection.execute(query).mappings():
+        is_of_them = writes.c.line.in_(wanted), writes.c.checkpoint_id.in_(batch)
+        for row in it.connection.execute(sa.select(writes).where(*is_of_them)).mappings():
             put: PendingWrite = pending.write_of(row)
             found.writes[row["line"], row["checkpoint_id"]].append(put)

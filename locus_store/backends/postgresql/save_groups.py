@@ -342,7 +342,9 @@ class Saves:
 
         self._home.spawn(self._alone(item)).add_done_callback(ended)
 
-    async def _run(self, items: Sequence[_Item], deadline: _Deadline) -> dict[Line, tuple[int, int]]:
+    async def _run(
+        self, items: Sequence[_Item], deadline: _Deadline
+    ) -> dict[Line, tuple[int, int]]:
         """Run the statement; return each written save's place, with its line's key and sequence."""
         database = self._database
         alone, common = self._alone_of(items), self._common()

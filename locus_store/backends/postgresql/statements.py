@@ -140,7 +140,8 @@ won AS MATERIALIZED (
     AS chain, w.head AS parent, {shown} FROM appended w
   UNION ALL
   SELECT n.line, 1, 1, NULL, {shown} FROM input w
-  JOIN (SELECT * FROM new_lines UNION ALL SELECT * FROM begun) n ON n.thread_id = w.thread_id AND n.namespace = w.namespace
+  JOIN (SELECT * FROM new_lines UNION ALL SELECT * FROM begun) n
+    ON n.thread_id = w.thread_id AND n.namespace = w.namespace
   WHERE w.line IS NULL),
 {indexed}
 kept AS (
@@ -188,7 +189,8 @@ found AS (
   FROM won w WHERE w.words <> ''),
 """
 _SHOWN: Final = (
-    "w.thread_id, w.namespace, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, w.payload"
+    "w.thread_id, w.namespace, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, "
+    "w.payload"
 )
 _USER_TYPES: Final = {"string": "", "int": "::integer", "bigint": "::bigint"}
 _MINUTE: Final = "date_trunc('minute', statement_timestamp())"
@@ -232,10 +234,10 @@ _WRITES: Final = """,
   (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
     FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
-# Batches of writes, each on a line of a live thread, which is created if it is missing. If another transaction is about to remove versions
-# or the line, a transaction has to decide. Two statements may add to one checkpoint. A version
-# that is removed while the statement runs may leave a write behind, which every reader
-# ignores.
+# Batches of writes, each on a line of a live thread; the line is created if it is missing. If
+# another transaction is about to remove versions or the line, a transaction has to decide. Two
+# statements may add to one checkpoint. A version that is removed while the statement runs may leave
+# a write behind, which every reader ignores.
 _PUT_WRITES: Final = """
 WITH b AS MATERIALIZED (
   SELECT * FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
