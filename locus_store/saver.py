@@ -318,7 +318,7 @@ class CheckpointSaver(ForTenants):
     async def _is_superseded(self, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
         """Return whether ``keep_last`` removed a step, as this saver saved later ones.
 
-        Steps and their writes may be sent at the same time; nobody reads these writes any more.
+        Steps and their writes may be sent at the same time; no load returns these writes any more.
         """
         newer = self._known.newest(thread_id, namespace)
         if self.keep_last is None or newer is None or newer == checkpoint_id:

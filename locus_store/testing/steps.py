@@ -114,7 +114,8 @@ class PendingWrites(BackendKit):
     ) -> None:
         needs(backend, "branching")
         write = PendingWrite("a", 0, "c", "t", b"1")
-        for seen in (None, []):
+        every: list[list[tuple[str, int]] | None] = [None, []]
+        for seen in every:
             await backend.save("t", {"n": 1}, checkpoint_id="v")
             await backend.save("t", {"n": 2}, checkpoint_id="w")
             assert await backend.put_writes("t", "v", [write], seen=seen, must_exist=True)
@@ -135,7 +136,7 @@ class PendingWrites(BackendKit):
 
         async def left(thread_id: str) -> float:
             found = await backend.read_thread(thread_id)
-            return (found.expires_at - found.active_at).total_seconds()
+            return float((found.expires_at - found.active_at).total_seconds())
 
         await backend.put_writes("new", "v", writes[0], ttl_seconds=3_600)
         assert 3_300 < await left("new") < 3_800

@@ -241,7 +241,7 @@ class VersionsWanted:
 
 
 class Contents(NamedTuple):
-    """What the states of versions are made of, and their pending writes."""
+    """The records behind the states of versions, and their pending writes."""
 
     records: Mapping[int, list[tuple[int, int, bytes]]]
     """By line, as ``StoresThreads.records`` returns them; of other chains too."""

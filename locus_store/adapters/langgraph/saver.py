@@ -461,9 +461,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         for name in wanted:
             check_text("a filter's key", name, minimum=0, maximum=MAX_KEY_CHARACTERS)
         left = MAX_COUNT if limit is None else limit
-        if found := self._by_time(config, wanted, before, limit):
-            async for page in found:
-                shown = [it for it in page if self._has(it, wanted)][:left]
+        if pages := self._by_time(config, wanted, before, limit):
+            async for listed in pages:
+                shown = [it for it in listed if self._has(it, wanted)][:left]
                 left -= len(shown)
                 for at in range(0, len(shown), PAGE):
                     yield await self._read(shown[at : at + PAGE])
@@ -540,8 +540,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _read(self, versions: Versions) -> Makers:
         """Return the makers of the versions' tuples, one for each and in their order."""
         backend = self.saver.backend
-        several = isinstance(backend, ListsVersions) and versions[1:]
-        contents = await backend.contents(versions) if several else None
+        contents: Contents | None = None
+        if isinstance(backend, ListsVersions) and len(versions) > 1:
+            contents = await backend.contents(versions)
         lines: dict[tuple[str, str], Versions] = {}
         for it in versions:
             lines.setdefault((it.thread_id, it.namespace), []).append(it)

@@ -65,8 +65,7 @@ async def saver(tmp_path: Path) -> AsyncIterator[LangGraphSaver]:
 async def shown(saver: LangGraphSaver, where: Any, **options: Any) -> list[Any]:
     """Return what a list gives, without times."""
     return [
-        (it.config, it.parent_config, it.metadata, it.checkpoint["channel_values"])
-        + (it.pending_writes,)
+        (it.config, it.parent_config, it.metadata, it.checkpoint["id"], it.pending_writes)
         async for it in saver.alist(where, **options)
     ]
 
