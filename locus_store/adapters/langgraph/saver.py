@@ -513,7 +513,8 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """Yield the equalities of a filter that hold for the stored metadata too."""
         for name, value in wanted.items():
             is_plain = isinstance(value, bool | str) or type(value) is int
-            if name and "." not in name and is_plain and (isinstance(value, str) or abs(value) < EXACT):
+            is_key = bool(name) and "." not in name
+            if is_key and is_plain and (isinstance(value, str) or abs(value) < EXACT):
                 stored = self._values.metadata_to_json({name: value})[name]
                 if type(stored) is type(value):
                     yield name, stored
