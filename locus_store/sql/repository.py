@@ -100,8 +100,8 @@ class Repository(Reads):
         del line, sequence, payload
         return None
 
-    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
-        """Remove records, or a whole line, from the full-text index before their deletion."""
+    def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
+        """Remove records, or whole lines, from the full-text index before their deletion."""
 
     def copy_index(self, copied: Copied) -> None:
         """Add a copied thread's lines to the full-text index, using the source's entries."""
@@ -189,12 +189,14 @@ class Repository(Reads):
             {**key, "ttl": save.ttl_seconds, "ttl_and_slack": save.ttl_seconds + slack},
         )
 
-    def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """See ``StorageBackend.renew``."""
+    def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
+        """See ``StorageBackend.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
         least, most = after(ttl_seconds), after(ttl_seconds + ttl_slack(ttl_seconds))
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
         is_short = threads.c.expires_at.between(now(), least)
+        if begins:
+            is_short = threads.c.expires_at.is_(None)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
         return bool(self.connection.execute(renewed).rowcount)
 
@@ -217,7 +219,7 @@ class Repository(Reads):
         )
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
-        self.unindex(line.line, [sequence])
+        self.unindex([line.line], [sequence])
         text = self.index_text(line.line, sequence, payload)
         self.connection.execute(
             self.tables.checkpoints.update()
@@ -263,7 +265,7 @@ class Repository(Reads):
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in batches(sequences):
             drop_packs(self, line, batch)
-            self.unindex(line.line, batch)
+            self.unindex([line.line], batch)
             rows = self._is_record(line.line, batch)
             ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
             self.connection.execute(
@@ -338,18 +340,18 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines; each row goes first, so that a concurrent write is waited for."""
+        """Remove lines; their rows go first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
         self.seen.clear()
         self.noted = None
         removed = 0
-        for line in keys:
-            self.connection.execute(lines.delete().where(lines.c.line == line))
-            self.unindex(line)
+        for some in batches(keys):
+            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
+            self.unindex(some)
             for table in (t.writes, t.packs):
-                self.connection.execute(table.delete().where(table.c.line == line))
-            gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line == line))
+                self.connection.execute(table.delete().where(table.c.line.in_(some)))
+            gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
             removed += gone.rowcount
         return removed
 

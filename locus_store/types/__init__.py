@@ -10,6 +10,7 @@ from locus_store.types.records import (
     ArchivedThread,
     ArchivedWrite,
     CheckpointerCapabilities,
+    Contents,
     Expected,
     Head,
     Hit,
@@ -26,6 +27,7 @@ from locus_store.types.records import (
     Tenant,
     Vacuumed,
     Version,
+    VersionsWanted,
     Written,
 )
 
@@ -39,6 +41,7 @@ __all__ = [
     "ArchivedThread",
     "ArchivedWrite",
     "CheckpointerCapabilities",
+    "Contents",
     "Expected",
     "Head",
     "Hit",
@@ -55,5 +58,6 @@ __all__ = [
     "Tenant",
     "Vacuumed",
     "Version",
+    "VersionsWanted",
     "Written",
 ]

@@ -241,6 +241,44 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionsWanted:
+    """The versions that ``ListsVersions.newest`` lists."""
+
+    thread_id: str | None = None
+    """``None``: all threads."""
+
+    namespace: str | None = None
+    """``None``: all namespaces."""
+
+    checkpoint_id: str | None = None
+    """Only the version of this id in each namespace."""
+
+    before: str | None = None
+    """Only versions below this one of their namespace; if it has none of this id, smaller ids."""
+
+    metadata: tuple[tuple[str, Any], ...] = ()
+    """Keys and values that the metadata has. A hint: others may be listed too."""
+
+    after: Version | None = None
+    """Continue behind this one."""
+
+    @property
+    def is_all(self) -> bool:
+        """True if it is the beginning of the list of everything."""
+        return self == VersionsWanted()
+
+
+class Contents(NamedTuple):
+    """The records behind the states of versions, and their pending writes."""
+
+    records: Mapping[int, list[tuple[int, int, bytes]]]
+    """By line, as ``StoresThreads.records`` returns them; of other chains too."""
+
+    writes: Mapping[tuple[int, str], list[PendingWrite]]
+    """By line and checkpoint id, in the order of their tasks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
     """A stored version, read by one statement or in one transaction."""
 

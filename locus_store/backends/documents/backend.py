@@ -361,10 +361,19 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         def store(edit: Edit) -> bool:
+            if must_exist and edit.find(thread_id, namespace) is None:
+                raise versions.gone(checkpoint_id)
             line = replace(edit.open_space(namespace).line)
-            return versions.put_writes(edit, line, checkpoint_id, writes, known=known, seen=seen)
+            stored = versions.put_writes(
+                edit, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
+            )
+            if stored and ttl_seconds is not None:
+                edit.prolong(ttl_seconds)
+            return stored
 
         return await self._make(thread_id, store)
 

@@ -395,12 +395,18 @@ class RedisBackend(FullBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         home = await self._home()
         return await home.in_order(
             thread_id,
             lambda: self._threads.put_writes(
-                home, thread_id, namespace, checkpoint_id, writes, known=known, seen=seen
+                *(home, thread_id, namespace, checkpoint_id, writes),
+                known=known,
+                seen=seen,
+                must_exist=must_exist,
+                ttl_seconds=ttl_seconds,
             ),
         )
 

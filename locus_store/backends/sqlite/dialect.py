@@ -75,16 +75,20 @@ class SQLiteRepository(Repository):
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """Return the condition that the key, or its first part, exists; the key is bound."""
-        del value
-        each = sa.func.json_each(column).table_valued("key", "value")
+        """Return the condition that the key, or its first part, exists; the key is bound.
+
+        If a string is wanted, it must stand there, or a list or object.
+        """
+        each = sa.func.json_each(column).table_valued("key", "value", "type")
         names = [
             sa.literal(escape_text(it), sa.Text())
             for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
         ]
-        return sa.and_(
-            column.is_not(None), sa.exists().select_from(each).where(each.c.key.in_(names))
-        )
+        found = sa.exists().select_from(each).where(each.c.key.in_(names))
+        if isinstance(value, str):
+            text = sa.literal(escape_text(value), sa.Text())
+            found = found.where(sa.or_(each.c.value == text, each.c.type.in_(["array", "object"])))
+        return sa.and_(column.is_not(None), found)
 
     def save(self, save: Save) -> Written:
         """A plain append looks at its line once; the full rules decide all other saves."""
@@ -144,17 +148,18 @@ class SQLiteRepository(Repository):
         for some in self.connection.execute(texts).partitions(BATCH):
             self._index_rows(_INDEX, some)
 
-    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+    def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """See ``Repository``; FTS5 needs the exact words that were indexed."""
         if not self.has_index:
             return
         checkpoints = self.tables.checkpoints
-        query = sa.select(checkpoints.c.sequence, checkpoints.c.text).where(
-            checkpoints.c.line == line, checkpoints.c.text.is_not(None)
+        columns = (checkpoints.c[name] for name in ("line", "sequence", "text"))
+        query = sa.select(*columns).where(
+            checkpoints.c.line.in_(lines), checkpoints.c.text.is_not(None)
         )
         if sequences is not None:
             query = query.where(checkpoints.c.sequence.in_(sequences))
-        rows = [(line, row.sequence, row.text) for row in self.connection.execute(query)]
+        rows = [(it.line, it.sequence, it.text) for it in self.connection.execute(query)]
         if rows:
             self._has_tombstones = True
             self._index_rows(_UNINDEX, rows)
