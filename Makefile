@@ -1,7 +1,7 @@
 # make demo | test | test-all | test-docker | test-oracle | test-oci | portable | coverage | langgraph-suite
 #      | langgraph-redis | pyagenity | lint | docs | matrix | oldest | bench | sessions | campaign | release | clean
 #
-# Every target makes its own virtual environment in .venv first, with the first Python >= 3.11
+# Every target but demo makes its own virtual environment in .venv first, with the first Python >= 3.11
 # that is found; name another one with PYTHON=/path/to/python.
 
 VENV := .venv
@@ -46,7 +46,12 @@ help:
 	@echo "make release   VERSION=1.2.3: build and check the sdist and the wheel"
 	@echo "make clean     remove the virtual environments and caches"
 
-demo: $(VENV)/.agent
+# In a folder of its own: README has the user make .venv.
+demo:
+	@$(MAKE) --no-print-directory VENV=.venv-demo run-demo
+
+.PHONY: run-demo
+run-demo: $(VENV)/.agent
 	@$(BIN)/python examples/conversation.py $(if $(URL),--url "$(URL)")
 
 test: lint tests

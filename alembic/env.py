@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from alembic import context
 from alembic.util import CommandError
+from sqlalchemy import Text
 from sqlalchemy.schema import CreateSchema
 
 from locus_store.errors import LocusStoreError
@@ -68,11 +69,12 @@ def offline(dialect: str) -> None:
 
 def online(connection: Connection) -> None:
     """Within the caller's transaction, which is the caller's to commit."""
-    plain = tables(options["prefix"], options["schema"])
-    configure(
-        connection.dialect.name, users=user_id_type_of(connection, plain), connection=connection
-    )
-    context.run_migrations()
+    plain, name = tables(options["prefix"], options["schema"]), connection.dialect.name
+    users = user_id_type_of(connection, plain)
+    with definition(name).qualified(connection, plain) as ours:
+        options["schema"] = ours.schema
+        configure(name, users=users, connection=connection)
+        context.run_migrations()
 
 
 def configure(dialect: str, *, users: UserIdType = "string", **target: Any) -> None:
@@ -88,6 +90,8 @@ def configure(dialect: str, *, users: UserIdType = "string", **target: Any) -> N
         transactional_ddl=True if dialect == "sqlite" else None,
         **target,
     )
+    if dialect == "postgresql":  # Alembic compares it with text: see ``columns.BoundText``
+        context.get_context()._version.c.version_num.type = Text()  # noqa: SLF001
 
 
 try:

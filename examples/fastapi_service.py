@@ -1,6 +1,6 @@
 """A chat service: one checkpointer for all requests, and 409 when two of them race.
 
-    pip install fastapi uvicorn "locus-store[postgres]"
+    pip install fastapi uvicorn ".[postgres]"
     uvicorn --app-dir examples fastapi_service:app --workers 2
     curl --json '{"text": "Hello."}' http://127.0.0.1:8000/threads/order-7/messages
 

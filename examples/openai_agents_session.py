@@ -1,6 +1,6 @@
 """A conversation of the OpenAI Agents SDK that every process can continue.
 
-    pip install "locus-store[openai-agents]"
+    pip install ".[openai-agents]"
     python examples/openai_agents_session.py user-42 "Hello"
     python examples/openai_agents_session.py user-42 "And again"
 

@@ -1,6 +1,6 @@
 """An agent of Strands whose session every process can continue.
 
-    pip install "locus-store[strands]"
+    pip install ".[strands]"
     python examples/strands_session.py order-7 "Two tickets to Porto."
     python examples/strands_session.py order-7 "Friday."
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import (
@@ -19,6 +18,7 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
+from locus_store.runtime.extras import keep_available, loaded
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
@@ -197,6 +197,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+    return loaded(__name__, _LAZY, name)
+
+
+keep_available(__all__)

@@ -20,6 +20,7 @@ from locus_store.types import (
     Active,
     ArchivedThread,
     CheckpointerCapabilities,
+    Contents,
     Expected,
     Head,
     Hit,
@@ -34,6 +35,7 @@ from locus_store.types import (
     Tenant,
     Vacuumed,
     Version,
+    VersionsWanted,
     Written,
 )
 from locus_store.types.arguments import (
@@ -562,6 +564,22 @@ class ListsHeads(StorageBackend):
         """
 
 
+class ListsVersions(StorageBackend):
+    """A backend that lists the versions of all namespaces and threads by their time."""
+
+    @abstractmethod
+    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        """Return visible versions, the newest first by the server's time of the save.
+
+        Versions of one time are ordered by line and sequence, descending. Versions of which
+        ``wanted.metadata`` is not true may be among them.
+        """
+
+    @abstractmethod
+    async def contents(self, versions: Sequence[Version]) -> Contents:
+        """Return what the states of versions of any lines are made of, in one consistent read."""
+
+
 class SearchesText(StorageBackend):
     """A backend that searches the text of its threads."""
 
@@ -619,6 +637,8 @@ class StoresWrites(StorageBackend):
         namespace: str = "",
         known: Mark | None = None,
         seen: Collection[tuple[str, int]] | None = None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         """Store pending writes; the checkpoint, and even the thread, may come later.
 
@@ -633,23 +653,32 @@ class StoresWrites(StorageBackend):
             known: The version that writes with a ``basis`` are frames against.
             seen: Task and place of the writes that the caller loaded, or sent itself. Others come
                 from another run of the same checkpoint. ``None``: not checked.
+            must_exist: The checkpoint must be stored when the writes are.
+            ttl_seconds: Time to live of a thread that the writes create. One that has a time to
+                live has at least so much left afterwards, but for a slack; see ``renew``.
 
         Returns:
             ``False``: the checkpoint is not the version ``known``. Nothing was stored; send the
             writes whole.
 
         Raises:
-            ConflictError: There are writes of another run; nothing was stored.
+            ConflictError: There are writes of another run, or ``must_exist`` and the checkpoint is
+                gone; nothing was stored.
             InvalidArgumentError: An id or a write is none; nothing was stored.
         """
         check_names(thread_id, namespace)
         check_text("checkpoint_id", checkpoint_id)
+        checked_ttl(ttl_seconds)
         kept = list(writes)
         check_writes(kept)
         if not kept:
             return True
         return await self.store_writes(
-            thread_id, namespace, checkpoint_id, kept, known=known, seen=seen
+            *(thread_id, namespace, checkpoint_id, kept),
+            known=known,
+            seen=seen,
+            must_exist=must_exist,
+            ttl_seconds=ttl_seconds,
         )
 
     @abstractmethod
@@ -662,6 +691,8 @@ class StoresWrites(StorageBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         """Store pending writes that were found valid; see ``put_writes``."""
 

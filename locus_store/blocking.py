@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
     from locus_store.backends.memory.options import InMemoryStoreOptions
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
-    from locus_store.messages import Heads, Logs, Messages, New
+    from locus_store.messages import Heads, Logs, Messages
     from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
+    from locus_store.types.log_edits import New
     from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, Popped
     from locus_store.values.vectors import Metric
 

@@ -27,6 +27,7 @@ from locus_store.backend import (
 )
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.observe import note, observed
+from locus_store.runtime.under_way import Saving, saved
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,
@@ -39,8 +40,10 @@ from locus_store.types import (
 from locus_store.types.arguments import MAX_COUNT, check_text, checked_ttl
 from locus_store.types.codec import StateCodec, carries_mark, labels_of
 from locus_store.types.marks import Lineage, thread_key
+from locus_store.types.records import unsupported
 from locus_store.types.state_classes import label_of
 from locus_store.types.tenants import ForTenants
+from locus_store.values.surrogates import restored
 from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
@@ -241,10 +244,7 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
         raise self._unsupported("list_with_metadata")
 
     def _unsupported(self, capability: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"{type(self).__name__} does not declare the capability {capability!r}; look at "
-            "`capabilities` first"
-        )
+        return unsupported(type(self).__name__, self.capabilities, capability)
 
     async def __aenter__(self) -> Self:
         return self
@@ -336,6 +336,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     def _begin(self) -> None:
         """Start with no recorded load or save."""
         self._number = next(_numbers)
+        self._storage = repr(self.backend)
         self._loads: OrderedDict[str, list[_Load]] = OrderedDict()
         self._sides: OrderedDict[str, Mark] = OrderedDict()
 
@@ -406,22 +407,23 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         run = _run(data)
         lineage = self._lineage(thread_id, carried, run)
         writer = lineage.nonce if lineage else None
-        written = await self.backend.write_state(
-            thread_id,
-            data,
-            checkpoint_id=checkpoint_id,
-            metadata=metadata,
-            labels=labels_of(data) | label_of(state),
-            expected=_expected(lineage) if parent_checkpoint_id is None else None,
-            parent_id=parent_checkpoint_id,
-            on_conflict=on_conflict,
-            writer=writer,
-            run=run,
-            side_parent=self._sides.get(writer) if writer else None,
-            keep_last=self.keep_last,
-            ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
-            connection=connection,
-        )
+        with Saving(self._storage, thread_id):
+            written = await self.backend.write_state(
+                thread_id,
+                data,
+                checkpoint_id=checkpoint_id,
+                metadata=metadata,
+                labels=labels_of(data) | label_of(state),
+                expected=_expected(lineage) if parent_checkpoint_id is None else None,
+                parent_id=parent_checkpoint_id,
+                on_conflict=on_conflict,
+                writer=writer,
+                run=run,
+                side_parent=self._sides.get(writer) if writer else None,
+                keep_last=self.keep_last,
+                ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
+                connection=connection,
+            )
         if connection is not None:
             return written.checkpoint_id  # remembered by nobody: the caller may roll back
         if written.outcome == "side" and writer:
@@ -435,7 +437,12 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
 
         Loading a named version that is not the head declares a rewind: the next save of the
         state that is returned becomes the head, unless the head has moved in between.
+
+        Saves of the thread that the same event loop has begun, such as that of an agent's run that
+        was left after its first event, are waited for, at most ``PATIENCE_SECONDS``.
         """
+        if isinstance(thread_id, str):  # else it is refused
+            await saved(self._storage, thread_id)
         found = await self.backend.read_state(thread_id, checkpoint_id)
         if found is None:
             if checkpoint_id is None:
@@ -447,7 +454,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         is_marked = carries_mark(self._codec.class_for(labels, found.state))
         if lineage.made_from == lineage.head or not is_marked:
             self._note_load(thread_id, _Load(lineage, is_marked=is_marked))
-        state: S = self._codec.restore(found.state, lineage, labels)
+        state: S = self._codec.restore(restored(found.state), lineage, labels)
         return state
 
     def _lineage(self, thread_id: str, carried: Lineage | None, run: str | None) -> Lineage | None:
@@ -549,7 +556,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     ) -> dict[str, Any] | None:
         needs(self.backend, QueriesMetadata)
         found = await self.backend.version(thread_id, checkpoint_id)
-        return found.metadata if found else None
+        return restored(found.metadata) if found else None
 
     @observed("vacuum")
     async def vacuum(self, older_than_days: float = 30) -> int:
@@ -587,7 +594,7 @@ def _row(head: Head) -> dict[str, Any]:
     return {
         "thread_id": head.thread_id,
         "checkpoint_id": head.checkpoint_id,
-        "metadata": head.metadata,
+        "metadata": restored(head.metadata),
         "updated_at": head.updated_at.isoformat(),
     }
 

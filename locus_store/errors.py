@@ -18,6 +18,26 @@ Absence is never an error: it is ``None``, ``False`` or an empty list.
 
 from __future__ import annotations
 
+import json
+from urllib.parse import unquote, urlsplit
+
+
+def pip_install(*extras: str) -> str:
+    """Return the command that adds extras to this installation, wherever it was installed from."""
+    from importlib import metadata  # noqa: PLC0415  (slow, and rarely needed)
+
+    try:
+        written = metadata.distribution("locus-store").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:  # imported from a folder
+        written = None
+    origin = json.loads(written or "{}")  # of an index there is none
+    wanted, url = f"[{','.join(extras)}]" if extras else "", origin.get("url")
+    if "dir_info" in origin:  # a checkout
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        return f'pip install {editable}"{unquote(urlsplit(url).path)}{wanted}"'
+    place = f" @ {url}" if url else ""
+    return f'pip install "locus-store{wanted}{place}"'
+
 
 class LocusStoreError(Exception):
     """Base class of all errors of this package."""

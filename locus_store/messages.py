@@ -7,7 +7,6 @@ technology; everything else is the same for all.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -21,31 +20,28 @@ from locus_store.types.arguments import (
     check_text,
     checked_max_state_bytes,
     checked_ttl,
-    json_object,
+    checked_user,
+    listed,
 )
+from locus_store.types.log_edits import Also, New, edits_of, puts_of
+from locus_store.types.log_lists import LogsWanted, logs_wanted, whole_log
 from locus_store.types.messages import (
     ROLE,
     Cut,
+    KeptMessages,
     LogChange,
     LogChanged,
-    LogEdit,
     LoggedMessage,
     LogInfo,
     LogName,
     LogRead,
     LogSnapshot,
-    LogsWanted,
     LogWanted,
     NewMessage,
     Popped,
-    PutMessage,
     all_logged,
     check_change,
-    distinct,
-    log_name,
     logged,
-    logs_wanted,
-    put_of,
     require_distinct,
 )
 from locus_store.types.tenants import ForTenants
@@ -60,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ROLE",
     "BaseMessageLog",
+    "KeptMessages",
     "LogInfo",
     "LogSnapshot",
     "LoggedMessage",
@@ -71,7 +68,6 @@ Messages: TypeAlias = "list[LoggedMessage]"
 Logs: TypeAlias = "list[LogInfo]"
 Heads: TypeAlias = "list[LogSnapshot]"
 Reads: TypeAlias = "list[LogRead]"
-New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
 
 
 class BaseMessageLog(ForTenants, ABC):
@@ -161,7 +157,8 @@ class BaseMessageLog(ForTenants, ABC):
         namespace: str = "",
         metadata: Mapping[str, Any] | None = None,
         expected_revision: int | None = None,
-        also: Mapping[str | LogName, New] | None = None,
+        also: Also | None = None,
+        user_id: str | None = None,
     ) -> int:
         """Append messages in their order; return the log's new revision.
 
@@ -177,15 +174,21 @@ class BaseMessageLog(ForTenants, ABC):
             expected_revision: Append only if this is the log's revision; 0: if there is none.
             also: Messages for other logs: by namespace for those of this thread, by thread and
                 namespace for others. All logs are changed in one transaction: for example a
-                summary, and the messages that it counts.
+                summary, and the messages that it counts. ``KeptMessages`` are for threads that
+                have no time to live.
+            user_id: The threads become this user's if they have no user, so that
+                ``backend.forget_user`` finds them.
 
         Raises:
             ConflictError: It is not; nothing was written.
+            NotOwnerError: A thread is another user's; nothing was written.
             InvalidArgumentError: A message or option is not valid; nothing was written.
             SerializationError: JSON cannot keep a message exactly, or it is too large.
         """
-        change = self._change(thread_id, namespace, messages, metadata, expected_revision)
-        change.also = self._edits(thread_id, also or {})
+        change = self._change(
+            thread_id, namespace, messages, metadata, expected_revision, user_id=user_id
+        )
+        change.also = edits_of(change, also or {}, self.max_state_bytes)
         require_distinct(change)
         try:
             return (await self.change(change)).revision
@@ -205,6 +208,7 @@ class BaseMessageLog(ForTenants, ABC):
         namespace: str = "",
         metadata: Mapping[str, Any] | None = None,
         expected_revision: int | None = None,
+        user_id: str | None = None,
     ) -> int:
         """Replace the messages from a position on by others; return the log's new revision.
 
@@ -218,12 +222,16 @@ class BaseMessageLog(ForTenants, ABC):
             namespace: Of the log.
             metadata: See ``append``.
             expected_revision: See ``append``.
+            user_id: See ``append``.
 
         Raises:
             ConflictError: The log has another revision, or fewer messages; nothing was written.
+            NotOwnerError: See ``append``.
         """
         check_limit(start, "start")
-        change = self._change(thread_id, namespace, messages, metadata, expected_revision)
+        change = self._change(
+            thread_id, namespace, messages, metadata, expected_revision, user_id=user_id
+        )
         change.cut = Cut("from", position=start)
         return (await self.change(change)).revision
 
@@ -256,7 +264,7 @@ class BaseMessageLog(ForTenants, ABC):
             ConflictError: See ``append``.
         """
         change = self._change(thread_id, namespace, (), None, expected_revision)
-        ids = _listed("message_ids", message_ids)
+        ids = listed("message_ids", message_ids)
         for message_id in ids:
             check_text("message_id", message_id)
         change.cut = Cut("named", message_ids=tuple(dict.fromkeys(ids)))
@@ -316,13 +324,13 @@ class BaseMessageLog(ForTenants, ABC):
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> list[Any]:
         """Return the contents of the messages of ``load``; ``[]`` if there is no such log."""
-        return await self.look_at_contents(_whole(thread_id, namespace, newest))
+        return await self.look_at_contents(whole_log(thread_id, namespace, newest))
 
     async def read(
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> LogSnapshot | None:
         """Return a log with its revision and messages, as of one time; see ``load``."""
-        found = await self.look(_whole(thread_id, namespace, newest))
+        found = await self.look(whole_log(thread_id, namespace, newest))
         return None if found is None else LogSnapshot(found.info, await self._logged(found))
 
     async def page(
@@ -395,6 +403,7 @@ class BaseMessageLog(ForTenants, ABC):
         *,
         prefix: str = "",
         namespace: str | None = None,
+        user_id: str | None = None,
         limit: int = 100,
         after: LogName | None = None,
     ) -> Logs:
@@ -404,10 +413,13 @@ class BaseMessageLog(ForTenants, ABC):
             thread_id: Of this thread only.
             prefix: Of threads whose ids begin with it.
             namespace: Of this namespace only.
+            user_id: Of the threads of this user only.
             limit: At most this many.
             after: Thread and namespace of the last log of the page before.
         """
-        wanted = logs_wanted(thread_id, prefix, namespace, limit, after)
+        wanted = logs_wanted(
+            thread_id, prefix=prefix, namespace=namespace, user_id=user_id, limit=limit, after=after
+        )
         return await self.find_logs(wanted) if limit else []
 
     async def heads(
@@ -416,6 +428,7 @@ class BaseMessageLog(ForTenants, ABC):
         *,
         prefix: str = "",
         namespace: str | None = None,
+        user_id: str | None = None,
         limit: int = 100,
         after: LogName | None = None,
         whole: bool = False,
@@ -424,7 +437,9 @@ class BaseMessageLog(ForTenants, ABC):
 
         With ``whole``, each has all its messages, oldest first: many short logs in one read.
         """
-        wanted = logs_wanted(thread_id, prefix, namespace, limit, after)
+        wanted = logs_wanted(
+            thread_id, prefix=prefix, namespace=namespace, user_id=user_id, limit=limit, after=after
+        )
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
         messages = iter(await self._logged(*found))
         return [LogSnapshot(it.info, [*islice(messages, len(it.messages))]) for it in found]
@@ -452,6 +467,8 @@ class BaseMessageLog(ForTenants, ABC):
         messages: New,
         metadata: Mapping[str, Any] | None,
         expected_revision: int | None,
+        *,
+        user_id: str | None = None,
     ) -> LogChange:
         check_change(thread_id, namespace, expected_revision)
         return LogChange(
@@ -459,38 +476,11 @@ class BaseMessageLog(ForTenants, ABC):
             namespace=namespace,
             expected_revision=expected_revision,
             ttl_seconds=self.ttl_seconds,
-            puts=self._puts(namespace, messages, metadata),
+            user_id=checked_user(user_id),
+            puts=puts_of(messages, namespace, metadata, self.max_state_bytes),
         )
-
-    def _edits(self, thread_id: str, also: Mapping[str | LogName, New]) -> list[LogEdit]:
-        return [
-            self._edit(*((thread_id, it) if isinstance(it, str) else log_name(it, "also")), puts)
-            for it, puts in also.items()
-        ]
-
-    def _edit(self, thread_id: str, namespace: str, messages: New) -> LogEdit:
-        check_names(thread_id, namespace)
-        puts, ttl = self._puts(namespace, messages, None), self.ttl_seconds
-        return LogEdit(thread_id=thread_id, namespace=namespace, ttl_seconds=ttl, puts=puts)
-
-    def _puts(self, namespace: str, messages: New, metadata: Any) -> list[PutMessage]:
-        shared, given = json_object("metadata", metadata), _listed("messages", messages)
-        return distinct([put_of(it, namespace, shared, self.max_state_bytes) for it in given])
 
     async def _logged(self, *found: LogRead) -> Messages:
         messages = [it for log in found for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
         return await off_loop(partial(all_logged, messages, self.max_state_bytes), size)
-
-
-def _whole(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
-    check_names(thread_id, namespace)
-    limit = None if newest is None else check_limit(newest, "newest")
-    is_newest = newest is not None
-    return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=is_newest)
-
-
-def _listed(name: str, values: object) -> list[Any]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
-    return list(values)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.types.arguments import is_path, not_a_url
+from locus_store.types.arguments import did_you_mean, is_path, not_a_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -94,6 +94,15 @@ PLACES = frozenset(
 DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
 """Options that are read as a part of the DSN where they stand in its query string."""
 
+HANDED_IN = {
+    "opensearch": ("client",),
+    "oracle": ("engine", "pool"),
+    "postgresql": ("engine", "pool"),
+    "redis": ("client",),
+    "sqlite": ("engine",),
+}
+"""Module to the options whose objects have a place of their own, beside which a URL has none."""
+
 TEXTS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "str | None": str,
@@ -124,17 +133,21 @@ def open_checkpointer(
     ``memory://``; ``http://`` or ``https://`` of a service. The query string may have options of
     the factory; keyword arguments override them.
 
+    Beside ``engine=``, ``pool=``, or the ``client=`` of Redis and OpenSearch, the URL selects the
+    kind of database only, as in ``postgresql://``. It may name the database of the engine.
+
     Args:
         url: As above.
         state_type: See ``StorageBackendAdapter``.
         options: Options of the factory.
 
     Raises:
-        InvalidArgumentError: The scheme, an option in the URL or its value is not valid.
+        InvalidArgumentError: The scheme, an option in the URL or its value is not valid, or the
+            URL names another place than the given engine, pool or client.
         TypeError: The factory takes no such keyword argument.
     """
     module, factory = _factory(str(url))
-    found = _read(str(url), module, factory)
+    found = _read(str(url), module, factory, options)
     return _called(factory, {**found, "state_type": state_type, **options})
 
 
@@ -205,7 +218,7 @@ def _beside(
         there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in classes)
         raise InvalidArgumentError(f"no {what} for {_scheme(url)}: URLs; known are: {there}")
     kind = getattr(import_module("locus_store.backends"), classes[module])
-    found = _read(url, module, _imported(module, name))
+    found = _read(url, module, _imported(module, name), options)
     known = _parameters(_backend(module) if module in BACKENDS else kind)
     kept = {*known, *PLACES, *named, "max_state_bytes"}
     if refused := sorted(found.keys() - kept - _parameters(StorageBackendAdapter).keys()):
@@ -226,9 +239,18 @@ def _imported(module: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
+def _read(
+    url: str, module: str, factory: Callable[..., Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the place that a URL names, and the options in its query string."""
     known = _options(module, factory)
+    for name in HANDED_IN.get(module, ()):
+        if given.get(name) is not None:
+            return _read_beside(url, module, known, name, given[name])
+    return _read_place(url, module, known)
+
+
+def _read_place(url: str, module: str, known: Mapping[str, str]) -> dict[str, Any]:
     if module == "postgresql":
         dsn, ours = _parted(url, known)
         return {"dsn": dsn, **_from_query(known, ours)}
@@ -251,6 +273,32 @@ def _read(url: str, module: str, factory: Callable[..., Any]) -> dict[str, Any]:
     if parts.netloc or parts.path:
         raise InvalidArgumentError(f"{parts.scheme}:// takes only ?options after it")
     return found
+
+
+def _read_beside(
+    url: str, module: str, known: Mapping[str, str], name: str, handed_in: Any
+) -> dict[str, Any]:
+    """Return the options in a URL whose place an engine, a pool or a client has.
+
+    Raises:
+        InvalidArgumentError: The URL names another place.
+    """
+    place, _, query = url.partition("?")
+    if module in {"postgresql", "redis"}:
+        place, query = _parted(url, known)
+    elif module == "oracle":
+        query = import_module("locus_store.backends.oracle.addresses").split(url).query
+    rest, index = place.partition("://")[2] if _scheme(url) else place, ""
+    if module == "opensearch":
+        rest, _, index = rest.partition("/")
+    is_engine = name == "engine"
+    if rest and not (is_engine and import_module("locus_store.sql.place").names(place, handed_in)):
+        kind = _scheme(url) or module
+        raise InvalidArgumentError(
+            f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "
+            f"leave {name}= out"
+        )
+    return _from_query(known, query) | ({"index_name": unquote(index)} if index else {})
 
 
 def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSaver:
@@ -296,7 +344,8 @@ def _place_of(url: str) -> tuple[str, str]:
         raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_schemes()}")
     if scheme not in SCHEMES:
         raise InvalidArgumentError(
-            f"no backend for the URL scheme {scheme!r}; known schemes: {_schemes()}"
+            f"no backend for the URL scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}; known"
+            f" schemes: {_schemes()}"
         )
     return SCHEMES[scheme]
 
@@ -390,7 +439,10 @@ def _from_query(known: Mapping[str, str], query: str) -> dict[str, Any]:
     for name, _ in pairs:
         if name not in known:
             there = ", ".join(sorted(it for it in known if known[it] in TEXTS))
-            raise InvalidArgumentError(f"no option {name!r} for this URL; known options: {there}")
+            raise InvalidArgumentError(
+                f"no option {name!r} for this URL{did_you_mean(name, known)}; known options:"
+                f" {there}"
+            )
         if known[name] not in TEXTS:
             raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
     return {name: _value(name, text, known[name]) for name, text in pairs}

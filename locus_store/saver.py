@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import checked_keep_last, checked_on_conflict
-from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observed
 from locus_store.types import PendingWrite
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
@@ -22,7 +23,9 @@ from locus_store.types.codec import labels_of
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
+from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
+from locus_store.versions.known_checkpoints import KnownCheckpoints, Place
 from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
@@ -92,8 +95,10 @@ class CheckpointSaver(ForTenants):
 
     def _begin(self) -> None:
         """Start with no calls in progress."""
-        self._puts: dict[tuple[str, str, str], Future[None]] = {}
+        self._puts: dict[Place, Future[None]] = {}
         """The puts in progress, by thread, namespace and checkpoint."""
+
+        self._known = KnownCheckpoints()
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
@@ -156,6 +161,8 @@ class CheckpointSaver(ForTenants):
         labels = labels_of(checkpoint_data) | line_labels(checkpoint_ns)
         if rebuilt:
             labels[REBUILT] = sorted(rebuilt)
+        if connection is None:  # else it is not there for other connections yet
+            self._known.add(thread_id, namespace, checkpoint_id)
         with self._under_way(thread_id, namespace, checkpoint_id):
             written = await self.backend.write_state(
                 thread_id,
@@ -176,9 +183,9 @@ class CheckpointSaver(ForTenants):
         return written.checkpoint_id
 
     @contextmanager
-    def _under_way(self, *key: str) -> Iterator[None]:
+    def _under_way(self, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[None]:
         """Make a checkpoint's pending writes wait until it is stored."""
-        place = (key[0], key[1], key[2])
+        place = (thread_id, namespace, checkpoint_id)
         done: Future[None] = Future()
         self._puts[place] = done
         try:
@@ -206,13 +213,17 @@ class CheckpointSaver(ForTenants):
         )
         if found is None:
             return None
-        self.note_read(thread_id)
+        self.note_read(found.version)
         return _step(found.version, found.state)
 
-    def note_read(self, thread_id: str) -> None:
-        """Renew the time to live of a thread that was read, if the saver is set to do so."""
+    def note_read(self, version: Version) -> None:
+        """Note a version that was loaded: writes on it need it from now on.
+
+        Renews the time to live of its thread, if the saver is set to do so.
+        """
+        self._known.add(version.thread_id, version.namespace, version.checkpoint_id)
         if self._renewing:
-            self._renewing.note(needs(self.backend, Expires), thread_id)
+            self._renewing.note(needs(self.backend, Expires), version.thread_id)
 
     @observed("list_checkpoints")
     async def list_checkpoints(
@@ -248,11 +259,14 @@ class CheckpointSaver(ForTenants):
         checkpoint_ns: str = "",
         task_path: str = "",
         seen: Collection[tuple[str, int]] | None = None,
+        ttl_seconds: float | None = None,
     ) -> None:
         """Save a task's writes to channels, before the step that follows ``checkpoint_id``.
 
-        The checkpoint, and even the thread, may be saved later. An existing write (same
-        task, same place) stays; one to a special channel replaces the task's last one there.
+        A checkpoint that this saver loaded or saved must still be stored. Another one, and even its
+        thread, may be saved later; a thread without any checkpoint expires with the saver's
+        ``ttl_seconds``. An existing write (same task, same place) stays; one to a special channel
+        replaces the task's last one there. Writes renew a thread's time to live.
 
         Args:
             thread_id: The thread.
@@ -263,9 +277,11 @@ class CheckpointSaver(ForTenants):
             task_path: Where the task stands among the others; they are ordered by it.
             seen: Task and place of the writes that the caller loaded with the step, or sent
                 itself; others are those of another run on the same step.
+            ttl_seconds: Instead of the saver's.
 
         Raises:
-            ConflictError: Another run is at work on the step; nothing was written.
+            ConflictError: Another run is at work on the step, or the step that this saver knew is
+                gone; nothing was written.
             SerializationError: A value cannot be kept exactly; nothing was written.
         """
         namespace = line_name(checkpoint_ns)
@@ -280,16 +296,36 @@ class CheckpointSaver(ForTenants):
             for it, (channel, value) in enumerate(writes)
         ]
         mark = known[0] if known and any(it.basis is not None for it in made) else None
-        if not await needs(self.backend, StoresThreads).put_writes(
-            thread_id, checkpoint_id, made, namespace=namespace, known=mark, seen=seen
-        ):
+        store = partial(
+            needs(self.backend, StoresThreads).put_writes,
+            *(thread_id, checkpoint_id),
+            namespace=namespace,
+            seen=seen,
+            must_exist=self._known.has(thread_id, namespace, checkpoint_id),
+            ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
+        )
+        try:
+            if await store(made, known=mark):
+                return
             whole = [
                 _pending(it, channel, value, task, known=None, max_bytes=limit)
                 for it, (channel, value) in enumerate(writes)
             ]
-            await needs(self.backend, StoresThreads).put_writes(
-                thread_id, checkpoint_id, whole, namespace=namespace, seen=seen
-            )
+            await store(whole)
+        except ConflictError:
+            if not await self._is_superseded(thread_id, namespace, checkpoint_id):
+                raise
+
+    async def _is_superseded(self, thread_id: str, namespace: str, checkpoint_id: str) -> bool:
+        """Return whether ``keep_last`` removed a step, as this saver saved later ones.
+
+        Steps and their writes may be sent at the same time; no load returns these writes any more.
+        """
+        newer = self._known.newest(thread_id, namespace)
+        if self.keep_last is None or newer is None or newer == checkpoint_id:
+            return False
+        find = partial(self.backend.version, thread_id, namespace=namespace)
+        return await find(checkpoint_id) is None and await find(newer) is not None
 
     @observed("get_writes")
     async def get_writes(
@@ -318,7 +354,7 @@ class CheckpointSaver(ForTenants):
                 "task_path": it.task_path,
                 "idx": it.idx,
                 "channel": it.channel,
-                "value": written_value(it, state, self.backend.max_state_bytes),
+                "value": restored(written_value(it, state, self.backend.max_state_bytes)),
             }
             for it in writes
         ]
@@ -491,7 +527,7 @@ def _step(version: Version, state: Any) -> dict[str, Any]:
     return {
         "checkpoint_id": version.checkpoint_id,
         "parent_checkpoint_id": version.parent_id,
-        "checkpoint": state,
-        "metadata": version.metadata,
+        "checkpoint": restored(state),
+        "metadata": restored(version.metadata),
         "created_at": version.created_at.isoformat(),
     }

@@ -30,6 +30,7 @@ from locus_store.types.items import (
     StoreCapabilities,
     StoreItem,
     Wanted,
+    as_given,
     check_name,
     check_namespace,
 )
@@ -39,6 +40,7 @@ from locus_store.values.canonical import canonical_json, canonical_object
 from locus_store.values.encoding import MAX_STATE_BYTES, require_size
 from locus_store.values.filters import Filter
 from locus_store.values.frames import text_in
+from locus_store.values.surrogates import restored
 from locus_store.values.text import query_words
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ class BaseStore(ForTenants, ABC):
         elif embed is not None:
             raise InvalidArgumentError("embed= needs dimension=, the number of its dimensions")
         vectors.check_metric(metric)
-        self.dimension = dimension
+        self.dimension = self.stored_dimension = dimension  # the latter is known once it is open
         self.metric = metric
         self._embed = embed
         self.max_state_bytes = checked_max_state_bytes(max_state_bytes)
@@ -262,7 +264,7 @@ class BaseStore(ForTenants, ABC):
         """Return the whole item; ``None`` if there is no such item."""
         check_name(namespace, key)
         [item] = await self.read([(namespace, key)])
-        return item
+        return item and as_given(item)
 
     async def exists(self, namespace: Namespace, key: str) -> bool:
         """Return whether the item exists."""
@@ -324,7 +326,7 @@ class BaseStore(ForTenants, ABC):
         for namespace, key in keys:
             check_name(namespace, key)
         found = await self.read(list(dict.fromkeys(keys))) if keys else []
-        return {(it.namespace, it.key): it.value for it in found if it is not None}
+        return {(it.namespace, it.key): restored(it.value) for it in found if it is not None}
 
     async def list(self, namespace: Namespace, limit: int = 100, after: str | None = None) -> Items:
         """Return the items of a namespace, not of those below it, by key.
@@ -338,7 +340,7 @@ class BaseStore(ForTenants, ABC):
         check_limit(limit)
         if after is not None:
             check_text("after", after)
-        return await self.page(namespace, limit, after) if limit else []
+        return [*map(as_given, await self.page(namespace, limit, after))] if limit else []
 
     async def list_keys(
         self, namespace: Namespace, limit: int = 100, after: str | None = None
@@ -386,9 +388,9 @@ class BaseStore(ForTenants, ABC):
         if not limit:
             return []
         if query is None or not embeds:
-            return await self.recent(wanted)
+            return [*map(as_given, await self.recent(wanted))]
         [vector] = await self._embedded([_checked_query(query)])
-        return await self.nearest(wanted, vector, None)
+        return [*map(as_given, await self.nearest(wanted, vector, None))]
 
     async def search_many(
         self,
@@ -442,7 +444,7 @@ class BaseStore(ForTenants, ABC):
             recursive=recursive,
         )
         found = await self.nearest(wanted, vector, threshold) if limit else []
-        return [SemanticSearchResult(item=it, score=it.score or 0.0) for it in found]
+        return [SemanticSearchResult(item=as_given(it), score=it.score or 0.0) for it in found]
 
     async def list_namespaces(
         self,

@@ -15,6 +15,8 @@ The pages that its behaviour was taken from:
 
 - Up to 1,000 objects are deleted by one request:
   https://docs.oracle.com/iaas/Content/Object/Tasks/batch-delete-objects.htm
+- Its answer lists the deletions that failed (``failed``: name, status, message):
+  https://docs.oracle.com/en-us/iaas/tools/python/latest/api/object_storage/models/oci.object_storage.models.BatchDeleteObjectsResult.html
 
 Not verified on a page: 304 of a get with ``if-none-match``, ranges, ``start_after``, and the
 conditions of a lifecycle policy. The SDK's own code names these parameters.
@@ -119,6 +121,9 @@ class OciDouble:
 
         self.fault: Callable[[str, str], Fault | None] = lambda _kind, _name: None
         """Called with the kind and the object's name of each request that is signed."""
+
+        self.refusal: Callable[[str], int | None] = lambda _name: None
+        """Returns the status with which the deletion of an object is refused."""
 
         self.lock = threading.Lock()
         self._server = Server(("127.0.0.1", 0), Handler, self)
@@ -228,6 +233,8 @@ class OciDouble:
             "last-modified": format_datetime(there.modified, usegmt=True),
         }
         if method == "DELETE":
+            if refused := self.refusal(name):
+                raise refusal(refused, "Refused")
             del bucket.objects[name]
             bucket.names = None
             return Answer(204)
@@ -295,10 +302,14 @@ class OciDouble:
         wanted = json.loads(request.body)["objects"]
         if len(wanted) > PAGE:
             raise refusal(400, "InvalidParameter")
+        told: dict[str, list[Any]] = {"deleted": [], "failed": []}
         for it in wanted:
-            bucket.objects.pop(it["objectName"], None)
+            if refused := self.refusal(it["objectName"]):
+                why = {"statusCode": refused, "errorMessage": "Refused"}
+                told["failed"].append({"objectName": it["objectName"], **why})
+            else:
+                bucket.objects.pop(it["objectName"], None)
         bucket.names = None
-        told = {"deleted": [], "failed": []}
         return Answer(200, json.dumps(told).encode(), {"content-type": "application/json"})
 
     def _policy(self, method: str, bucket: Bucket, request: Handler) -> Answer:

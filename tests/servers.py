@@ -505,6 +505,24 @@ class PostgreSQL(Server):
         os.kill(pid, signal.SIGKILL)
 
 
+class Standby(PostgreSQL):
+    """A copy of a primary that follows it; ``value("SELECT pg_promote()")`` makes it one.
+
+    Args:
+        primary: Its ``hba`` has to let in ``replication``.
+    """
+
+    def __init__(self, primary: PostgreSQL) -> None:
+        self._primary = primary
+        super().__init__()
+
+    def _make(self, hba: str) -> None:
+        del hba
+        primary = self._primary
+        where = ("-h", primary.socket_directory, "-p", str(primary.port), "-U", primary.user)
+        self.run("pg_basebackup", *where, "-D", str(self.data), "-R", "-X", "stream", "-c", "fast")
+
+
 def binaries(version: str) -> Path:
     """The folder of ``initdb`` and ``postgres``."""
     if version == "debian":
@@ -760,6 +778,14 @@ class Proxy:
         """The server's, by way of this proxy."""
         return Server(f"postgresql://{of.user}@{LOOPBACK}:{self.port}/").url(database, **query)
 
+    def switch(self, port: int) -> None:
+        """Lead new connections to another port; the others stay where they are."""
+        self._upstream = (self._upstream[0], port)
+
+    def freeze(self) -> None:
+        """Swallow what comes on the connections of now, and close nothing; new ones are served."""
+        self._call(self._freeze())
+
     def drop(self) -> None:
         """Reset every connection; new ones are served."""
         self._call(self._drop())
@@ -801,6 +827,10 @@ class Proxy:
         for side in self._sides:
             side.flow()
 
+    async def _freeze(self) -> None:
+        for side in self._sides:
+            side.is_frozen = True
+
     async def _drop(self) -> None:
         for side in list(self._sides):
             side.reset()
@@ -829,6 +859,7 @@ class _Side(asyncio.Protocol):
         self.other: _Side | None = None
         self.transport: Any = None
         self._kept = b""
+        self.is_frozen = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
@@ -859,7 +890,7 @@ class _Side(asyncio.Protocol):
         """Send on what may go on."""
         if self.proxy.is_held or self.other is None:
             return
-        if self.is_client or not self.proxy.is_swallowing:
+        if not self.is_frozen and (self.is_client or not self.proxy.is_swallowing):
             self.other.transport.write(self._kept)
         self._kept = b""
 

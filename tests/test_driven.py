@@ -6,15 +6,18 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from locus_store.blocking import Portals
+from locus_store.errors import UnsupportedError
 from locus_store.runtime import driven
 
 if TYPE_CHECKING:
@@ -185,6 +188,59 @@ def test_a_handler_that_raises_does_so_in_the_callers_own_code(
     finally:
         signal.signal(signal.SIGALRM, before)
     assert gate.was_cancelled.wait(WAIT)
+
+
+@pytest.fixture
+def on_ctrl_c() -> Iterator[Callable[..., Any]]:
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_programs_handler_of_ctrl_c_may_call(
+    portals: Portals, others: ThreadPoolExecutor, on_ctrl_c: Callable[..., Any]
+) -> None:
+    gate, found = Gate(), list[int]()
+
+    def save(*_: object) -> None:
+        found.append(run(portals, doubled, 2))
+        gate.open()
+
+    on_ctrl_c(save)
+    others.submit(lambda: (gate.is_entered.wait(WAIT), interrupt()))
+    assert run(portals, gate) == "through"
+    assert found == [4]
+
+
+def test_a_programs_handler_of_ctrl_c_may_exit(
+    portals: Portals, others: ThreadPoolExecutor, on_ctrl_c: Callable[..., Any]
+) -> None:
+    gate = Gate()
+    on_ctrl_c(lambda *_: sys.exit(3))
+    others.submit(lambda: (gate.is_entered.wait(WAIT), interrupt()))
+    with pytest.raises(SystemExit):
+        run(portals, gate)
+    assert gate.was_cancelled.wait(WAIT)
+
+
+@pytest.mark.parametrize("moment", ["_take", "_lead_undisturbed", "_lead"])
+def test_ctrl_c_while_a_call_is_taken_leaves_nothing_to_wait_for(
+    others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    portals = Portals(moves=True)
+    assert run(portals, doubled, 2) == 4
+    with monkeypatch.context() as patched:
+        patched.setattr(driven.DrivenLoop, moment, lambda *_: signal.default_int_handler(2, None))
+        with pytest.raises(KeyboardInterrupt):
+            run(portals, doubled, 2)
+    others.submit(portals.close).result(WAIT)
+
+
+def test_greenlets_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched = SimpleNamespace(is_module_patched=lambda name: name == "threading")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", patched)
+    with pytest.raises(UnsupportedError, match=r"gunicorn -k gthread.*thread=False"):
+        run(Portals(moves=True), doubled, 2)
 
 
 def test_background_work_goes_on_while_nobody_calls(portals: Portals) -> None:
@@ -406,3 +462,21 @@ def test_a_closed_loop_is_not_kept(portals: Portals) -> None:
     portals.close()
     gc.collect()
     assert kept() is None
+
+
+def test_a_loop_ends_quietly_when_python_begins_no_more_threads(
+    portals: Portals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from Python 3.12 on while the process ends."""
+
+    async def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "shutdown_default_executor", refused)
+    assert run(portals, doubled, 2) == 4
+    loops = set(driven._loops)
+    loop = portals.open()._loop
+    portals.close()
+    assert loop.is_closed()
+    assert loop in loops
+    assert loop not in driven._loops

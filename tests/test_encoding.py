@@ -10,7 +10,7 @@ import random
 import uuid
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import zstandard
@@ -34,6 +34,7 @@ from locus_store.values.encoding import (
     unpack_frames,
     verified_bodies,
 )
+from locus_store.values.surrogates import decode_restored, restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,12 +171,29 @@ REFUSED = [
     (Point(), "model_dump"),
     (Opaque(), "model_dump"),
     (1j, "model_dump"),
-    ("\ud800", "surrogate"),
     ({1: 2}, "str(key)"),
     ({None: 2}, "str(key)"),
     ({Name("x"): 2}, "str(key)"),
-    ({"\udfff": 2}, "surrogate"),
+    ({"\udfff": 2, "\ufdd0\ufde7\ufdef\ufdef": 1}, "two keys"),
 ]
+
+
+@given(st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner, max_size=3)))
+def test_any_string_has_a_form_that_utf8_holds_and_comes_back(value: Any) -> None:
+    made = canonical(value)
+    encode(made)
+    assert restored(made) == value
+    assert canonical(made) == made
+    assert decode_restored(canonical_json(value, "")) == value
+
+
+@pytest.mark.parametrize(
+    "value", ["a\ud83d", "\ud83d\ude00", "\ufdd0", "\ufdd0\ufde0", {"\ud83d": []}]
+)
+def test_a_lone_surrogate_is_escaped_one_to_one(value: Any) -> None:
+    made = canonical(value)
+    encode(made)
+    assert restored(made) == value
 
 
 @pytest.mark.parametrize("refuse", [canonical, canonical_json])

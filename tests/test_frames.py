@@ -386,8 +386,8 @@ def test_the_order_of_keys_given_first_is_learned() -> None:
     assert learned._root.children["m"].fingerprints != shape._root.children["m"].fingerprints
 
 
-REFUSED = [math.nan, math.inf, "\ud800", b"", dt.datetime.now(dt.UTC), uuid.UUID(int=1), {1}]
-REFUSED += [{1: 2}, {"\udfff": 1}, 2**64, -(2**63) - 1, OrderedDict(), object(), 1j]
+REFUSED = [math.nan, math.inf, b"", dt.datetime.now(dt.UTC), uuid.UUID(int=1), {1}]
+REFUSED += [{1: 2}, 2**64, -(2**63) - 1, OrderedDict(), object(), 1j]
 DEEP: list[Any] = []
 for _ in range(199):
     DEEP = [DEEP]
@@ -405,7 +405,7 @@ def test_what_json_cannot_hold_is_refused_wherever_it_stands(value: Any, with_ba
         change({"m": [value if value is not DEEP else [DEEP]]}, basis)
 
 
-@pytest.mark.parametrize("key", [1, None, "\ud800", b"x"])
+@pytest.mark.parametrize("key", [1, None, b"x"])
 def test_other_keys_are_refused_at_the_root(key: Any) -> None:
     with pytest.raises(SerializationError, match=r"^the state"):
         change({key: 1, "a": 2}, None)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from locus_store.errors import pip_install
+
 FRAMEWORKS = {
     "adk": ("google.adk", "adk"),
     "agent_framework": ("agent_framework", "agent-framework"),
@@ -32,4 +34,4 @@ except MissingExtraError as exc:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert f'pip install "locus-store[{extra}]"' in done.stdout
+    assert pip_install(extra) in done.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import locus_store
+from locus_store.errors import pip_install
 
 IMPORTS = {
     "locus_store.checkpointer": ["BaseCheckpointer"],
@@ -221,7 +222,7 @@ def test_a_store_comes_from_the_same_place_by_every_name() -> None:
 
 
 def test_the_adapter_for_pyagenity_names_what_is_missing() -> None:
-    for version, needed in (((3, 11), "Python 3.12"), ((3, 12), 'pip install "locus-store[')):
+    for version, needed in (((3, 11), "Python 3.12"), ((3, 12), pip_install("agentflow"))):
         code = (
             f"import sys, locus_store.session; sys.version_info = {version}\n"
             "sys.modules['agentflow'] = sys.modules['pyagenity'] = None\n"
@@ -245,3 +246,30 @@ except InvalidArgumentError as exc:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "no message log for redis: URLs" in done.stdout
+
+
+def test_names_whose_extra_is_missing_are_absent() -> None:
+    code = """
+import sys
+sys.modules["redis"] = sys.modules["aiohttp"] = None  # as if they were not installed
+import locus_store, locus_store.backends
+from locus_store import *
+from locus_store.backends import *
+
+MemoryBackend, PostgreSQLBackend
+for package in (locus_store, locus_store.backends):
+    for name in ("HTTPBackend", "http_checkpointer", "RedisStore"):
+        assert not hasattr(package, name)
+        assert name not in package.__all__
+    try:
+        package.HTTPBackend
+    except AttributeError as exc:
+        print(exc)
+try:
+    from locus_store import redis_checkpointer
+except MissingExtraError as exc:
+    print(exc)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.count("HTTP needs aiohttp: pip install") == 2
+    assert "Redis needs redis-py: pip install" in done.stdout

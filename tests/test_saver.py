@@ -353,7 +353,7 @@ async def test_writes_while_their_step_is_put_wait_for_it(saver):
 
 
 async def test_what_cannot_be_kept_is_refused(saver):
-    for bad in (float("nan"), b"bytes", {1, 2}, 2**64, "\ud800", {1: 2}):
+    for bad in (float("nan"), b"bytes", {1, 2}, 2**64, {1: 2}):
         with pytest.raises(SerializationError):
             await put(saver, "v", data={"c": bad})
         with pytest.raises(SerializationError):

@@ -15,8 +15,10 @@ from tiers import ALL
 from locus_store import (
     ConflictError,
     ConnectionFailedError,
+    InMemoryMessageLog,
     IntegrityError,
     MemoryBackend,
+    NewMessage,
     NotFoundError,
     SchemaError,
     SQLiteBackend,
@@ -29,7 +31,7 @@ from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import ArchivedMessage, PendingWrite
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.versions.archives import Problem
+from locus_store.versions.archives import Problem, problems
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
@@ -483,3 +485,15 @@ async def test_a_forgotten_user_is_in_no_table(database_file) -> None:
     stored = database_file.read_bytes()
     assert b"alice" not in stored
     assert b"bob" in stored
+
+
+async def test_a_message_above_max_state_bytes_is_not_imported_and_is_a_problem() -> None:
+    large, file = InMemoryMessageLog(), io.BytesIO()
+    await large.append("t", [NewMessage({"content": "x" * 5_000})])
+    await export_threads(large.backend, ["t"], file)
+    small = MemoryBackend(max_state_bytes=1_000)
+    with pytest.raises(IntegrityError, match="max_state_bytes=1000"):
+        await import_threads(small, file.getvalue().splitlines())
+    assert await small.scan() == []
+    [problem] = problems(await large.backend.read_thread("t"), 1_000)
+    assert "max_state_bytes=1000" in problem.what

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context, op
 
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.columns import BigKey, Blob, Digest, Instant, Key, Path
 from locus_store.sql.heads_view import create_view, quoted
 from locus_store.sql.json_columns import Json, JsonValue
@@ -238,8 +239,8 @@ def _index_expiry(table: str, schema: str | None) -> None:
 def _settings(prefix: str, schema: str | None) -> None:
     table = op.create_table(
         f"{prefix}settings",
-        sa.Column("name", sa.String(64), nullable=False),
-        sa.Column("value", sa.String(1000), nullable=False),
+        sa.Column("name", PlainText(64), nullable=False),
+        sa.Column("value", PlainText(1000), nullable=False),
         sa.PrimaryKeyConstraint("name", name=derived(f"{prefix}settings_pk")),
         schema=schema,
     )

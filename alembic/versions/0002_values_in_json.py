@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import context, op
 
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.columns import BigKey, Blob, Instant, Key, Path
 from locus_store.sql.json_columns import Json, JsonValue
 from locus_store.sql.names import derived
@@ -37,14 +38,6 @@ def upgrade() -> None:
             "CAST(value AS TEXT)",
         )
         return
-    op.alter_column(
-        table,
-        "namespace",
-        type_=sa.String(601, "C"),
-        existing_type=sa.String(301, "C"),
-        existing_nullable=False,
-        schema=schema,
-    )
     op.add_column(table, sa.Column("ttl_seconds", sa.Double), schema=schema)
     _retype(
         table,
@@ -52,6 +45,10 @@ def upgrade() -> None:
         sa.Column("value", JsonValue),
         "coalesce(convert_from({0}, 'UTF8'), 'null')::jsonb",
     )
+
+
+LOSES = {"embeddings": "the embeddings of store items"}
+"""What ``downgrade`` deletes, by the table it is kept in."""
 
 
 def downgrade() -> None:
@@ -64,14 +61,6 @@ def downgrade() -> None:
         return
     _retype(table, schema, sa.Column("value", Blob), "convert_to({0}::text, 'UTF8')")
     op.drop_column(table, "ttl_seconds", schema=schema)
-    op.alter_column(
-        table,
-        "namespace",
-        type_=sa.String(301, "C"),
-        existing_type=sa.String(601, "C"),
-        existing_nullable=False,
-        schema=schema,
-    )
 
 
 def _begin() -> tuple[str, str | None]:
@@ -79,7 +68,7 @@ def _begin() -> tuple[str, str | None]:
     prefix: str = context.config.attributes["prefix"]
     schema: str | None = context.config.attributes["schema"]
     op.drop_table(f"{prefix}embeddings", schema=schema, if_exists=True)
-    settings = sa.table(f"{prefix}settings", sa.column("name", sa.String), schema=schema)
+    settings = sa.table(f"{prefix}settings", sa.column("name", PlainText()), schema=schema)
     op.execute(settings.delete().where(settings.c.name == "vector_dimension"))
     return f"{prefix}store", schema
 

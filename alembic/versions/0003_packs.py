@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context, op
 
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.columns import Blob, Digest
 from locus_store.sql.names import derived
 
@@ -38,7 +39,7 @@ def downgrade() -> None:
 
 
 def _set_floor(revision: str) -> None:
-    name, value = sa.column("name", sa.String), sa.column("value", sa.String)
+    name, value = sa.column("name", PlainText()), sa.column("value", PlainText())
     prefix, schema = (context.config.attributes[it] for it in ("prefix", "schema"))
     settings = sa.table(f"{prefix}settings", name, value, schema=schema)
     floor = settings.update().where(name == "compatibility_floor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context, op
 
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.columns import Blob, Digest, Instant, Key
 from locus_store.sql.json_columns import Json
 from locus_store.sql.names import derived
@@ -33,11 +34,15 @@ def upgrade() -> None:
     _set_floor(prefix, schema, FLOOR)
 
 
+LOSES = {"logs": "the message logs of namespaces, and the revision of each log"}
+"""What ``downgrade`` deletes, by the table it is kept in."""
+
+
 def downgrade() -> None:
     """Remove the logs, and the messages of namespaces, which the revision before has not."""
     prefix, schema = _place()
     table = f"{prefix}messages"
-    messages = sa.table(table, sa.column("namespace", sa.String), schema=schema)
+    messages = sa.table(table, sa.column("namespace", PlainText()), schema=schema)
     op.execute(messages.delete().where(messages.c.namespace != sa.literal_column("'/'")))
     if _dialect() != "oracle":
         _rebuild(table, schema, has_namespace=False)
@@ -129,7 +134,7 @@ def _fill_logs(prefix: str, schema: str | None) -> None:
 
 
 def _set_floor(prefix: str, schema: str | None, floor: str) -> None:
-    names = (sa.column("name", sa.String), sa.column("value", sa.String))
+    names = (sa.column("name", PlainText()), sa.column("value", PlainText()))
     settings = sa.table(f"{prefix}settings", *names, schema=schema)
     of_floor = settings.c.name == sa.literal_column("'compatibility_floor'")
     op.execute(settings.update().where(of_floor).values(value=sa.literal_column(f"'{floor}'")))

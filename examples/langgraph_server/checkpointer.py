@@ -1,6 +1,6 @@
 """The checkpointer of ``langgraph.json``.
 
-pip install "langgraph-cli[inmem]" "locus-store[langgraph]"
+pip install "langgraph-cli[inmem]" ".[langgraph]"
 langgraph dev
 """
 

@@ -1,12 +1,13 @@
 """Objects of the user's classes as data, and objects from that data.
 
-Three kinds of classes are stored by name: pydantic models, dataclasses and enums. A class is looked
-up among the imported modules only. Nothing is imported, and no constructor or method that a row
-names is called:
+Four kinds of classes are stored by name: pydantic models, dataclasses, enums, and classes that
+derive from a built-in one. A class is looked up among the imported modules only. Nothing is
+imported, and no constructor or method that a row names is called:
 
 - a pydantic model is validated from its fields, so its validators run on what was stored;
 - a dataclass gets its fields set; ``__init__`` and ``__post_init__`` do not run;
-- an enum is looked up by its value.
+- an enum is looked up by its value;
+- a ``str``, ``int``, ``float``, ``list`` or ``dict`` of the user's gets its content and attributes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from locus_store.errors import SerializationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-Kind: TypeAlias = Literal["model", "model of pydantic 1", "dataclass", "enum"]
+Kind: TypeAlias = Literal["model", "model of pydantic 1", "dataclass", "enum", "subclass"]
 Name: TypeAlias = tuple[str, str]
 """A module, and a class's name within it with dots."""
 
@@ -49,7 +50,7 @@ def is_listed(name: Name, listed: Iterable[tuple[str, ...]]) -> bool:
 
 
 def kind_of(cls: Any) -> Kind | None:
-    """Return the kind of a class (model, dataclass or enum); ``None`` for all others.
+    """Return the kind of a class; ``None`` for one that cannot be stored by its name.
 
     Asks no metaclass, no ``__class__`` and no ``__subclasshook__``, which may say anything.
     """
@@ -65,7 +66,29 @@ def kind_of(cls: Any) -> Kind | None:
         return "enum"
     if any(_DATACLASS in _members(it) for it in mro):
         return "dataclass"
-    return None
+    return None if base_of(cls) is None else "subclass"
+
+
+_HEAP: Final = 1 << 9
+"""The flag of classes that are made by ``class`` statements."""
+
+_BASES: Final = frozenset({str, int, float, list, dict})
+
+
+_flags: Final[Any] = type.__dict__["__flags__"].__get__
+"""Gives a class's flags, and asks no metaclass."""
+
+
+def base_of(cls: type) -> Any:
+    """Return the built-in class whose content, with ``__dict__``, is all of a class's objects.
+
+    ``None``: there is none, or the class is built in itself.
+    """
+    mro = type.__getattribute__(cls, "__mro__")
+    own = [it for it in mro if _flags(it) & _HEAP]
+    base = next(it for it in mro if not _flags(it) & _HEAP)
+    is_whole = base in _BASES and not any(_members(it).get("__slots__") for it in own)
+    return base if own and is_whole else None
 
 
 class Classes:
@@ -345,3 +368,48 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     return bool(one == other) or (isinstance(one, float) and isnan(one) and isnan(other))
+
+
+# --- classes that derive from a built-in one
+
+
+def subclass_data(obj: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the content of an object, of the built-in class, and its attributes."""
+    base = base_of(type(obj))
+    content = base(_CONTENTS[base](obj))
+    return content, dict(getattr(obj, "__dict__", {}))
+
+
+def subclass(cls: Any, content: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return the object of ``subclass_data``; no method of the class is called.
+
+    Raises:
+        SerializationError: The class does not derive from the same built-in class any more.
+    """
+    base: Any = base_of(cls)
+    new: Any = getattr(base, "__new__", None)
+    if type(content) is not base:
+        raise SerializationError(
+            f"class {cls.__module__}.{cls.__qualname__} does not derive from"
+            f" {type(content).__name__} any more, as it did when an object of it was stored"
+        )
+    fill = _FILLS.get(base)
+    made: Any = new(cls, content) if fill is None else new(cls)
+    if fill is not None:
+        fill(made, content)
+    if attributes:
+        object.__getattribute__(made, "__dict__").update(attributes)
+    return made
+
+
+_CONTENTS: Final[dict[type, Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    list: list.__iter__,
+    dict: dict.items,
+}
+"""What gives the content of an object, whatever its class overrides."""
+
+_FILLS: Final[dict[type, Any]] = {list: list.extend, dict: dict.update}
+"""What puts content into a new object of a class that can be changed."""

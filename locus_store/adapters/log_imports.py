@@ -64,9 +64,21 @@ async def opened_rows(url: str) -> AsyncIterator[Rows]:
 
 
 async def put_thread(
-    backend: StoresThreads, thread_id: str, messages: list[ArchivedMessage]
+    backend: StoresThreads,
+    thread_id: str,
+    messages: list[ArchivedMessage],
+    *,
+    user_id: str | None = None,
+    expires_at: datetime | None = None,
 ) -> bool:
     """Store a thread whole or not at all, and compare; return whether it was new.
+
+    Args:
+        backend: Where to.
+        thread_id: The thread.
+        messages: All of its messages.
+        user_id: The thread's user.
+        expires_at: The end of the thread's time to live.
 
     Raises:
         ConflictError: There is a thread of that id with other messages.
@@ -75,12 +87,12 @@ async def put_thread(
     times = [it.created_at for it in messages]
     thread = ArchivedThread(
         thread_id=thread_id,
-        user_id=None,
+        user_id=user_id,
         name=None,
         metadata={},
         created_at=min(times),
         active_at=minute_of(max(times)),
-        expires_at=None,
+        expires_at=expires_at,
         lines=[],
         messages=messages,
     )

@@ -61,13 +61,6 @@ class BlockingLogAdapter(_Adapter[BlockingMessageLog]):
             else BlockingMessageLog(message_log_of(log, None))
         )
 
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
-        """Return an adapter for a URL; see ``open_message_log`` for URLs and options."""
-        opened = cls(BlockingMessageLog(open_message_log(url, **options)))
-        opened._owns = True
-        return opened
-
     def close(self) -> None:
         """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
         if self._owns:

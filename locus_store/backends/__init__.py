@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from locus_store.runtime.extras import keep_available, loaded
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
@@ -140,6 +141,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"locus_store.{_MODULES[name]}"), name)
+    return loaded(__name__, _MODULES, name)
+
+
+keep_available(__all__)

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from locus_store import __version__
+from locus_store.cli.backup import backup
 from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
@@ -32,6 +33,8 @@ from locus_store.cli.output import (
     note,
     say,
 )
+from locus_store.cli.profiles import give
+from locus_store.cli.pruning import prune
 from locus_store.cli.removal import delete, expire, vacuum
 from locus_store.cli.service import serve, tokens
 from locus_store.cli.store import store
@@ -63,7 +66,14 @@ def _tell_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    ctx: typer.Context,
     *,
+    url: Annotated[
+        str | None, typer.Option(help="URL of the database, for a command that takes one.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The URL that the file of profiles has.")
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version."),
@@ -71,6 +81,7 @@ def options(
 ) -> None:
     """Parse the options that precede a command."""
     del version
+    give(ctx, url, profile)
 
 
 app.add_typer(threads, name="threads")
@@ -79,9 +90,9 @@ app.add_typer(tenants, name="tenants")
 app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
 app.add_typer(oci, name="oci")
-for of_threads in (messages, blame, bisect, watch, rewind, report, delete, vacuum, expire):
+for of_threads in (messages, blame, bisect, watch, rewind, report, delete, prune, vacuum, expire):
     threads.command(cls=Command)(of_threads)
-for command in (doctor, bench, verify, copy, export, forget, serve, inspect):
+for command in (doctor, bench, verify, backup, copy, export, forget, serve, inspect):
     app.command(cls=Command)(command)
 app.add_typer(imports, name="import")
 

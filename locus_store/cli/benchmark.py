@@ -257,7 +257,7 @@ async def _results(
 ) -> list[Measured]:
     share = seconds / len(cases) / (len(OPERATIONS) + 1)
     found: list[Measured] = []
-    with progress("measuring", len(cases) * (len(OPERATIONS) + 1), is_alone=True) as advance:
+    with progress("measuring", len(cases) * (len(OPERATIONS) + 1)) as advance:
         async with place.opened() as main, place.opened() as other:
             for state_bytes, writers in cases:
                 threads = _Threads(place, state_bytes, writers)

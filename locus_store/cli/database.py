@@ -15,6 +15,7 @@ from locus_store.cli.output import (
     PROBLEMS,
     confirm,
     note,
+    progress,
     put_json,
     say,
 )
@@ -50,7 +51,8 @@ def upgrade(
     dimension, which the release before it created: run 'db vector-index', and put items with
     embeddings again.
     """
-    reached = _schema(url).upgrade(url, revision, prefix=prefix, schema=schema)
+    with progress("upgrading"):
+        reached = _schema(url).upgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached}")
 
 
@@ -67,23 +69,33 @@ def downgrade(
     if not yes:
         status = _schema(url).check(url, prefix=prefix, schema=schema)
         note(status.message)
-        held = _held(url, _options(prefix, schema))
-        confirm(f"This goes down to {revision} and deletes what that does not hold{held}.")
+        rows = _rows(url, _options(prefix, schema))
+        lost = _lost(status.revision, revision, prefix, rows)
+        deletes = f"deletes {'; '.join(lost)}" if lost else "deletes nothing that is stored"
+        confirm(f"This goes down to {revision} and {deletes}.")
     reached = _schema(url).downgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached or 'none'}")
 
 
-def _held(url: str, options: dict[str, Any]) -> str:
-    """Return the contents of the tables, as far as they can be read."""
+def _lost(current: str | None, revision: str, prefix: str, rows: dict[str, str]) -> list[str]:
+    """Return what a downgrade deletes."""
+    if revision == "base" or current is None:
+        return [f"rows of {table} {count}" for table, count in rows.items()] or ["every table"]
+    lost = _migrate().lost_below(current, revision)
+    return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
+
+
+def _rows(url: str, options: dict[str, Any]) -> dict[str, str]:
+    """Return the number of rows of each table, as far as they can be read."""
 
     async def asked() -> list[Fact]:
         async with opened(url, **options) as backend:
             return await backend.facts()
 
     with suppress(LocusStoreError):
-        rows = [f"{it.name} {it.value}" for it in run(asked()) if it.name.startswith("rows of ")]
-        return f" ({'; '.join(rows)})" if rows else ""
-    return ""
+        named = [(it.name.removeprefix("rows of "), it.value) for it in run(asked())]
+        return {table: count for table, count in named if table.startswith(options["prefix"])}
+    return {}
 
 
 @db.command(cls=Command)
@@ -142,7 +154,8 @@ def search_index(
     *, url: Url = DEFAULT_URL, schema: Schema = None, prefix: Prefix = DEFAULT_PREFIX
 ) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
-    created = run(_search_index(url, _options(prefix, schema)))
+    with progress("creating"):
+        created = run(_search_index(url, _options(prefix, schema)))
     say(_outcome("the full-text index", created=created))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from locus_store import __version__
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
-from locus_store.cli.output import PROBLEMS, put_json, put_table
+from locus_store.cli.output import PROBLEMS, counted, progress, put_json, put_table
 from locus_store.cli.tenants import AllTenants, OfTenant, chosen, covering
 from locus_store.errors import (
     BackendError,
@@ -21,17 +22,27 @@ from locus_store.errors import (
     SchemaError,
     UnsupportedError,
 )
+from locus_store.transfer.archive import all_threads
 from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
     from locus_store.cli.tenants import Choice
+    from locus_store.types import ArchivedThread
+
+
+LARGEST = 10
+"""Tenants, users and threads that are named with their bytes."""
 
 
 def doctor(
     *,
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
+    sizes: Annotated[
+        bool,
+        typer.Option("--sizes", help="Read all, and add the bytes by tenant, user and thread."),
+    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -42,7 +53,7 @@ def doctor(
     """
     facts = [Fact("locus-store", __version__), Fact("Python", platform.python_version())]
     choice = chosen(tenant, everyone=all_tenants)
-    facts += run(_facts(url, choice))
+    facts += run(_facts(url, choice, sizes=sizes))
     is_well = all(it.verdict != "fail" for it in facts)
     if as_json:
         put_json({"ok": is_well, "facts": [asdict(it) for it in facts]})
@@ -54,10 +65,11 @@ def doctor(
         raise typer.Exit(PROBLEMS)
 
 
-async def _facts(url: str, choice: Choice) -> list[Fact]:
+async def _facts(url: str, choice: Choice, *, sizes: bool) -> list[Fact]:
     try:
         async with opened(url, **choice.options) as backend:
-            return [*await backend.facts(), *await _of_tenants(backend, choice)]
+            found = [*await backend.facts(), *await _of_tenants(backend, choice)]
+            return [*found, *await _sizes(await covering(backend, choice))] if sizes else found
     except SchemaError as error:
         return [_failure("schema", error)]
     except ConnectionFailedError as error:
@@ -79,6 +91,43 @@ async def _of_tenants(backend: FullBackend, choice: Choice) -> list[Fact]:
         about = f"tenant {it.tenant!r}: "
         found += [replace(fact, name=about + fact.name) for fact in await it.tenant_facts()]
     return [*found, *await _reading(backend)]
+
+
+async def _sizes(backends: list[FullBackend]) -> list[Fact]:
+    """Return the bytes of states, writes and messages by tenant, and of the largest users."""
+    tenants: Counter[str] = Counter()
+    users: Counter[str] = Counter()
+    threads: Counter[str] = Counter()
+    with progress("measuring") as advance:
+        for backend in backends:
+            whose = f", tenant {backend.tenant!r}" if len(backends) > 1 else ""
+            async for thread_id in all_threads(backend):
+                thread = await backend.read_thread(thread_id)
+                size = 0 if thread is None else _bytes(thread)
+                owner = thread.user_id if thread else None
+                tenants[repr(backend.tenant) if backend.tenant else "all threads"] += size
+                users[("no user" if owner is None else repr(owner)) + whose] += size
+                threads[repr(thread_id) + whose] += size
+                advance()
+    named = {"tenants": tenants, "users": users, "threads": threads}
+    return [Fact(f"bytes of {name}", _largest(it)) for name, it in named.items() if it]
+
+
+def _bytes(thread: ArchivedThread) -> int:
+    """Return the stored bytes of a thread, without indexes and the columns of rows."""
+    lines = thread.lines
+    size = sum(len(it.payload) for line in lines for it in line.records)
+    size += sum(len(it.write.payload) for line in lines for it in line.writes)
+    return size + sum(len(it.payload or (it.text or "").encode()) for it in thread.messages)
+
+
+def _largest(sizes: Counter[str]) -> str:
+    largest = sizes.most_common(LARGEST)
+    named = [f"{name}: {size:,}" for name, size in largest]
+    if more := len(sizes) - len(largest):
+        rest = sizes.total() - sum(size for _, size in largest)
+        named.append(f"{counted(more, 'other')}: {rest:,}")
+    return ", ".join(named)
 
 
 async def _reading(backend: FullBackend) -> list[Fact]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from locus_store.cli.leftovers import Left, left_of
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, contents, run
-from locus_store.cli.output import confirm, counted, progress, say
+from locus_store.cli.output import confirm, counted, note, progress, put_json, say
 from locus_store.cli.store import items_in, namespace_of, opened_store
 from locus_store.cli.tenants import (
     AllTenants,
@@ -18,6 +19,7 @@ from locus_store.cli.tenants import (
     Outcome,
     chosen,
     covered,
+    described,
     each,
     of_tenant,
     tell,
@@ -94,9 +96,11 @@ def forget(
     """Delete all data of a user, or of a metadata value.
 
     That is threads with their versions and messages, and store items. Store items are found by
-    --namespace; in SQL databases also by their metadata. --json: {threads,
-    checkpoints, writes, messages, …, tenant}, how many of each; with --all-tenants {…, tenants:
-    {name: {…}}}.
+    --namespace; in SQL databases also by their metadata. Namespaces that have the user's id as a
+    segment are listed with the command that deletes them, and threads with pending writes only,
+    which name no user, are counted. --json: {threads, checkpoints, writes, messages, …, tenant,
+    left: [{tenant, namespaces, pending_only}]}, how many of each; with --all-tenants {…, tenants:
+    {name: {…}}, left}.
     """
     owner, choice = _owner(user, where), chosen(tenant, everyone=all_tenants)
     wheres = [namespace_of(it) for it in namespace or ()]
@@ -105,17 +109,37 @@ def forget(
     if wheres and choice.everyone:
         raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
-        held = f"all {owner}: {run(_held(url, choice, owner, wheres))}"
+        (held, *each_tenant), left = run(_held(url, choice, owner, wheres))
         if dry_run:
-            say(f"This would delete {held}.")
+            say(f"This would delete all {owner}: {held}.")
+            for it in each_tenant:
+                say(it)
+            _tell_left(left, "not covered")
             choice.tell_others()
             return
-        confirm(f"This deletes {held}.")
-    found = run(_forgotten(url, choice, owner, wheres))
+        for it in each_tenant:
+            note(it)
+        confirm(f"This deletes all {owner}: {held}.")
+    found, left = run(_forgotten(url, choice, owner, wheres))
     if not any(total(found).values()):
+        _tell_left(left)
         choice.tell_others()
-        raise NotFoundError(f"nothing is stored {owner}")
-    tell(found, _removed, choice, as_json=as_json)
+        beside = any(it.namespaces or it.pending_only for it in left)
+        raise NotFoundError(
+            f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
+        )
+    if as_json:
+        put_json({**described(found, choice), "left": [it.described() for it in left]})
+        choice.tell_others()
+    else:
+        tell(found, _removed, choice)
+        _tell_left(left)
+
+
+def _tell_left(left: list[Left], told: str = "not removed") -> None:
+    for it in left:
+        it.tell_unremoved(told)
+        it.tell_pending()
 
 
 def _owner(user: str | None, where: str | None) -> _Owner:
@@ -136,34 +160,48 @@ def _parsed(value: str) -> Any:
         return value
 
 
-async def _held(url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]) -> str:
-    """Return the amount of data to be deleted, as text."""
-    count, held = 0, []
+async def _held(
+    url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]
+) -> tuple[list[str], list[Left]]:
+    """Return the amount of data to be deleted, in all and by tenant, and what is left."""
+    ids: list[str] = []
+    held: list[str] = []
     async with covered(url, choice) as backends:
         for backend in backends:
             found = await owner.threads(backend)
-            count += len(found)
-            with progress("counting", len(found), is_alone=True) as advance:
+            ids += found
+            with progress("counting", len(found)) as advance:
                 told = await contents(backend, found, advance)
-            held += [f"{backend.tenant}: {told}" if told and choice.everyone else told]
-        told = counted(count, "thread") + of_tenant(it.tenant for it in backends)
-    told += " with " + "; ".join(filter(None, held)) if any(held) else ""
+            threads = counted(len(found), "thread")
+            held.append(f"{threads} with {told}" if told else threads)
+        left = await left_of(url, backends, choice.options, owner.user, wheres)
+        names = [it.tenant for it in backends]
+    if choice.everyone:
+        told = counted(len(ids), "thread") + of_tenant(names)
+        held = [f"tenant {name!r}: {it}" for name, it in zip(names, held, strict=True)]
+    else:
+        threads, with_, told = held.pop().partition(" with ")
+        told = threads + of_tenant(names) + with_ + told
     if not wheres:
-        return told
+        return [told, *held], left
     async with opened_store(url, **choice.options) as store:
         items = sum([await items_in(store, it, recursive=True) for it in wheres])
-    return f"{told}; {counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
+    beside = f"{counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
+    return [f"{told}; {beside}"], left
 
 
-async def _forgotten(url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]) -> Outcome:
+async def _forgotten(
+    url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]
+) -> tuple[Outcome, list[Left]]:
     with progress("forgetting"):
         cleared = await _cleared(url, choice, wheres) if wheres else 0
         async with covered(url, choice) as backends:
             found = await each(backends, owner.forget)
+            left = await left_of(url, backends, choice.options, owner.user, wheres)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}
-    return found
+    return found, left
 
 
 async def _cleared(url: str, choice: Choice, wheres: list[Namespace]) -> int:
@@ -174,5 +212,6 @@ async def _cleared(url: str, choice: Choice, wheres: list[Namespace]) -> int:
 
 
 def _removed(counts: dict[str, int]) -> str:
-    kinds = (counted(number, _NOUNS.get(kind, kind)) for kind, number in counts.items())
-    return "removed: " + ", ".join(kinds)
+    some = {kind: number for kind, number in counts.items() if number}
+    kinds = (counted(number, _NOUNS.get(kind, kind)) for kind, number in some.items())
+    return "removed: " + (", ".join(kinds) or "nothing")

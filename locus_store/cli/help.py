@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from locus_store.cli.profiles import with_given
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -21,6 +23,10 @@ class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters as the help page shows them."""
         return _untyped(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, after the URL that preceded the command."""
+        return super().parse_args(ctx, with_given(ctx, self.params, args))
 
 
 class HelpGroup(TyperGroup):

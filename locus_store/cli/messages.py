@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from locus_store.cli.naming import thread_named
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Namespace, Thread, Url, run
 from locus_store.cli.output import note, put_json, say
 from locus_store.cli.tenants import OfTenant, opened_of
@@ -47,6 +48,7 @@ async def _read(
 ) -> LogSnapshot:
     async with opened_of(url, tenant) as backend:
         log = importlib.import_module("locus_store.session.storages").message_log_of(backend, None)
+        thread = await thread_named(backend, thread)
         found: LogSnapshot | None = await log.read(thread, namespace=namespace, newest=newest)
         if found is None:
             others = [repr(it.namespace) for it in await log.logs(thread)]

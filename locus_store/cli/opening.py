@@ -37,6 +37,9 @@ Url = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON only, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be deleted; delete nothing.")
+]
 Namespace = Annotated[str, typer.Option(help="A namespace of the thread; '' is the root.")]
 Thread = Annotated[str, typer.Argument(help="A thread id.")]
 

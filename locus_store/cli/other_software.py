@@ -154,7 +154,7 @@ async def _taken(
     module = importlib.import_module(f"locus_store.adapters.{name}.import_threads")
     take = getattr(module, f"import_{name}")
     async with opened(url, creates=True) as backend:
-        with progress("importing", len(threads) if threads else None) as advance:
+        with progress("importing") as advance:
             counts: Counts = await take(
                 backend, source, thread_ids=threads or None, progress=advance, **options
             )

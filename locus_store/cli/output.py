@@ -15,9 +15,19 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
+
+from locus_store.runtime.progress import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -67,6 +77,11 @@ def json_text(document: object, *, indent: bool = False) -> str:
     except TypeError:  # a lone surrogate: a byte of a file's name that is no UTF-8
         text = _standard_json(document, indent=indent)
     return _SPECIAL.sub(_escaped_in_json, text)
+
+
+def shown_json(line: bytes) -> bytes:
+    """Return a line of JSON that is safe to show on a terminal, and reads back the same."""
+    return _SPECIAL.sub(_escaped_in_json, line.decode()).encode()
 
 
 def _standard_json(document: object, *, indent: bool) -> str:
@@ -206,32 +221,51 @@ def note(text: object) -> None:
     Console(stderr=True).print(Text(visible(text)), soft_wrap=True)
 
 
+class _Bar:
+    """A bar on standard error, to which the library reports its progress."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._total = total
+        self._task = self.progress.add_task(what, total=total)
+
+    def expect(self, steps: int) -> None:
+        self._total = (self._total or 0) + steps
+        self.progress.update(self._task, total=self._total)
+
+    def step(self) -> None:
+        self.progress.advance(self._task)
+
+
 @contextmanager
 def progress(
-    what: str, total: int | None = None, *, is_alone: bool = False
+    what: str, total: int | None = None, *, prints: bool = False
 ) -> Iterator[Callable[..., None]]:
     """Show a bar on standard error if that is a terminal; yield a function that advances it.
 
     Args:
         what: What is being done.
-        total: How many there are; ``None``: not known.
-        is_alone: Nothing is printed on standard output meanwhile.
+        total: How many there are; ``None``: the library reports how many.
+        prints: Something is printed on standard output meanwhile.
     """
-    console = Console(stderr=True)
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=console,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        disable=not sys.stderr.isatty() or not (is_alone or not sys.stdout.isatty()),
-    )
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda *_: bar.advance(task)
+    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
+        yield lambda *_: None
+        return
+    bar = _Bar(what, total)
+    with bar.progress, watched(bar):
+        yield lambda *_: bar.step()
 
 
 # --- questions

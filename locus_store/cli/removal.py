@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
     DEFAULT_URL,
     AsJson,
+    DryRun,
     Thread,
     Url,
     Yes,
@@ -31,14 +33,17 @@ from locus_store.cli.tenants import (
     Outcome,
     chosen,
     covered,
+    described,
     each,
     of_tenant,
     opened_of,
     tell,
+    total,
 )
 from locus_store.cli.threads import all_versions
 from locus_store.errors import InvalidArgumentError
 from locus_store.transfer.archive import all_threads
+from locus_store.versions.archives import newest_at
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -68,19 +73,28 @@ def delete(
 
     async def removed() -> int:
         async with opened_of(url, tenant) as backend:
+            await thread_named(backend, thread, exactly=True)
             if checkpoint is not None:
-                found = await backend.remove(thread, [checkpoint], namespace=namespace)
+                name = require(await version_named(backend, thread, checkpoint, namespace), thread)
+                found = await backend.remove(thread, [name], namespace=namespace)
                 return require(found, thread, checkpoint)
-            require(await _held(backend, thread), thread)
+            held.append(require(await _held(backend, thread), thread))
             return (await backend.remove_thread(thread)).versions
 
-    _tell_removed(run(removed()), "version", as_json=as_json)
+    held: list[str] = []
+    count = run(removed())
+    if as_json:
+        put_json({"removed": count})
+    else:
+        say(f"{', '.join(held) or counted(count, 'version')} removed")
 
 
 async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
     """Return a description of what a deletion removes."""
     async with storage as backend:
+        await thread_named(backend, thread, exactly=True)
         if checkpoint is not None:
+            checkpoint = await version_named(backend, thread, checkpoint, namespace)
             version = await backend.version(thread, checkpoint, namespace=namespace)
             require(version, thread, checkpoint)
             return f"version {checkpoint!r} of thread {thread!r}"
@@ -104,6 +118,7 @@ def vacuum(
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
     url: Url = DEFAULT_URL,
+    dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -111,19 +126,30 @@ def vacuum(
 
     A thread is deleted when no version, message or pending write of it is younger; every other
     thread keeps its head. A thread that another transaction holds is skipped, and one whose
-    versions cannot be rewritten is left as it is. --json: {removed, skipped, unreadable, tenant},
-    in versions and threads; with --all-tenants {removed, skipped, unreadable, tenants: {name:
-    {removed, skipped, unreadable}}}.
+    versions cannot be rewritten is left as it is. --json: {removed, threads, messages, skipped,
+    unreadable, tenant}: removed versions, threads that were deleted and their messages, and threads
+    that were left; with --all-tenants {…, tenants: {name: {…}}}. With --dry-run: {removed, threads,
+    messages, tenant}.
     """
     choice = chosen(tenant, everyone=all_tenants)
-    if not yes:
-        confirm(f"This deletes {run(_aged(url, choice, older_than))}.")
+    if dry_run or not yes:
+        found = run(_aged(url, choice, older_than))
+        what = f"about {_swept(total(found))}, older than {older_than:g} days{of_tenant(found)}"
+        if dry_run:
+            if as_json:
+                put_json(described(found, choice))
+            else:
+                say(f"This would delete {what}.")
+            choice.tell_others()
+            return
+        confirm(f"This deletes {what}.")
 
     async def removed() -> Outcome:
         async with covered(url, choice) as backends:
-            return await each(backends, lambda it: _vacuumed(it, older_than))
+            with progress("removing"):
+                return await each(backends, lambda it: _vacuumed(it, older_than))
 
-    tell(run(removed()), _versions, choice, as_json=as_json)
+    tell(run(removed()), _vacuum_told, choice, as_json=as_json)
 
 
 async def _removed(removing: Awaitable[int]) -> dict[str, int]:
@@ -134,8 +160,19 @@ async def _vacuumed(backend: FullBackend, days: float) -> dict[str, int]:
     return (await backend.vacuum_report(days))._asdict()
 
 
-def _versions(counts: dict[str, int]) -> str:
-    told = f"{counted(counts['removed'], 'version')} removed"
+def _swept(counts: dict[str, int], done: str = "") -> str:
+    """Return what a vacuum deletes, as text."""
+    told = counted(counts.get("removed", 0), "version")
+    if counts.get("messages"):
+        told += f" and {counted(counts['messages'], 'message')}"
+    told += done
+    if counts.get("threads"):
+        told += f", with {counted(counts['threads'], 'whole thread')}"
+    return told
+
+
+def _vacuum_told(counts: dict[str, int]) -> str:
+    told = _swept(counts, " removed")
     if counts["skipped"]:
         skipped = counted(counts["skipped"], "thread")
         told += f"; {skipped} skipped, held by other transactions: run it again later"
@@ -149,37 +186,40 @@ def _threads(counts: dict[str, int]) -> str:
     return f"{counted(counts['removed'], 'thread')} removed"
 
 
-async def _aged(url: str, choice: Choice, days: float) -> str:
-    """Describe what a vacuum would remove by this machine's clock, without messages and writes."""
+async def _aged(url: str, choice: Choice, days: float) -> Outcome:
+    """Count what a vacuum would remove, by this machine's clock."""
     limit = datetime.now(UTC) - timedelta(days=days)
-    some = whole = versions = 0
+
+    async def aged(backend: FullBackend) -> dict[str, int]:
+        found = dict.fromkeys(("removed", "threads", "messages"), 0)
+        async for thread_id in all_threads(backend):
+            old = await _old_versions(backend, thread_id, limit)
+            thread = await backend.read_thread(thread_id) if old is None else None
+            found["removed"] += old or 0
+            if thread is not None and newest_at(thread) < limit:
+                found["threads"] += 1
+                found["removed"] += sum(len(it.records) for it in thread.lines)
+                found["messages"] += len(thread.messages)
+            elif thread is not None:
+                heads = sum(it.head is not None for it in thread.lines)
+                found["removed"] += sum(len(it.records) for it in thread.lines) - heads
+            advance()
+        return found
+
     async with covered(url, choice) as backends:
-        with progress("counting", is_alone=True) as advance:
-            for backend in backends:
-                async for thread_id in all_threads(backend):
-                    old, is_whole = await _old_versions(backend, thread_id, limit)
-                    whole += is_whole
-                    some += old > 0 and not is_whole
-                    versions += old
-                    advance()
-        whose = of_tenant(it.tenant for it in backends)
-        return (
-            f"about {counted(versions, 'version')} older than {days:g} days{whose}:"
-            f" up to {counted(whole, 'whole thread')}, where no message or pending write is"
-            f" younger, and parts of {counted(some, 'other')}"
-        )
+        with progress("counting") as advance:
+            return await each(backends, aged)
 
 
-async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> tuple[int, bool]:
-    """Return how many of a thread's versions a vacuum would remove, and whether that is all."""
+async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> int | None:
+    """Return how many of a thread's versions are old, without heads; ``None``: all are."""
     names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
     lines = [await all_versions(backend, thread_id, namespace=it) for it in names]
     old = [sum(it.created_at < limit for it in line) for line in lines]
     every = [len(it) for it in lines]
     if old == every:
-        return sum(old), True
-    heads = sum(map(int.__eq__, old, every))  # of a namespace that is old, the head stays
-    return sum(old) - heads, False
+        return None
+    return sum(old) - sum(map(int.__eq__, old, every))  # of a namespace that is old, the head stays
 
 
 def expire(
@@ -198,13 +238,7 @@ def expire(
 
     async def removed() -> Outcome:
         async with covered(url, choice) as backends:
-            return await each(backends, lambda it: _removed(it.expire()))
+            with progress("removing"):
+                return await each(backends, lambda it: _removed(it.expire()))
 
     tell(run(removed()), _threads, choice, as_json=as_json)
-
-
-def _tell_removed(number: int, noun: str, *, as_json: bool) -> None:
-    if as_json:
-        put_json({"removed": number})
-    else:
-        say(f"{counted(number, noun)} removed")

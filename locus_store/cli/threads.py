@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
     DEFAULT_URL,
     AsJson,
     Namespace,
     Thread,
     Url,
+    contents,
     require,
     run,
 )
@@ -36,6 +38,7 @@ from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.timeline import readable
 from locus_store.timeline.differences import Difference, changed_part, differences
 from locus_store.timeline.graph import Cursor, graph
+from locus_store.timeline.marks import marked
 from locus_store.timeline.paths import shown
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 
     from locus_store.backend import FullBackend
     from locus_store.timeline.graph import Node
+    from locus_store.timeline.marks import Marked
     from locus_store.types import Hit, Snapshot, Version
 
     Storage: TypeAlias = AbstractAsyncContextManager[FullBackend]
@@ -85,15 +89,17 @@ def list_threads(
 ) -> None:
     """List threads, the most recently active first, with their newest version.
 
-    --json: [{thread_id, checkpoint_id, created_at, metadata, labels}].
+    A thread is marked 'interrupted' where LangGraph waits for an answer, and a message log with the
+    number of its messages. --json: [{thread_id, checkpoint_id, created_at, metadata, labels,
+    interrupted, messages}].
     """
-    found = run(_newest(opened_of(url, tenant), pattern, limit, after))
+    found, marks = run(_newest(opened_of(url, tenant), pattern, limit, after))
     if as_json:
-        put_json([_listed(thread_id, version) for thread_id, version in found])
+        put_json([_listed(thread_id, it, marks[thread_id]) for thread_id, it in found])
         return
-    rows = ((it, *cells(version)) for it, version in found)
-    columns = ("thread", "newest version", "saved", "metadata")
-    put_table(columns, rows, ids=columns[:2])
+    rows = ((it, marks[it], *cells(version)) for it, version in found)
+    columns = ("thread", "", "newest version", "saved", "metadata")
+    put_table(columns, rows, ids=columns[:3:2])
     if found and len(found) == limit:
         note(_more(found[-1][0]))
 
@@ -105,7 +111,7 @@ def _more(last: str) -> str:
 
 async def _newest(
     storage: Storage, pattern: str, limit: int, after: str | None
-) -> list[tuple[str, Version | None]]:
+) -> tuple[list[tuple[str, Version | None]], dict[str, Marked]]:
     async with storage as backend:
         gate = asyncio.Semaphore(AT_ONCE)
 
@@ -116,12 +122,16 @@ async def _newest(
         if after is not None:
             check_text("--after", after)
         ids = await backend.list_threads(limit, pattern, after=after)
-        return list(await asyncio.gather(*map(newest, ids)))
+        storages = importlib.import_module("locus_store.session.storages")
+        log = storages.message_log_of(backend, None) if backend.capabilities.messages else None
+        marks = await marked(backend, log, ids)
+        return list(await asyncio.gather(*map(newest, ids))), marks
 
 
-def _listed(thread_id: str, version: Version | None) -> dict[str, Any]:
+def _listed(thread_id: str, version: Version | None, marks: Marked) -> dict[str, Any]:
     names = ("checkpoint_id", "created_at", "metadata", "labels")
-    return {"thread_id": thread_id} | {name: getattr(version, name, None) for name in names}
+    about = {"interrupted": marks.is_interrupted, "messages": marks.messages}
+    return {"thread_id": thread_id, **{it: getattr(version, it, None) for it in names}, **about}
 
 
 def cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
@@ -181,9 +191,11 @@ async def _read(
     storage: Storage, thread: str, checkpoints: list[str | None], namespace: str
 ) -> list[Snapshot]:
     async with storage as backend:
+        thread = await thread_named(backend, thread)
+        names = [await version_named(backend, thread, it, namespace) for it in checkpoints]
         return [
             require(await backend.read_state(thread, it, namespace=namespace), thread, it)
-            for it in checkpoints
+            for it in names
         ]
 
 
@@ -239,6 +251,8 @@ async def _history(
 ) -> tuple[int, list[Node]]:
     found: list[Node] = []
     async with storage as backend:
+        thread = await thread_named(backend, thread)
+        before = await version_named(backend, thread, before, namespace)
         which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
         cursor = None if before is None else Cursor(before, None)
         page = require(await graph(backend, thread, cursor=cursor, **which), thread)
@@ -285,7 +299,12 @@ def diff(
     changes = list(differences(*states))
     names = (old.version.checkpoint_id if old else None, new.version.checkpoint_id)
     if as_json:
-        document = {"thread_id": thread, "namespace": namespace, "from": names[0], "to": names[1]}
+        document = {
+            "thread_id": new.version.thread_id,
+            "namespace": namespace,
+            "from": names[0],
+            "to": names[1],
+        }
         put_json(document | {"changes": [it.as_json() for it in changes]})
         return
     say(f"{names[0] or 'nothing'} → {names[1]}: {counted(len(changes), 'difference')}")
@@ -297,8 +316,10 @@ async def _compared(
     storage: Storage, thread: str, namespace: str, a: str | None, b: str | None
 ) -> tuple[Snapshot | None, Snapshot]:
     async with storage as backend:
+        thread = await thread_named(backend, thread)
 
-        async def read(checkpoint: str | None) -> Snapshot:
+        async def read(typed: str | None) -> Snapshot:
+            checkpoint = await version_named(backend, thread, typed, namespace)
             found = await backend.read_state(thread, checkpoint, namespace=namespace)
             return require(found, thread, checkpoint)
 
@@ -367,18 +388,22 @@ def fork(
     --json: {thread_id, checkpoint_id, versions}, of the copy.
     """
 
-    async def forked() -> tuple[str | None, int]:
+    async def forked() -> tuple[str | None, int, str]:
         async with opened_of(url, tenant) as backend:
+            source = await thread_named(backend, thread)
+            version = await version_named(backend, source, checkpoint, namespace)
             copied = importlib.import_module("locus_store.transfer.forking").fork
-            found = await copied(backend, thread, new, checkpoint, namespace=namespace)
-            require(found, thread, checkpoint)
+            found = await copied(backend, source, new, version, namespace=namespace)
+            require(found, source, version)
             head = await backend.version(new, namespace=namespace)
-            name = head.checkpoint_id if head else None  # a thread may have messages only
-            return name, len(await all_versions(backend, new, namespace))
+            versions = len(await all_versions(backend, new, namespace))
+            if head is None:
+                return None, versions, await contents(backend, [new])
+            name = head.checkpoint_id
+            return name, versions, f"{counted(versions, 'version')}, the head is {name}"
 
-    head, versions = run(forked())
+    head, versions, told = run(forked())
     if as_json:
         put_json({"thread_id": new, "checkpoint_id": head, "versions": versions})
     else:
-        told = "" if head is None else f", the head is {head}"
-        say(f"{new}: {counted(versions, 'version')}{told}")
+        say(f"{new}: {told}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Namespace, Thread, Url, require, run
 from locus_store.cli.output import counted, cut, note, put_json, put_line, put_table, say
 from locus_store.cli.tenants import OfTenant, opened_of
@@ -58,6 +59,14 @@ def _reported(version: Version) -> dict[str, Any]:
     return {name: getattr(version, name) for name in names}
 
 
+async def _named_in(
+    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
+) -> tuple[str, str | None]:
+    """Return the ids of a thread and a version of it, of which the beginnings were typed."""
+    thread = await thread_named(backend, thread)
+    return thread, await version_named(backend, thread, checkpoint, namespace)
+
+
 # --- blame
 
 
@@ -86,12 +95,13 @@ def blame(
 
     async def found() -> tuple[Blame, list[Blamed], Writers]:
         async with opened_of(url, tenant) as backend:
-            told = await blamed(backend, thread, checkpoint, namespace=namespace)
-            return await _explained(backend, require(told, thread, checkpoint), wanted, limit, raw)
+            name, version = await _named_in(backend, thread, checkpoint, namespace)
+            told = await blamed(backend, name, version, namespace=namespace)
+            return await _explained(backend, require(told, name, version), wanted, limit, raw)
 
     told, values, tasks = run(found())
     if as_json:
-        document = {"thread_id": thread, "namespace": namespace}
+        document = {"thread_id": told.version.thread_id, "namespace": namespace}
         document |= {"checkpoint_id": told.version.checkpoint_id, "path": path}
         put_json(document | {"values": [_value_json(it, tasks) for it in values]})
         return
@@ -259,14 +269,15 @@ def bisect(
 
     async def found() -> tuple[Bisected, Writers]:
         async with opened_of(url, tenant) as backend:
-            told = await bisected(backend, thread, wanted, checkpoint, namespace=namespace)
-            answers = require(told, thread, checkpoint)
+            name, version = await _named_in(backend, thread, checkpoint, namespace)
+            told = await bisected(backend, name, wanted, version, namespace=namespace)
+            answers = require(told, name, version)
             return answers, await writers(backend, [it.version for it in answers.turns])
 
     answers, tasks = run(found())
     first = answers.first
     if as_json:
-        document: dict[str, Any] = {"thread_id": thread, "namespace": namespace}
+        document: dict[str, Any] = {"thread_id": answers.version.thread_id, "namespace": namespace}
         document |= {"checkpoint_id": answers.version.checkpoint_id}
         document |= {"asked": answers.asked, "skipped": answers.skipped}
         document |= {"first": first.version.checkpoint_id if first else None}
@@ -324,7 +335,8 @@ def watch(
 
     async def watched() -> None:
         async with opened_of(url, tenant) as backend:
-            found = _newer(backend, thread, namespace, interval)
+            name = await thread_named(backend, thread)
+            found = _newer(backend, name, namespace, interval)
             left = count
             async for version in found:
                 report(version)
@@ -377,22 +389,23 @@ def rewind(
     {thread_id, namespace, checkpoint_id, from}.
     """
 
-    async def saved() -> str:
+    async def saved() -> tuple[str, str, str]:
         async with opened_of(url, tenant) as backend:
-            require(
-                await backend.version(thread, checkpoint, namespace=namespace), thread, checkpoint
-            )
-            return await rewound(
+            found, version = await _named_in(backend, thread, checkpoint, namespace)
+            there = await backend.version(found, version, namespace=namespace)
+            old = require(there, found, version).checkpoint_id
+            name = await rewound(
                 backend,
-                thread,
-                checkpoint,
+                found,
+                old,
                 namespace=namespace,
-                expected_head=head,
+                expected_head=await version_named(backend, found, head, namespace),
                 names=task or (),
                 runs_again=run_again,
             )
+            return found, old, name
 
-    name = run(saved())
+    thread, checkpoint, name = run(saved())
     if as_json:
         document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
         put_json(document | {"from": checkpoint})
@@ -421,7 +434,8 @@ def report(
 
     async def found() -> dict[str, Any]:
         async with opened_of(url, tenant) as backend:
-            told = await reported(backend, thread, checkpoint, namespace=namespace)
-            return require(told, thread, checkpoint)
+            name, version = await _named_in(backend, thread, checkpoint, namespace)
+            told = await reported(backend, name, version, namespace=namespace)
+            return require(told, name, version)
 
     put_json(run(found()))

@@ -23,6 +23,7 @@ from locus_store.cli.output import (
     progress,
     put_line,
     put_table,
+    shown_json,
 )
 from locus_store.cli.tenants import (
     AllTenants,
@@ -41,7 +42,7 @@ from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundEr
 from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from locus_store.backend import FullBackend
     from locus_store.transfer.counts import Counts
@@ -119,7 +120,7 @@ async def _verified(
     problems, seen = [], set()
     total = len(threads) if threads else None
     async with covered(url, choice) as backends:
-        with progress("verifying", total, is_alone=not as_json) as advance:
+        with progress("verifying", total, prints=as_json) as advance:
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
@@ -197,7 +198,7 @@ async def _copied(
             is_other = choice.everyone and here.tenant is not None
             return there.for_tenant(str(here.tenant)) if is_other else there
 
-        with progress("copying", len(threads) if threads else None) as advance:
+        with progress("copying") as advance:
 
             async def copied(here: FullBackend) -> dict[str, int]:
                 return asdict(await copying.copy(here, place(here), threads, progress=advance))
@@ -244,7 +245,8 @@ def export(
 ) -> None:
     """Write threads as JSON Lines, which 'import file' reads: some, a user's, or all.
 
-    A file is written whole or not at all.
+    A file is written whole or not at all. With --user, namespaces of the store that have the
+    user's id as a segment are listed with the commands that print their items.
     """
     choice = chosen(tenant, everyone=all_tenants)
     one_of(choice, "THREADS", is_named=bool(threads))
@@ -252,7 +254,7 @@ def export(
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
     with _written(output) as file:
-        found = run(_exported(url, choice, threads, user, file, is_alone=output != STANDARD))
+        found = run(_exported(url, choice, threads, user, file, prints=output == STANDARD))
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
         note(f"{about}{counted(counts['threads'], 'thread')} exported")
@@ -266,13 +268,13 @@ async def _exported(
     user: str | None,
     file: BinaryIO,
     *,
-    is_alone: bool,
+    prints: bool,
 ) -> Outcome:
     archive = importlib.import_module("locus_store.transfer.archive")
     seen = set()
     total = len(threads) if threads else None
     async with covered(url, choice) as backends:
-        with progress("exporting", total, is_alone=is_alone) as advance:
+        with progress("exporting", total, prints=prints) as advance:
 
             def noted(thread_id: str, _: bool) -> None:
                 seen.add(thread_id)
@@ -290,10 +292,22 @@ async def _exported(
                 }
 
             found = await each(backends, exported)
+        if user is not None:
+            leftovers = importlib.import_module("locus_store.cli.leftovers")
+            for left in await leftovers.left_of(url, backends, choice.options, user, []):
+                left.tell_unexported()
+                left.tell_pending()
     _require_all(threads or (), seen)
     if user is not None and not seen:
         raise NotFoundError(f"user {user!r} has no threads")
     return found
+
+
+class _Screen:
+    """Standard output that is a terminal: it gets no control characters."""
+
+    def writelines(self, lines: Iterable[bytes]) -> None:
+        sys.stdout.buffer.writelines(map(shown_json, lines))
 
 
 @contextmanager
@@ -301,11 +315,11 @@ def _written(output: str) -> Iterator[BinaryIO]:
     """Open the output: standard output, or a file that appears once it is complete."""
     if output == STANDARD:
         sys.stdout.flush()
-        yield sys.stdout.buffer
+        yield _Screen() if sys.stdout.isatty() else sys.stdout.buffer  # type: ignore[misc]  # likewise
         sys.stdout.buffer.flush()
         return
     if os.path.lexists(output):
-        raise _there_already(output)
+        raise there_already(output)
     with _told(output, "written"):
         folder = Path(output).absolute().parent
         file = tempfile.NamedTemporaryFile(dir=folder, prefix=".export-", delete=False)  # noqa: SIM115  (closed below)
@@ -314,13 +328,13 @@ def _written(output: str) -> Iterator[BinaryIO]:
                 yield file  # type: ignore[misc]  # a binary file
                 file.flush()
                 os.fsync(file.fileno())
-            _name(file.name, output)
+            place_file(file.name, output)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(file.name)
 
 
-def _name(temporary: str, output: str) -> None:
+def place_file(temporary: str, output: str) -> None:
     """Give a file its name, unless another process has created that file."""
     with suppress(OSError):  # it exists, or the file system has no hard links
         os.link(temporary, output)
@@ -328,11 +342,12 @@ def _name(temporary: str, output: str) -> None:
     try:
         os.close(os.open(output, os.O_CREAT | os.O_EXCL))
     except FileExistsError as exc:
-        raise _there_already(output) from exc
+        raise there_already(output) from exc
     os.replace(temporary, output)
 
 
-def _there_already(output: str) -> InvalidArgumentError:
+def there_already(output: str) -> InvalidArgumentError:
+    """Return the error for an output that exists."""
     return InvalidArgumentError(f"{output} already exists; name another file")
 
 
@@ -376,7 +391,7 @@ def import_file(
         archive = importlib.import_module("locus_store.transfer.archive")
         options = {"all_tenants": all_tenants, "from_tenant": from_tenant}
         async with opened(url, creates=True, **Choice(tenant).options) as backend:
-            with progress("importing") as advance:
+            with progress("importing", _threads_in(lines)) as advance:
                 counts: Counts = await archive.import_threads(
                     backend, lines, progress=advance, **options
                 )
@@ -385,6 +400,15 @@ def import_file(
     with _told("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
         counts, into = run(imported(lines))
     tell_imported(counts, into, as_json=as_json)
+
+
+def _threads_in(lines: BinaryIO) -> int | None:
+    """Return how many threads a file holds, for a bar on a terminal; ``None``: of a pipe."""
+    if not (sys.stderr.isatty() and lines.seekable()):
+        return None
+    count = sum(it.startswith(b'{"kind":"thread"') for it in lines)
+    lines.seek(0)
+    return count
 
 
 def _read(file: str) -> AbstractContextManager[BinaryIO]:

@@ -1,13 +1,13 @@
 """The inspector: pages in a browser over any backend, as an ASGI application."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import jinja2  # noqa: F401  (whatever is imported first says what to install)
     import starlette  # noqa: F401
 except ImportError as exc:
     raise MissingExtraError(
-        'the inspector needs Starlette and Jinja2: pip install "locus-store[inspector]"',
+        f"the inspector needs Starlette and Jinja2: {pip_install('inspector')}",
         name=exc.name or "jinja2",
     ) from exc
 

@@ -11,8 +11,9 @@ done. It also drives between calls, so that timers and unfinished work continue:
 runs in a ``OneThread``: a leader leaves the loop to the keeper, which drives until it is done.
 
 A thread does not lead if an exception may strike it anywhere: the main thread, if the program
-handles signals in Python, as such a handler may raise. ``Ctrl-C`` is put off until the leader has
-left the loop. A thread with a running loop cannot lead either: it may not run a second one.
+handles signals in Python, as such a handler may raise, or call. Otherwise ``Ctrl-C`` is put off
+until the leader has left the loop. A thread with a running loop cannot lead either: it may not run
+a second one.
 
 A backend whose driver blocks may ``lend`` work to the leader of its call. The leader leaves the
 loop, does the work where a thread of the backend would have done it, and returns. Others drive
@@ -29,6 +30,7 @@ import asyncio
 import concurrent.futures
 import os
 import signal
+import sys
 import threading
 from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
 from _signal import signal as set_signal
@@ -37,6 +39,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from locus_store.errors import UnsupportedError
 from locus_store.runtime.loops import fail, is_at_work
 
 if TYPE_CHECKING:
@@ -174,6 +177,7 @@ class DrivenLoop:
     """
 
     def __init__(self, *, moves: bool) -> None:
+        _require_threads()
         self.pid = os.getpid()
         self._moves = moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -214,11 +218,17 @@ class DrivenLoop:
                 "it runs; call its async method there"
             )
         call = _Call(make)
-        self._calls.add(call)
-        if self._is_ending:
+        try:
+            self._calls.add(call)
+            if is_taken := not self._is_ending:
+                self._take(call, owner, outer)
+        except BaseException:
+            if call in self._calls and call not in self._waiting:  # Ctrl-C before it was taken
+                self._abandon(call)
+            raise
+        if not is_taken:
             self._calls.discard(call)
             raise EndedError
-        self._take(call, owner, outer)
         return call.answer()
 
     def _take(self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None) -> None:
@@ -436,7 +446,8 @@ class DrivenLoop:
                 self._drive(None)
         self._driving.acquire()
         self._admit()
-        self._runner.close()
+        with suppress(RuntimeError):  # as Python ends: no thread can wait for those of the loop
+            self._runner.close()
         del _loops[self._loop]
 
     def end(self) -> None:
@@ -455,6 +466,24 @@ def _nothing() -> None:
     pass
 
 
+def _require_threads() -> None:
+    """Refuse greenlets in place of threads.
+
+    Raises:
+        UnsupportedError: gevent has replaced what the loop and its threads are made of.
+    """
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent and any(map(gevent.is_module_patched, ("threading", "queue", "select", "socket"))):
+        raise UnsupportedError(
+            "sync methods need threads, and gevent has replaced them by greenlets: run the worker "
+            "with threads (gunicorn -k gthread, celery -P threads, dramatiq without "
+            "dramatiq-gevent), or call monkey.patch_all(thread=False, queue=False, select=False, "
+            "socket=False)"
+        )
+
+
 def _handles_signals() -> bool:
-    """Return whether a signal other than Ctrl-C runs a function of the program."""
-    return any(map(callable, map(getsignal, _OTHERS)))
+    """Return whether a signal runs a function of the program."""
+    on_ctrl_c = getsignal(signal.SIGINT)
+    is_own = callable(on_ctrl_c) and on_ctrl_c is not signal.default_int_handler
+    return is_own or any(map(callable, map(getsignal, _OTHERS)))

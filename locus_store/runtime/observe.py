@@ -26,6 +26,7 @@ from locus_store.values.encoding import TooLargeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from locus_store.errors import LocusStoreError
     from locus_store.values.frames import Change
 
 S = TypeVar("S")
@@ -275,6 +276,11 @@ def skipped(what: str, threads: int) -> None:
 def unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
     """Report old versions that stay, as the later ones cannot be rewritten without them."""
     operations.warning("%s: old versions of thread %r stay: %s", what, thread_id, exc)
+
+
+def unremoved(thread_id: str, exc: LocusStoreError) -> None:
+    """Report data that is stored beside a thread and is not its own any more."""
+    operations.warning("thread %r: old data stays until a vacuum: %s", thread_id, exc)
 
 
 def divided(members: list[Operation | None], exc: BaseException) -> None:

@@ -74,6 +74,8 @@ async def _opened(backend: StorageBackend, store: BaseStore | None) -> AsyncIter
         await backend.open()
         if store is not None:
             await stack.enter_async_context(store)
+            if store.dimension is None:  # the number is in the storage, not in the URL
+                store.dimension = store.stored_dimension
         yield
 
 

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import ConnectionFailedError, MissingExtraError
+from locus_store.errors import ConnectionFailedError, MissingExtraError, pip_install
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -38,7 +38,7 @@ def require_uvicorn() -> None:
         importlib.import_module("uvicorn")
     except ImportError as exc:
         raise MissingExtraError(
-            'the service needs uvicorn: pip install "locus-store[service]"', name="uvicorn"
+            f"the service needs uvicorn: {pip_install('service')}", name="uvicorn"
         ) from exc
 
 

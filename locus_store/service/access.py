@@ -9,7 +9,12 @@ from hmac import compare_digest
 from time import monotonic
 from typing import TYPE_CHECKING, Final, get_args
 
-from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    InvalidArgumentError,
+    UnsupportedError,
+)
 from locus_store.service.exchange import RefusalError
 from locus_store.service.tokens import TokenFile, hashed
 from locus_store.wire.calls import Right
@@ -47,7 +52,9 @@ class Caller:
         if right not in self.rights:
             raise RefusalError(
                 403,
-                BackendError(f"this caller does not have the right {right!r}; nothing was done"),
+                UnsupportedError(
+                    f"this caller does not have the right {right!r}; nothing was done"
+                ),
             )
 
 

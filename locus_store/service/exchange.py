@@ -81,6 +81,12 @@ class BodyLimits:
                 raise InvalidArgumentError(f"{name}={it!r} must be above 0")
 
 
+_ONCE: Final = frozenset(
+    {b"authorization", b"content-encoding", b"content-length", b"content-type", b"host", b"origin"}
+)
+"""Headers of which a request has one at most."""
+
+
 class LimitedRequest(Request):
     """A request whose body has limits.
 
@@ -97,11 +103,25 @@ class LimitedRequest(Request):
         self._is_read = False
         # One dict for the four headers of a request: Starlette's Headers scan the list for each.
         self._first = dict(reversed(scope["headers"]))
+        self._has_repeated = len(self._first) < len(scope["headers"])
 
     def header(self, name: bytes) -> str:
-        """Return the first header of a name; empty if there is none."""
+        """Return the first header of a name; empty if there is none.
+
+        Raises:
+            RefusalError: There are several, and a proxy may have judged by another one.
+        """
+        if self._has_repeated and name in _ONCE:
+            self._require_one(name)
         found: bytes = self._first.get(name, b"")
         return found.decode("latin-1")
+
+    def _require_one(self, name: bytes) -> None:
+        if sum(it == name for it, _ in self.scope["headers"]) > 1:
+            error = InvalidArgumentError(
+                f"the request has several headers {name.decode()!r}; send one"
+            )
+            raise RefusalError(400, error)
 
     async def body(self) -> bytes:
         """Return the body.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from locus_store.backend import StorageBackend
 from locus_store.blocking import Portals
@@ -29,6 +29,7 @@ from locus_store.types.codec import labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
 from locus_store.values.encoding import decode
+from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +60,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     is cancelled. Methods with ``a`` before their names are asynchronous; each has a blocking twin.
 
     A config that has the key ``_checkpoint_version`` is given the version that a load or save came
-    to; a state that is saved with it raises ``ConflictError`` if the thread was moved on.
+    to; a state that is saved with it raises ``ConflictError`` if the thread was moved on. Other
+    states without a version count as made from the newest one that this object has seen, if any.
 
     Args:
         backend: SQLite, PostgreSQL, Oracle or memory; or a function that returns it, which the
@@ -68,6 +70,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         cache_verify_seconds: No read of the cache is staler than this; 0: none is stale.
         user_id_type: ``string``, ``int`` or ``bigint``: the type of users' ids. In SQL it is that
             of a column; an empty database takes it, another one by ``locus-store db user-ids``.
+        on_conflict: ``"raise"``; ``"overwrite"`` lets the last writer win.
         keep_last: Versions to keep per thread; ``None``: all.
         ttl_seconds: A thread expires so long after its last save or message; ``None``: never.
         release_resources: ``False``: ``arelease`` leaves the connections open.
@@ -87,6 +90,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         *,
         cache_verify_seconds: float = 1.0,
         user_id_type: UserIdType = "string",
+        on_conflict: Literal["raise", "overwrite"] = "raise",
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
         release_resources: bool = True,
@@ -105,6 +109,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             )
         self._given = backend, cache
         self.user_id_type = checked_user_id_type(user_id_type)
+        self.on_conflict: Final = states.checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)
         self.ttl_seconds = checked_ttl(ttl_seconds)
         self.release_resources = release_resources
@@ -199,13 +204,13 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         """Save a version of the thread's state; return the state, which is now made from it.
 
         Raises:
-            ConflictError: The thread was moved on since the state was loaded; nothing was written.
+            ConflictError: The thread has other versions than those seen here; nothing was written.
             NotOwnerError: The thread is another user's; nothing was written.
             SerializationError: JSON cannot keep the state; nothing was written.
         """
         call = self._call(config)
         data, kind = states.dump(state)
-        lineage = _lineage(call, state)
+        lineage = _lineage(call, state, self._reads)
         labels = {**labels_of(data), **kind, **owner_label(call)}
         claim = await self._owners.to_claim(call)
         began = time.monotonic()
@@ -214,8 +219,9 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             data,
             metadata=call.meta,
             labels=labels,
-            expected=_expected(lineage),
-            writer=lineage.nonce if lineage else None,
+            expected=Expected(made_from=lineage.made_from, head=lineage.head),
+            on_conflict=self.on_conflict,
+            writer=lineage.nonce,
             keep_last=self.keep_last,
             ttl_seconds=self.ttl_seconds,
             claim=claim,
@@ -226,8 +232,9 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         self._reads.note(made)
         self._hand_on(config, made)
         states.carry(state, made)
+        self._reads.wrote(call.thread_id, written.mark, began)
         if self.cache is not None:
-            await self._reads.wrote(call.thread_id, made_of(data, written.mark, labels), began)
+            await self._reads.work(call.thread_id, made_of(data, written.mark, labels))
         return state
 
     async def aget_state(self, config: Mapping[str, Any]) -> Any:
@@ -270,7 +277,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         """
         call = self._call(config)
         data, kind = states.dump(state)
-        lineage = _lineage(call, state)
+        lineage = _lineage(call, state, self._reads)
         states.require_exact(data, self.backend.max_state_bytes)
         if self.cache is None:
             await self._owners.require(call)
@@ -279,7 +286,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         mark = self._reads.made_from(lineage)
         if mark is None:
             mark = await self._reads.mark(call.thread_id)
-            if lineage is not None and mark is not None:  # a commit outranks the state already
+            if mark is not None:  # a commit outranks the state already
                 return state
         labels = {**kind, **owner_label(call)}
         await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
@@ -310,7 +317,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         lineage = _made(call, found.mark)
         self._hand_on(config, lineage)
         kind = call.state_class or self._state_class
-        return states.restore(data, found.labels, kind, self.models.state, lineage)
+        return states.restore(restored(data), found.labels, kind, self.models.state, lineage)
 
     # --- messages
 
@@ -476,22 +483,19 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             thread_id=found.thread_id,
             thread_name=found.name,
             user_id=user_of(found.user_id, self.user_id_type),
-            metadata=found.metadata,
+            metadata=restored(found.metadata),
             updated_at=found.updated_at,
             run_id=found.run_id,
         )
 
 
-def _lineage(call: Call, state: object) -> Lineage | None:
-    """Return the origin of a state: the one that it carries, else the config's."""
-    return call.of_thread(states.carried(state)) or call.of_thread(call.lineage)
+def _lineage(call: Call, state: object, reads: StateReads) -> Lineage:
+    """Return the origin of a state: its own, else the config's, else what was seen last."""
+    known = call.of_thread(states.carried(state)) or call.of_thread(call.lineage)
+    return known or _made(call, reads.newest(call.thread_id))
 
 
 def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Lineage:
     """Return the lineage of a state that was made from, or saved as, a version."""
     nonce = {"nonce": before.nonce} if before else {}
     return Lineage(thread=thread_key(call.thread_id), made_from=mark, head=mark, **nonce)
-
-
-def _expected(lineage: Lineage | None) -> Expected | None:
-    return Expected(made_from=lineage.made_from, head=lineage.head) if lineage else None

@@ -101,6 +101,10 @@ class StateReads:
         found = await self._backend().version(thread_id)
         return found.mark if found else None
 
+    def newest(self, thread_id: str) -> Mark | None:
+        """Return the head that this object has read or saved last."""
+        return self._confirmed.within(thread_id, float("inf"))
+
     async def _born(self, thread_id: str) -> str:
         """Return what tells a thread from a later one of the same id."""
         found = await describing(self._backend()).facts_of(thread_id)
@@ -111,9 +115,9 @@ class StateReads:
         if made.nonce is not None and made.made_from is not None:
             self._saved.put(made.nonce, made.made_from, time.monotonic())
 
-    def made_from(self, lineage: Lineage | None) -> Mark | None:
+    def made_from(self, lineage: Lineage) -> Mark | None:
         """Return the newest version that was saved from a load, else the one that was loaded."""
-        if lineage is None or lineage.nonce is None:
+        if lineage.nonce is None:
             return None
         return self._saved.within(lineage.nonce, float("inf")) or lineage.made_from
 
@@ -178,18 +182,16 @@ class StateReads:
 
     # --- after writes
 
-    async def wrote(self, thread_id: str, entry: CachedState, began: float) -> None:
-        """Replace the cached entry after a commit.
+    def wrote(self, thread_id: str, mark: Mark, began: float) -> None:
+        """Remember the head after a commit.
 
         Args:
             thread_id: The thread.
-            entry: What was committed.
+            mark: The version that was committed.
             began: When the save was sent; the version has been the head since then at least once.
         """
         self._forget_flight(thread_id)
-        if entry.mark is not None:
-            self._confirmed.put(thread_id, entry.mark, began)
-        await self.work(thread_id, entry)
+        self._confirmed.put(thread_id, mark, began)
 
     async def work(self, thread_id: str, entry: CachedState) -> None:
         """Cache an entry."""

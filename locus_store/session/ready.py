@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import InvalidArgumentError
@@ -34,6 +34,7 @@ class SessionOptions(TypedDict, total=False):
 
     cache_verify_seconds: float
     user_id_type: UserIdType
+    on_conflict: Literal["raise", "overwrite"]
     keep_last: int | None
     ttl_seconds: float | None
     release_resources: bool

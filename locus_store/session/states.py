@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.session.models import AgentState, StateProvenance
@@ -32,6 +32,21 @@ def checked_state_class(kind: object) -> type[BaseModel] | None:
     if kind is None or (isinstance(kind, type) and is_model(kind)):
         return kind
     raise InvalidArgumentError(f"state_class must be a pydantic model, not {kind!r}")
+
+
+def checked_on_conflict(
+    on_conflict: Literal["raise", "overwrite"],
+) -> Literal["raise", "overwrite"]:
+    """Return the option if it is valid: a session has no side branches.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if on_conflict not in {"raise", "overwrite"}:
+        raise InvalidArgumentError(
+            f"on_conflict={on_conflict!r:.80} must be 'raise' or 'overwrite'"
+        )
+    return on_conflict
 
 
 def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:

@@ -50,13 +50,22 @@ def store_writes(
     writes: Sequence[PendingWrite],
     known: Mark | None,
     seen: Collection[tuple[str, int]] | None,
+    must_exist: bool,
+    ttl_seconds: float | None,
 ) -> bool:
     """See ``StorageBackend.store_writes``."""
     line = it.find(thread_id, namespace)
+    if line is None and must_exist:
+        raise versions.gone(checkpoint_id)
+    is_new = line is None and it.open_thread(thread_id)
     if line is None:
-        it.open_thread(thread_id)
         line = it.open_line(thread_id, namespace)
-    return versions.put_writes(it, line, checkpoint_id, writes, known=known, seen=seen)
+    stored = versions.put_writes(
+        it, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
+    )
+    if stored and ttl_seconds is not None:
+        it.renew(thread_id, ttl_seconds, begins=is_new)
+    return stored
 
 
 def writes_of(
@@ -307,7 +316,7 @@ def _by_tenant(
     it: Repository, table: sa.Table, is_counted: sa.ColumnElement[bool]
 ) -> dict[str, int]:
     """Return each tenant's row count; 0 for a tenant that has only other rows."""
-    count = sa.func.count(sa.case((is_counted, 1)))
+    count = sa.func.sum(sa.case((is_counted, 1), else_=0))
     query = sa.select(table.c.tenant, count).group_by(table.c.tenant)
     return {row[0]: row[1] for row in it.connection.execute(query)}
 

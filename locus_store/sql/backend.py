@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
+from locus_store.backend import FullBackend, JoinsTransactions, ListsVersions, SharedByTenants
 from locus_store.errors import LocusStoreError
-from locus_store.sql import archives, copying, listing, searching
+from locus_store.runtime.progress import expected, step
+from locus_store.sql import archives, copying, listing, searching, version_lists
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
 from locus_store.sql.existence import has_thread
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from locus_store.types import (
         Active,
         ArchivedThread,
+        Contents,
         Head,
         Hit,
         Mark,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         Tenant,
         Vacuumed,
         Version,
+        VersionsWanted,
         Written,
     )
     from locus_store.types.facts import Fact
@@ -72,7 +75,9 @@ class Shared(NamedTuple):
     """A context manager that translates the driver's errors."""
 
 
-class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes):
+class SqlBackend(
+    Packing, FullBackend, ListsVersions, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes
+):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
@@ -235,6 +240,13 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         check_limit(limit)
         return await self._query(lambda it: listing.heads(it, limit))
 
+    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        check_limit(limit)
+        return await self._query(lambda it: version_lists.newest(it, wanted, limit))
+
+    async def contents(self, versions: Sequence[Version]) -> Contents:
+        return await self._read(lambda it: version_lists.contents(it, versions))
+
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
@@ -300,10 +312,17 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         return await self._write(
             lambda it: archives.store_writes(
-                it, thread_id, namespace, checkpoint_id, writes=writes, known=known, seen=seen
+                *(it, thread_id, namespace, checkpoint_id),
+                writes=writes,
+                known=known,
+                seen=seen,
+                must_exist=must_exist,
+                ttl_seconds=ttl_seconds,
             )
         )
 
@@ -376,7 +395,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
         aged = await self._query(lambda it: it.aged(seconds))
         sweep = Sweep()
-        for at in range(0, len(aged), VACUUM_BATCH):
+        for at in range(0, len(expected(aged)), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
             await asyncio.gather(*(self._vacuum_thread(it, seconds, sweep) for it in batch))
         return sweep.report()
@@ -386,6 +405,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         with sweep.of(thread_id):
             removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
             sweep.count(thread_id, removed)
+        step()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)

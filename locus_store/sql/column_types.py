@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Dialect
+    from sqlalchemy.types import TypeEngine
 
 T = TypeVar("T")
 
@@ -104,6 +105,37 @@ class String(_Checked, sa.String):
 
 class Text(_Checked, sa.Text):
     """Text of any length."""
+
+
+def text_type(
+    dialect: Dialect, length: int | None = None, collation: str | None = None
+) -> TypeEngine[Any]:
+    """Return a database's type of text; ``length`` in characters, where it limits any."""
+    plain = Text(collation=collation) if length is None else String(length, collation)
+    return columns_of(dialect).text_type(collation) or dialect.type_descriptor(plain)
+
+
+class PlainText(sa.types.TypeDecorator[str]):
+    """Text as it is; see ``DialectColumns.text_type``.
+
+    Args:
+        length: In characters; ``None``: any.
+    """
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__(length)
+        self.length = length  # part of SQLAlchemy's cache key
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the database's type for it."""
+        return text_type(dialect, self.length)
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        return values if kinds <= {str, NoneType} else None
 
 
 class Binary(_Checked, sa.LargeBinary):

@@ -12,7 +12,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
-from locus_store.sql.column_types import BigInteger, Binary, Integer, String, Text, stored
+from locus_store.sql.column_types import BigInteger, Binary, Integer, PlainText, stored, text_type
 from locus_store.sql.dialect_columns import columns_of
 from locus_store.sql.json_text import escape_text, unescape_text
 from locus_store.types.items import NAMESPACES
@@ -237,7 +237,7 @@ class Key(sa.types.TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """One more character for the encoding; compared by its bytes."""
-        return dialect.type_descriptor(String(self.length + 1, columns_of(dialect).key_collation))
+        return text_type(dialect, self.length + 1, columns_of(dialect).key_collation)
 
     def coerce_compared_value(self, op: OperatorType | None, value: Any) -> Any:
         """Encode only what is compared whole."""
@@ -276,8 +276,7 @@ class Path(Key):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Room for what is escaped."""
-        collation = columns_of(dialect).key_collation
-        return dialect.type_descriptor(String(2 * self.length + 1, collation))
+        return text_type(dialect, 2 * self.length + 1, columns_of(dialect).key_collation)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Escape and encode."""
@@ -331,10 +330,9 @@ class UserId(sa.types.TypeDecorator[str]):
 # --- long text ---------------------------------------------------------------------------------
 
 
-class LongText(sa.types.TypeDecorator[str]):
+class LongText(PlainText):
     """Text of any length; the empty one is kept, which Oracle would read as NULL."""
 
-    impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
+from locus_store.sql.column_types import PlainText
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,4 +38,4 @@ MOST_FORMS: Final = 100
 
 def text_literal(value: str) -> sa.ColumnElement[str]:
     """Return a bound text."""
-    return sa.literal(value, sa.Text())
+    return sa.literal(value, PlainText())

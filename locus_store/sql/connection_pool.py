@@ -76,6 +76,11 @@ class ConnectionPool(AsyncAdaptedQueuePool):
         self._pool.put_nowait(entry)
         return None
 
+    def idle(self) -> list[ConnectionPoolEntry]:
+        """Return the idle connections, which stay in the pool."""
+        queue: Any = self._pool
+        return list(queue._queue._queue)  # noqa: SLF001  (SQLAlchemy's queue, and asyncio's in it)
+
     def put_back(self, entry: ConnectionPoolEntry) -> bool:
         """Return a connection that was taken; ``False``: only ``put_away`` can."""
         if self._pool.full():

@@ -67,6 +67,11 @@ class SchemaDefinition(ABC):
     def locked(self, connection: Connection, ours: Tables) -> AbstractContextManager[None]:
         """Begin a transaction, alone among the migrations of this database; commit at the end."""
 
+    def qualified(self, connection: Connection, ours: Tables) -> AbstractContextManager[Tables]:
+        """Prepare a locked connection for Alembic; give the tables as it is to name them."""
+        del connection
+        return nullcontext(ours)
+
     def owner_only(self, connection: Connection) -> AbstractContextManager[None]:
         """Translate the refusal of an index to a role that does not own the tables."""
         del connection

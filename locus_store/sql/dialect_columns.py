@@ -43,6 +43,11 @@ class DialectColumns(ABC):
 
     # --- types
 
+    def text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:
+        """Return the type of all columns and parameters of text; ``None``: the plain ones."""
+        del collation
+        return None
+
     def instant_type(self) -> TypeEngine[Any]:
         """Return the type of an instant."""
         return sa.DateTime(timezone=True)

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from locus_store.sql.columns import Later, before
 from locus_store.sql.statements import is_live, same_thread
+from locus_store.types import FOREVER
 from locus_store.versions.archives import minute_of
 
 if TYPE_CHECKING:
@@ -106,10 +107,12 @@ def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
     t, threads, lines = it.tables, it.tables.threads, it.tables.lines
     thread = it.connection.execute(
         sa.select(
-            threads.c.thread, sa.case((threads.c.active_at < before(seconds), 1), else_=0)
+            threads.c.thread,
+            sa.case((threads.c.active_at < before(seconds), 1), else_=0),
+            threads.c.expires_at,
         ).where(threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread_id)
     ).one_or_none()
-    if thread is None:  # removed by another caller meanwhile
+    if thread is None or thread.expires_at == FOREVER:  # None: another caller has removed it
         return False
     keys = it.connection.execute(
         sa.select(lines.c.line).where(

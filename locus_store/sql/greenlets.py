@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+await_only = sqlalchemy.util.await_only
+"""Wait in a greenlet, without ``await``."""
+
+
 async def greenlet_spawn(work: Callable[..., T], *args: Any) -> T:
     """Run ``work`` in a greenlet, which cannot continue in another thread."""
     async with driven.OneThread():

@@ -28,7 +28,7 @@ _WORDS: Final = {
         agent_id="json_extract(c.labels, '$.agent_id')",
     ),
     "postgresql": ViewWords(
-        now="statement_timestamp()", shown="{0}", agent_id="c.labels ->> 'agent_id'"
+        now="statement_timestamp()", shown="{0}", agent_id="c.labels ->> 'agent_id'::text"
     ),
     "oracle": ViewWords(
         now="SYSTIMESTAMP", shown="{0}", agent_id="JSON_VALUE(c.labels, '$.agent_id')"

@@ -18,6 +18,7 @@ from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.contents import PackedContents
 from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
+from locus_store.types.user_ids import is_user_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from locus_store.sql.reads import Reads
     from locus_store.sql.schema import Tables
     from locus_store.sql.statements import Statements
-    from locus_store.types.messages import LogsWanted, LogWanted
+    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.messages import LogWanted
 
 MESSAGE: Final = (
     *("namespace", "sequence", "message_id", "role", "metadata"),
@@ -185,15 +187,24 @@ def _place(t: Tables) -> sa.ScalarSelect[int]:
 
 def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
+    if not _is_possible(it, wanted):
+        return []
     found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=False)
     return [_info(*row) for row in found.rows(it.connection, _list_values(it, wanted))]
 
 
 def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
     """See ``BaseMessageLog.find_heads``; one statement."""
+    if not _is_possible(it, wanted):
+        return []
     found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=True)
     rows = found.rows(it.connection, _list_values(it, wanted))
     return [_head([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
+
+
+def _is_possible(it: Reads, wanted: LogsWanted) -> bool:
+    """Return whether the column for users' ids can hold the wanted one."""
+    return wanted.user_id is None or is_user_id(wanted.user_id, it.tables.user_id_type)
 
 
 def _head(rows: Sequence[Sequence[Any]]) -> LogRead:
@@ -234,6 +245,7 @@ class ListShape(NamedTuple):
     """A thread id is greater than all that begin with the prefix."""
 
     has_namespace: bool
+    has_user: bool
     has_after: bool
     is_after_root: bool
     is_whole: bool
@@ -246,6 +258,7 @@ class ListShape(NamedTuple):
             bool(wanted.prefix),
             bool(wanted.prefix) and beyond_prefix(wanted.prefix) is not None,
             wanted.namespace is not None,
+            wanted.user_id is not None,
             wanted.after is not None,
             wanted.after is not None and not wanted.after[1],
             wanted.whole,
@@ -261,6 +274,7 @@ def _list_values(it: Reads, wanted: LogsWanted) -> dict[str, Any]:
         "prefix": wanted.prefix,
         "beyond": beyond_prefix(wanted.prefix),
         "namespace": wanted.namespace,
+        "user_id": wanted.user_id,
         "after_thread": after_thread,
         "after_namespace": after_namespace,
         "limit": wanted.limit,
@@ -282,6 +296,8 @@ def _matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
         query = query.where(thread_id < bind("beyond"))
     if shape.has_namespace:
         query = query.where(namespace == bind("namespace"))
+    if shape.has_user:
+        query = query.where(t.threads.c.user_id == bind("user_id"))
     if shape.has_after:
         is_later = sa.true() if shape.is_after_root else namespace > bind("after_namespace")
         is_named_later = sa.and_(namespace != "", is_later)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from locus_store.sql.reads import Reads
     from locus_store.sql.repository import Repository
     from locus_store.types.contents import PackedContents
+    from locus_store.types.log_lists import LogsWanted
     from locus_store.types.messages import (
         LogChange,
         LogChanged,
         LogInfo,
         LogRead,
-        LogsWanted,
         LogWanted,
     )
 

@@ -12,6 +12,7 @@ from locus_store.sql.log_reads import MESSAGE, message_of
 from locus_store.sql.pending import batches
 from locus_store.sql.repository import settle
 from locus_store.sql.statements import is_live
+from locus_store.types import FOREVER
 from locus_store.types.messages import (
     LogChanged,
     PutMessage,
@@ -19,6 +20,8 @@ from locus_store.types.messages import (
     sealed,
     too_short,
 )
+from locus_store.types.thread_info import require_owner
+from locus_store.types.user_ids import require_user_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,24 +45,47 @@ def change(it: Repository, wanted: LogChange) -> LogChanged:
     names = dict.fromkeys(edit.thread_id for edit in edits)
     threads = {name: _opened(it, name, creates=name in puts_into) for name in names}
     thread = threads[wanted.thread_id]
-    log = None if thread is None else _Log(it, thread, wanted)
+    log = None if thread is None else _Log(it, thread[0], wanted)
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
+    for edit in edits:
+        if (found := threads[edit.thread_id]) is not None:
+            _own(it, found, edit)
     for other in wanted.also:
         its_thread = threads[other.thread_id]
         if its_thread is not None:
-            _Log(it, its_thread, other).changed()
+            _Log(it, its_thread[0], other).changed()
     return log.changed() if log and (wanted.puts or revision) else LogChanged(0)
 
 
-def _opened(it: Repository, thread_id: str, *, creates: bool) -> int | None:
-    """Lock a thread; return its number, or ``None`` if there is none and it is not created."""
+def _opened(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
+    """Lock a thread; return its row, or ``None`` if there is none and it is not created."""
     if creates:
         it.open_thread(thread_id)
     else:
         it.lock_thread(thread_id)
     row = it.sql.thread.first(it.connection, {"tenant": it.scope.tenant, "thread_id": thread_id})
-    return int(row[0]) if row and row[1] else None
+    return row if row and row[1] else None
+
+
+def _own(it: Repository, thread: Sequence[Any], edit: LogEdit) -> None:
+    """Make a thread the user's, and keep it, as an edit says.
+
+    Raises:
+        NotOwnerError: It is another user's.
+    """
+    key, _, owner, expires_at = thread
+    require_user_id(edit.user_id, it.tables.user_id_type)
+    require_owner(edit.thread_id, owner, edit.user_id)
+    if not edit.puts:
+        return
+    threads, values = it.tables.threads, dict[str, Any]()
+    if owner is None and edit.user_id is not None:
+        values["user_id"] = edit.user_id
+    if edit.is_kept and expires_at != FOREVER:
+        values["expires_at"] = FOREVER
+    if values:
+        it.connection.execute(threads.update().where(threads.c.thread == key).values(values))
 
 
 class _Log:
@@ -197,9 +223,21 @@ def drop(
         for table in (it.tables.messages, logs):
             is_its = table.c.thread == row.thread, table.c.namespace == row.namespace
             it.connection.execute(table.delete().where(*is_its))
-    if gone:
+    if len(gone) == len(rows) and _has_nothing(it, thread_id):
+        it.drop_threads([thread_id])
+    elif gone:
         settle(it, thread_id, max(row.changed_at for row in gone))
     return bool(gone)
+
+
+def _has_nothing(it: Repository, thread_id: str) -> bool:
+    """Return whether a thread without logs has no states, name and metadata; it may have a user."""
+    c = it.tables.threads.c
+    row = it.connection.execute(
+        sa.select(c.name, c.metadata).where(*it.is_thread(thread_id))
+    ).first()
+    is_bare = row is not None and row.name is None and not row.metadata
+    return is_bare and not it.lines_of([thread_id])
 
 
 # --- rows

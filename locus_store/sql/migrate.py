@@ -286,6 +286,16 @@ def history() -> list[tuple[str, str]]:
     return [(script.revision, script.doc) for script in scripts.walk_revisions()][::-1]
 
 
+def lost_below(current: str, revision: str) -> dict[str, str]:
+    """Return what a downgrade to a later revision than ``base`` deletes, by table."""
+    from alembic.script import ScriptDirectory  # noqa: PLC0415 - slow, not needed to open
+
+    lost: dict[str, str] = {}
+    for script in ScriptDirectory(str(SCRIPTS)).iterate_revisions(current, revision):
+        lost |= getattr(script.module, "LOSES", {})
+    return lost
+
+
 def offline_sql(
     dialect: str,
     revision: str = "head",

@@ -15,6 +15,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     LocusStoreError,
     MissingExtraError,
+    pip_install,
 )
 from locus_store.sql.definition import definition
 from locus_store.sql.migration_lock import process
@@ -111,9 +112,9 @@ def dialect_name(url: str | URL) -> str:
 # --- for the databases' own parts
 
 
-def missing_driver(shown: str, extra: str, error: ImportError) -> MissingExtraError:
+def missing_driver(shown: str, error: ImportError, *extras: str) -> MissingExtraError:
     """Return the error that names what to install."""
-    return MissingExtraError(f"{shown}: no module {error.name}; pip install 'locus-store{extra}'")
+    return MissingExtraError(f"{shown}: no module {error.name}; {pip_install(*extras)}")
 
 
 def run_on_engine(

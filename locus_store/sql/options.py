@@ -31,7 +31,7 @@ def refuse_ours(**options: tuple[object, object]) -> None:
     if given:
         raise InvalidArgumentError(
             f"{', '.join(given)}: the connections of an engine or a pool are its owner's; set it "
-            "there, or give a dsn instead"
+            "there, or leave the engine or pool out"
         )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from locus_store.sql.names import DEFAULT_PREFIX
 
@@ -48,6 +51,26 @@ def place_of(found: Connection | URL) -> DatabasePlace:
         found = found.engine.url
     shown = masked(found)
     return DatabasePlace(shown, is_whole=shown == found.render_as_string(hide_password=False))
+
+
+def names(text: str, engine: object) -> bool:
+    """Return whether a URL names the database of an engine; its password is not compared."""
+    theirs = getattr(engine, "url", None)
+    try:
+        asked = make_url(text)
+    except (ArgumentError, ValueError):
+        return False
+    if not isinstance(theirs, URL):
+        return False
+    if any(getattr(asked, it) != getattr(theirs, it) for it in ("username", "host", "port")):
+        return False
+    return _database(asked) == _database(theirs) and asked.query.items() <= theirs.query.items()
+
+
+def _database(url: URL) -> str:
+    """Return the database; without a host it may be a file."""
+    name = unquote(url.database or "").replace(":memory:", "")
+    return name if url.host or not name else os.path.realpath(name)
 
 
 def masked(url: URL) -> str:

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from locus_store.errors import ConnectionFailedError, SchemaError
+from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Homes
 from locus_store.sql.failures import LostConnectionError, is_overtime
@@ -244,6 +244,18 @@ class LoopPool(Lender):
             observe.replaced("a rollback failed on its connection", failed)
             connection.invalidate()
 
+    async def _forgotten(self, drivers: list[Any]) -> list[Any]:
+        engine = self._make_opening_engine()
+        failures: tuple[type[Exception], ...] = (*self.database.driver_errors, LocusStoreError)
+        try:
+            return await self._spawned(
+                engine.sync_engine, lambda it: self.database.forgotten(it, drivers)
+            )
+        except failures:
+            return []  # the server cannot be asked: the statements' own limits hold
+        finally:
+            await dispose(engine)
+
     # --- running
 
     async def transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
@@ -260,8 +272,12 @@ class LoopPool(Lender):
         """Run a body in autocommit; retry after a lost race."""
         try:
             return await self.unraced(self.database.begin_statement, body)
-        except UndoneError as exc:  # the statement may have been executed
-            raise LostConnectionError from exc
+        except UndoneError as exc:
+            if not self.database.lost_primary(exc):  # the statement may have been executed
+                raise LostConnectionError from exc
+            self.note(exc)
+            observe.retried("connection", exc)
+        return await self.unraced(self.database.begin_statement, body)
 
     async def unraced(self, begin: Body[None], body: Body[T]) -> T:
         """Run a body; retry after a lost race."""
@@ -279,11 +295,11 @@ class LoopPool(Lender):
         return await work()
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run repeatable work; retry once if the connection was lost."""
+        """Run repeatable work; retry once if the connection was lost, or if time ran out."""
         try:
             return await self.noted(work())
         except Exception as exc:
-            if not self.database.lost_connection(exc):
+            if not self.database.lost_connection(exc) and not is_overtime(exc):
                 raise
             observe.retried("connection", exc)
         return await self.noted(work())
@@ -298,7 +314,8 @@ class LoopPool(Lender):
 
     def note(self, exc: BaseException) -> None:
         """Record what an error implies for the connections and the schema."""
-        if self.database.lost_connection(exc) or isinstance(exc, ConnectionFailedError):
+        is_lost = self.database.lost_connection(exc) or is_overtime(exc)
+        if is_lost or isinstance(exc, ConnectionFailedError):
             self._lost_at = time.monotonic()  # the others are probably lost too
         elif self.database.lost_schema(exc):
             self.is_open = False
@@ -308,7 +325,7 @@ class LoopPool(Lender):
         return await greenlet_spawn(self._run, begin, body)
 
     def _run(self, begin: Body[None], body: Body[T]) -> T:
-        with self._connected(self._sync) as connection:
+        with self._connected(self._sync) as connection, self._watched(connection):
             lost: type[LostConnectionError] = UndoneError
             try:
                 begin(connection)
@@ -321,6 +338,15 @@ class LoopPool(Lender):
                     raise lost from exc
                 raise
             return result
+
+    @contextmanager
+    def _watched(self, connection: Connection) -> Iterator[None]:
+        driver: Any = connection.connection.driver_connection
+        self._watch(driver)
+        try:
+            yield
+        finally:
+            self._working.pop(driver, None)
 
     def _is_lost(self, connection: Connection, exc: Exception) -> bool:
         """Return whether a connection is unusable after an error."""

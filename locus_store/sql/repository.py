@@ -17,6 +17,7 @@ from locus_store.sql.thread_facts import put_facts, require_its_owner
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
 from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -99,8 +100,8 @@ class Repository(Reads):
         del line, sequence, payload
         return None
 
-    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
-        """Remove records, or a whole line, from the full-text index before their deletion."""
+    def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
+        """Remove records, or whole lines, from the full-text index before their deletion."""
 
     def copy_index(self, copied: Copied) -> None:
         """Add a copied thread's lines to the full-text index, using the source's entries."""
@@ -188,12 +189,14 @@ class Repository(Reads):
             {**key, "ttl": save.ttl_seconds, "ttl_and_slack": save.ttl_seconds + slack},
         )
 
-    def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        """See ``StorageBackend.renew``."""
+    def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
+        """See ``StorageBackend.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
         least, most = after(ttl_seconds), after(ttl_seconds + ttl_slack(ttl_seconds))
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
         is_short = threads.c.expires_at.between(now(), least)
+        if begins:
+            is_short = threads.c.expires_at.is_(None)
         renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
         return bool(self.connection.execute(renewed).rowcount)
 
@@ -216,7 +219,7 @@ class Repository(Reads):
         )
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
-        self.unindex(line.line, [sequence])
+        self.unindex([line.line], [sequence])
         text = self.index_text(line.line, sequence, payload)
         self.connection.execute(
             self.tables.checkpoints.update()
@@ -262,7 +265,7 @@ class Repository(Reads):
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in batches(sequences):
             drop_packs(self, line, batch)
-            self.unindex(line.line, batch)
+            self.unindex([line.line], batch)
             rows = self._is_record(line.line, batch)
             ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
             self.connection.execute(
@@ -312,20 +315,21 @@ class Repository(Reads):
         if not (is_locked and self._is_there(thread_id)):
             return Removed(existed=False, versions=0)
         existed = has_thread(self, thread_id)
-        return Removed(existed, self.drop_threads([thread_id]))
+        return Removed(existed, self.drop_threads([thread_id]).versions)
 
-    def drop_threads(self, thread_ids: Sequence[str]) -> int:
-        """Remove threads, expired or not, with all they own; return how many versions."""
+    def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
+        """Remove threads, expired or not, with all they own; return how much that was."""
         threads = self.tables.threads
-        removed = 0
+        removed = messages = 0
         for batch in batches(thread_ids):
             which = self.is_thread(*batch)
             keys = sa.select(threads.c.thread).where(*which)
-            for table in (self.tables.messages, self.tables.logs):
-                self.connection.execute(table.delete().where(table.c.thread.in_(keys)))
+            log, logs = self.tables.messages, self.tables.logs
+            messages += self.connection.execute(log.delete().where(log.c.thread.in_(keys))).rowcount
+            self.connection.execute(logs.delete().where(logs.c.thread.in_(keys)))
             removed += self._drop_lines(self.lines_of(batch))
             self.connection.execute(threads.delete().where(*which))
-        return removed
+        return Swept(removed, messages, is_whole=True)
 
     def lines_of(self, thread_ids: Sequence[str]) -> list[int]:
         """Return the keys of the lines of threads."""
@@ -336,18 +340,18 @@ class Repository(Reads):
         return list(self.connection.execute(found).scalars())
 
     def _drop_lines(self, keys: Sequence[int]) -> int:
-        """Remove lines; each row goes first, so that a concurrent write is waited for."""
+        """Remove lines; their rows go first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
         self.seen.clear()
         self.noted = None
         removed = 0
-        for line in keys:
-            self.connection.execute(lines.delete().where(lines.c.line == line))
-            self.unindex(line)
+        for some in batches(keys):
+            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
+            self.unindex(some)
             for table in (t.writes, t.packs):
-                self.connection.execute(table.delete().where(table.c.line == line))
-            gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line == line))
+                self.connection.execute(table.delete().where(table.c.line.in_(some)))
+            gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
             removed += gone.rowcount
         return removed
 
@@ -383,8 +387,8 @@ class Repository(Reads):
         )
         return [*self.connection.execute(found).scalars(), *versionless(self)]
 
-    def vacuum_thread(self, thread_id: str, seconds: float) -> int | None:
-        """Remove a thread's versions older than this, or all of it; return how many.
+    def vacuum_thread(self, thread_id: str, seconds: float) -> Swept | None:
+        """Remove a thread's versions older than this, or all of it; return how much.
 
         ``None``: another transaction holds the thread, and nothing was removed.
         """
@@ -399,7 +403,7 @@ class Repository(Reads):
             gone = old.get(line.line, []) if line else []
             if line and gone:
                 removed += versions.vacuum(self, line, gone)
-        return removed
+        return Swept(removed)
 
     def prune(self, thread_id: str) -> int:
         """See ``StorageBackend.prune``; processes one line at a time."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import sqlalchemy as sa
 
-from locus_store.sql.column_types import BigInteger, Double, Integer, SmallInteger, String, Text
+from locus_store.sql.column_types import BigInteger, Double, Integer, PlainText, SmallInteger
 from locus_store.sql.columns import (
     BigKey,
     Blob,
@@ -166,7 +166,7 @@ sa.Table(
     sa.Column("labels", Json, nullable=True),
     sa.Column("created_at", Instant, default=now(), nullable=False),
     # The text that the checkpoint added; NULL unless the full-text index exists.
-    sa.Column("text", Text, nullable=True),
+    sa.Column("text", PlainText, nullable=True),
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
     sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
@@ -211,7 +211,7 @@ sa.Table(
     sa.Column("idx", Integer, primary_key=True, autoincrement=False),
     sa.Column("channel", Key(ID_LENGTH), nullable=False),
     sa.Column("type", Key(ID_LENGTH), nullable=True),
-    sa.Column("task_path", Text, nullable=True),
+    sa.Column("task_path", PlainText, nullable=True),
     # Sequence of the checkpoint that the payload's frames are against; NULL: whole.
     sa.Column("basis", BigInteger, nullable=True),
     sa.Column("created_at", Instant, default=now(), nullable=False),
@@ -285,8 +285,8 @@ sa.Table(
 sa.Table(
     "locus_settings",
     METADATA,
-    sa.Column("name", String(64), primary_key=True),
-    sa.Column("value", String(1000), nullable=False),
+    sa.Column("name", PlainText(64), primary_key=True),
+    sa.Column("value", PlainText(1000), nullable=False),
     sa.PrimaryKeyConstraint("name", name="locus_settings_pk"),
 )
 

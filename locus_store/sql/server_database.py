@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from locus_store.sql.database import Database
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
     from sqlalchemy.engine import Connection
 
 
@@ -39,9 +41,28 @@ class ServerDatabase(Database):
     def leave(self, connection: Connection) -> None:
         """Undo the settings of a ``begin`` before the connection is returned."""
 
-    def ping(self, connection: Any) -> None:
-        """Raise if a connection, as SQLAlchemy adapts it, is unusable."""
-        connection.ping()
+    @abstractmethod
+    def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
+        """Ask the server for an answer on a connection of the driver."""
+
+    def abort(self, driver: Any) -> None:
+        """Close the driver's connection at once, whatever is under way on it."""
+        driver.terminate()
+
+    def lost_primary(self, exc: BaseException) -> bool:
+        """Return whether the server refused to write: it is a standby, or was demoted to one."""
+        del exc
+        return False
+
+    def only_reads(self, driver: Any) -> bool:
+        """Return whether a connection leads to a database that is read-only by default."""
+        del driver
+        return False
+
+    def forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
+        """Return those of the driver's connections on which the server does no work."""
+        del connection, drivers
+        return []
 
     def is_closed(self, driver: Any) -> bool:
         """Return whether the driver's connection is closed."""

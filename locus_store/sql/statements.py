@@ -295,10 +295,13 @@ class Statements:
 
     @property
     def _thread(self) -> sa.Select[Any]:
-        """The key of a thread, and whether it is live."""
+        """The key of a thread, whether it is live, its user, and the end of its time to live."""
         threads = self.tables.threads
         return sa.select(
-            threads.c.thread, sa.case((is_live(self.tables), 1), else_=0).label("live")
+            threads.c.thread,
+            sa.case((is_live(self.tables), 1), else_=0).label("live"),
+            threads.c.user_id,
+            threads.c.expires_at,
         ).where(threads.c.tenant == bind("tenant"), threads.c.thread_id == bind("thread_id"))
 
     @property

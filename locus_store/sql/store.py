@@ -137,6 +137,7 @@ class SqlStore(BaseStore):
         database, runner, _ = self._shared
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
+        self.stored_dimension = found.dimension
         if self.dimension is not None:
             vectors.require_dimension(found, self.dimension)
             if found.dimension is None:

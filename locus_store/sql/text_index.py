@@ -56,11 +56,11 @@ class IndexedRepository(LockingRepository):
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
         """Return the condition that an index row contains the word."""
 
-    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+    def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """See ``Repository``."""
         if not self.has_index:
             return
-        gone = self.index.delete().where(self.index.c.line == line)
+        gone = self.index.delete().where(self.index.c.line.in_(lines))
         if sequences is not None:
             gone = gone.where(self.index.c.sequence.in_(sequences))
         self.connection.execute(gone)

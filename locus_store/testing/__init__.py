@@ -28,6 +28,7 @@ from locus_store.testing.deleting import Deleting, Expiry, Retention
 from locus_store.testing.finding import Metadata, Search, ThreadListRules
 from locus_store.testing.history import HistoryRules, LineageRules
 from locus_store.testing.kit import (
+    CUT_TEXTS,
     HOSTILE_IDS,
     INVALID_IDS,
     INVALID_LIMITS,
@@ -52,6 +53,7 @@ from locus_store.testing.store import StoreContract
 from locus_store.testing.tenants import Tenants
 
 __all__ = [
+    "CUT_TEXTS",
     "HOSTILE_IDS",
     "INVALID_IDS",
     "INVALID_LIMITS",

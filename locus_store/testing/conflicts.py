@@ -18,7 +18,7 @@ from locus_store.errors import (
 from locus_store.testing.kit import Another, Kit, StorageProbe, refused, seam
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 
 class Conflicts(Kit):
@@ -40,6 +40,23 @@ class Conflicts(Kit):
         assert (told.value.head_id, told.value.parent_id) == (head, parent)
         for hint in ("'t'", "Load the thread", 'on_conflict="branch"'):
             assert hint in str(told.value)
+
+    async def test_a_load_sees_the_save_of_a_run_that_was_abandoned(
+        self, checkpointer: Any
+    ) -> None:
+        if not hasattr(checkpointer, "backend"):
+            pytest.skip("its loads and saves run in another event loop than the abandoned run")
+
+        async def run(text: str) -> AsyncGenerator[None]:
+            state = self.said(await checkpointer.load("t") or self.new(), text)
+            try:
+                yield
+            finally:
+                await checkpointer.save(state, "t")
+
+        for text in ("first", "second"):
+            await run(text).__anext__()
+        assert await self.said_in(checkpointer, "t") == ["first", "second"]
 
     async def test_a_conflict_writes_nothing(
         self, checkpointer: Any, another: Another, storage: StorageProbe | None

@@ -303,7 +303,9 @@ class Existence(BackendKit):
             aged(replace(saved, thread_id="old version", messages=[message(1, 41)]), 40),
         ):
             await backend.write_thread(thread)
-        assert await backend.vacuum(30) == 1
+        found = await backend.vacuum_report(30)
+        assert (found.removed, found.threads, found.messages) == (1, 4, 3)
         assert await backend.scan() == ["saved", "young message", "young name", "young write"]
-        assert await backend.vacuum(30) == 0
+        found = await backend.vacuum_report(30)
+        assert (found.removed, found.threads, found.messages) == (0, 0, 0)
         assert await problems(backend) == []

@@ -20,6 +20,7 @@ import pytest
 
 from locus_store.errors import ConflictError, SerializationError, UnsupportedError
 from locus_store.testing.kit import seam
+from locus_store.testing.log_owners import Keeping, Owning
 from locus_store.testing.message_kit import MessageLogKit, contents, named, new
 from locus_store.testing.message_pages import Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
@@ -369,6 +370,13 @@ class LogsOfThreads(MessageLogKit):
 
 
 class MessageLogContract(
-    Appending, Changing, MessageArguments, Paging, MessageConcurrency, LogsOfThreads
+    Appending,
+    Changing,
+    MessageArguments,
+    Paging,
+    MessageConcurrency,
+    LogsOfThreads,
+    Owning,
+    Keeping,
 ):
     """Everything that a ``BaseMessageLog`` promises; see the module's docstring."""

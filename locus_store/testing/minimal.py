@@ -13,6 +13,7 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.testing.kit import (
+    CUT_TEXTS,
     NUMBERS,
     TEXTS,
     UNSERIALISABLE,
@@ -202,11 +203,13 @@ class RoundTrip(Kit):
         assert exact(self.held(await checkpointer.load("t"))) == exact(NUMBERS)
 
     async def test_texts_keep_every_character(self, checkpointer: Any) -> None:
-        await checkpointer.save(self.holding(list(TEXTS)), "t")
-        assert self.held(await checkpointer.load("t")) == list(TEXTS)
+        texts = [*TEXTS, *CUT_TEXTS]
+        await checkpointer.save(self.holding(texts), "t")
+        assert self.held(await checkpointer.load("t")) == texts
 
     async def test_keys_may_be_any_text(self, checkpointer: Any) -> None:
-        value = {text: {text: [text]} for text in (*TEXTS, "a.b", "__class__", "$ref", "0")}
+        keys = [*TEXTS, "a.b", "__class__", "$ref", "0"]
+        value = {text: {text: [text]} for text in keys}
         await checkpointer.save(self.holding(value), "t")
         assert self.held(await checkpointer.load("t")) == value
 

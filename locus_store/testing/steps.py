@@ -110,6 +110,49 @@ class PendingWrites(BackendKit):
         await backend.save("t", {"n": 2}, checkpoint_id="w")
         assert await backend.get_writes("t", "w") == []
 
+    async def test_writes_of_a_checkpoint_that_must_exist_are_refused_after_its_deletion(
+        self, backend: Any
+    ) -> None:
+        needs(backend, "branching")
+        write = PendingWrite("a", 0, "c", "t", b"1")
+        every: list[list[tuple[str, int]] | None] = [None, []]
+        for seen in every:
+            await backend.save("t", {"n": 1}, checkpoint_id="v")
+            await backend.save("t", {"n": 2}, checkpoint_id="w")
+            assert await backend.put_writes("t", "v", [write], seen=seen, must_exist=True)
+            await backend.delete("t", "v")
+            with pytest.raises(ConflictError, match="gone"):
+                await backend.put_writes("t", "v", [write], seen=seen, must_exist=True)
+            await backend.delete("t")
+            for namespace in ("", "below"):
+                with pytest.raises(ConflictError, match="gone"):
+                    await backend.put_writes(
+                        "t", "w", [write], namespace=namespace, seen=seen, must_exist=True
+                    )
+            assert await backend.scan() == []
+
+    async def test_writes_begin_and_renew_a_time_to_live(self, backend: Any) -> None:
+        needs(backend, "branching", "ttl")
+        writes = [[PendingWrite(f"task {n}", 0, "c", "t", b"1")] for n in range(3)]
+
+        async def left(thread_id: str) -> float:
+            found = await backend.read_thread(thread_id)
+            return float((found.expires_at - found.active_at).total_seconds())
+
+        await backend.put_writes("new", "v", writes[0], ttl_seconds=3_600)
+        assert 3_300 < await left("new") < 3_800
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v", ttl_seconds=600)
+        await backend.put_writes("t", "v", writes[0])
+        await backend.put_writes("t", "v", writes[0], ttl_seconds=60)
+        assert 500 < await left("t") < 700
+        await backend.put_writes("t", "v", writes[1], ttl_seconds=3_600)
+        assert 3_300 < await left("t") < 3_800
+        await backend.put_writes("t", "v", writes[2], namespace="below", ttl_seconds=7_200)
+        assert 6_800 < await left("t") < 7_400
+        await backend.save("forever", {"n": 1}, checkpoint_id="v")
+        await backend.put_writes("forever", "v", writes[0], ttl_seconds=60)
+        assert (await backend.read_thread("forever")).expires_at is None
+
     async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
         needs(backend, "branching")
         good = PendingWrite("a", 0, "c", "t", b"1")

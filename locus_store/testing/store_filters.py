@@ -99,7 +99,7 @@ INVALID_FILTERS: tuple[Any, ...] = (
 )  # fmt: skip
 UNKEPT_FILTERS: tuple[Any, ...] = (
     {"a": float("nan")}, {"a": {"$gt": float("nan")}}, {"a": float("inf")}, {"a": 2**64}, {1: 2},
-    {"a": {1, 2}}, {"a": {"$in": [object()]}}, {"\ud800": 1}, {"a": "\ud800"}, {"a": b"x"},
+    {"a": {1, 2}}, {"a": {"$in": [object()]}}, {"a": b"x"},
 )  # fmt: skip
 
 HOSTILE_KEYS = (

@@ -22,6 +22,7 @@ from locus_store.errors import (
     LocusStoreError,
     UnsupportedError,
 )
+from locus_store.runtime.progress import expect, is_watched
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import (
     ArchivedLine,
@@ -152,11 +153,19 @@ async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
 
 
 async def all_threads(backend: StoresThreads, page: int = 500) -> AsyncIterator[str]:
-    """Yield every thread of a backend, in the order of their ids."""
+    """Yield every thread of a backend, in the order of their ids; count them for who watches."""
+    if is_watched():
+        async for ids in _pages(backend, page):
+            expect(len(ids))
+    async for ids in _pages(backend, page):
+        for thread_id in ids:
+            yield thread_id
+
+
+async def _pages(backend: StoresThreads, page: int) -> AsyncIterator[list[str]]:
     after: str | None = None
     while found := await backend.scan(page, after=after):
-        for thread_id in found:
-            yield thread_id
+        yield found
         after = found[-1]
 
 

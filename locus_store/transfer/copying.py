@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.runtime.progress import expected
 from locus_store.transfer.archive import all_threads
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.versions.archives import same
@@ -47,7 +48,7 @@ async def copy(
     if thread_ids is None:
         async for thread_id in all_threads(source):
             await tally.add(thread_id, _copy(source, target, thread_id))
-    for thread_id in thread_ids or ():
+    for thread_id in expected(thread_ids or ()):
         await tally.add(thread_id, _copy_named(source, target, thread_id))
     return tally.done()
 

@@ -13,6 +13,7 @@ from locus_store.errors import (
     NotFoundError,
     SerializationError,
 )
+from locus_store.runtime.progress import step
 
 Progress = Callable[[str, bool], None]
 """Called after each thread with its id, and whether it was written (else it was there)."""
@@ -65,6 +66,7 @@ class Tally:
             is_new = await taking
         except _OF_A_THREAD as exc:
             self._failed[tenant, thread_id] = exc
+            step()
             return
         if is_new is not None:
             self._counts = self._counts.and_one(is_new=is_new)

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from locus_store.backend import StoresThreads, needs
-from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, SchemaError
+from locus_store.errors import (
+    BackendError,
+    ConnectionFailedError,
+    IntegrityError,
+    SchemaError,
+    UnsupportedError,
+)
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import Problem, problems
 from locus_store.versions.packing import KeepsPacks
@@ -75,6 +81,10 @@ async def verify(
 async def _damage(backend: StorageBackend) -> list[str]:
     try:
         return await backend.damage()
+    except UnsupportedError as exc:
+        raise UnsupportedError(
+            f"{exc}; the check of the storage needs it: name threads to verify them alone"
+        ) from exc
     except DAMAGE as exc:
         return [str(exc)]
 

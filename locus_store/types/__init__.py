@@ -1,6 +1,7 @@
 """The records that cross the interfaces, and the checks of arguments."""
 
 from locus_store.types.records import (
+    FOREVER,
     Active,
     ArchivedLine,
     ArchivedLog,
@@ -9,6 +10,7 @@ from locus_store.types.records import (
     ArchivedThread,
     ArchivedWrite,
     CheckpointerCapabilities,
+    Contents,
     Expected,
     Head,
     Hit,
@@ -25,10 +27,12 @@ from locus_store.types.records import (
     Tenant,
     Vacuumed,
     Version,
+    VersionsWanted,
     Written,
 )
 
 __all__ = [
+    "FOREVER",
     "Active",
     "ArchivedLine",
     "ArchivedLog",
@@ -37,6 +41,7 @@ __all__ = [
     "ArchivedThread",
     "ArchivedWrite",
     "CheckpointerCapabilities",
+    "Contents",
     "Expected",
     "Head",
     "Hit",
@@ -53,5 +58,6 @@ __all__ = [
     "Tenant",
     "Vacuumed",
     "Version",
+    "VersionsWanted",
     "Written",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,6 +184,28 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
     return ttl_seconds
 
 
+def checked_user(user_id: str | None) -> str | None:
+    """Return the id of a user, or ``None``, if it is valid.
+
+    Raises:
+        InvalidArgumentError: It is not.
+    """
+    if user_id is not None:
+        check_text("user_id", user_id)
+    return user_id
+
+
+def listed(name: str, values: object) -> list[Any]:
+    """Return an argument as a list.
+
+    Raises:
+        InvalidArgumentError: It is a string, or not iterable.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidArgumentError(f"{name} must be a list, not {type(values).__name__}")
+    return list(values)
+
+
 def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a private copy of metadata or labels; ``{}`` for ``None``.
 
@@ -206,3 +228,11 @@ def not_a_url(path: str) -> InvalidArgumentError:
     """Return the error for a path in place of a URL; it suggests the URL."""
     meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")
+
+
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the most similar of the known words, or ""."""
+    from difflib import get_close_matches  # noqa: PLC0415  (of errors only)
+
+    found = get_close_matches(typed, list(known), 1)
+    return f" (did you mean {found[0]!r}?)" if found else ""

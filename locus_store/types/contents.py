@@ -6,11 +6,10 @@ from contextlib import suppress
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
-
 from locus_store.errors import IntegrityError
 from locus_store.types.messages import content_of, require_digest
 from locus_store.values.encoding import digest, encode, verified_bodies
+from locus_store.values.surrogates import decode_restored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +46,7 @@ def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> l
     ]
     if sealed == list(packed.digests):
         with suppress(ValueError, IntegrityError):  # raised below, with the message's id
-            return list(map(orjson.loads, verified_bodies(packed.payloads, max_state_bytes)))
+            return list(map(decode_restored, verified_bodies(packed.payloads, max_state_bytes)))
     contents = []
     for message_id, text, payload, found, stored in zip(
         packed.message_ids, packed.texts, packed.payloads, sealed, packed.digests, strict=True

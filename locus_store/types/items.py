@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
@@ -10,6 +10,7 @@ from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types.arguments import check_text
 from locus_store.values.encoding import decode, encode
 from locus_store.values.frames import text_in
+from locus_store.values.surrogates import restored
 from locus_store.values.text import words
 
 if TYPE_CHECKING:
@@ -74,6 +75,13 @@ class StoreItem:
 
     score: float | None = None
     """The score in a search by embedding; higher is nearer."""
+
+
+def as_given(item: StoreItem) -> StoreItem:
+    """Return a stored item with the strings that were put."""
+    value, metadata = restored(item.value), restored(item.metadata)
+    is_same = value is item.value and metadata is item.metadata
+    return item if is_same else replace(item, value=value, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

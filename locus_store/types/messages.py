@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from os import urandom
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
-from locus_store.types.arguments import check_limit, check_names, check_text, json_object
+from locus_store.types.arguments import check_names, check_text, json_object
 from locus_store.values.canonical import canonical, canonical_json
 from locus_store.values.encoding import (
-    decode,
     digest,
     encode,
     joined_frames,
@@ -19,6 +18,7 @@ from locus_store.values.encoding import (
     require_size,
 )
 from locus_store.values.frames import text_in
+from locus_store.values.surrogates import decode_restored, escaped, restored
 from locus_store.values.text import folded
 
 if TYPE_CHECKING:
@@ -58,6 +58,19 @@ class NewMessage(NamedTuple):
 
     text: str | None = None
     """The text that ``search`` compares; ``None``: the strings in ``content``."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMessages:
+    """Messages for the log of a thread that several others share; see ``append``.
+
+    Such a thread has no time to live, and ``vacuum`` leaves it: it is stored until it is deleted.
+    """
+
+    messages: Sequence[NewMessage | tuple[Any, ...]]
+    _: KW_ONLY
+    user_id: str | None = None
+    """The user of that thread; ``None``: it is nobody's."""
 
 
 class LoggedMessage(NamedTuple):
@@ -143,6 +156,12 @@ class LogEdit:
     thread_id: str
     namespace: str
     ttl_seconds: float | None = None
+    user_id: str | None = None
+    """The user of the thread, if it has none; another user's thread is refused."""
+
+    is_kept: bool = False
+    """The thread has no time to live and no age: it is stored until it is deleted."""
+
     cut: Cut | None = None
     puts: list[PutMessage] = field(default_factory=list)
     """With distinct ids. Without any, a log that does not exist is not created."""
@@ -209,31 +228,6 @@ class LogWanted:
         return self.needle is None or self.needle in folded(text_of(message, max_bytes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsWanted:
-    """The criteria of a list of logs, ordered by thread id and namespace (code points)."""
-
-    thread_id: str | None = None
-    """Of this thread only."""
-
-    prefix: str = ""
-    """Of threads whose ids begin with it."""
-
-    namespace: str | None = None
-    """Of this namespace only."""
-
-    limit: int
-    after: LogName | None = None
-    whole: bool = False
-    """Of ``find_heads``: each log with all its messages, instead of the newest."""
-
-    def takes(self, thread_id: str, namespace: str) -> bool:
-        """Return whether a log matches: the reference for every backend."""
-        is_behind = self.after is None or (thread_id, namespace) > self.after
-        is_thread = self.thread_id in {None, thread_id} and thread_id.startswith(self.prefix)
-        return is_behind and is_thread and self.namespace in {None, namespace}
-
-
 class LogRead(NamedTuple):
     """The result of a read; the messages are still packed."""
 
@@ -241,31 +235,7 @@ class LogRead(NamedTuple):
     messages: list[ArchivedMessage]
 
 
-def head_of(thread_id: str, namespace: str, *, whole: bool) -> LogWanted:
-    """Return the criteria of the newest message of a log, or of all."""
-    limit = None if whole else 1
-    return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=not whole)
-
-
 # --- checks
-
-
-def logs_wanted(
-    thread_id: str | None, prefix: str, namespace: str | None, limit: int, after: LogName | None
-) -> LogsWanted:
-    """Return the criteria of a list, from the arguments of ``BaseMessageLog.logs``."""
-    if thread_id is not None:
-        check_text("thread_id", thread_id)
-    check_text("prefix", prefix, minimum=0)
-    if namespace is not None:
-        check_text("namespace", namespace, minimum=0)
-    return LogsWanted(
-        thread_id=thread_id,
-        prefix=prefix,
-        namespace=namespace,
-        limit=check_limit(limit),
-        after=None if after is None else log_name(after),
-    )
 
 
 def put_of(
@@ -343,9 +313,7 @@ def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-    if type(text) is not str or not text.isascii():
-        canonical(text, "text")
-    return text
+    return text if type(text) is str and text.isascii() else cast("str", canonical(text, "text"))
 
 
 def distinct(puts: Sequence[PutMessage]) -> list[PutMessage]:
@@ -456,7 +424,7 @@ def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
     """
     _, message_id, role, metadata, created_at, text, _, _ = message
     content = content_of(message_id, text, message.payload, max_state_bytes)
-    return LoggedMessage(message_id, role, content, metadata, text, created_at)
+    return LoggedMessage(message_id, role, content, restored(metadata), restored(text), created_at)
 
 
 def all_logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> list[LoggedMessage]:
@@ -468,7 +436,8 @@ def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
     """Return the text that a search looks into."""
     if message.text is not None:
         return message.text
-    return text_in(content_of(message.message_id, None, message.payload, max_state_bytes))
+    content = content_of(message.message_id, None, message.payload, max_state_bytes)
+    return escaped(text_in(content))
 
 
 def content_of(
@@ -480,9 +449,9 @@ def content_of(
         IntegrityError: See ``logged``.
     """
     if payload is None:
-        return text
+        return restored(text)
     try:
-        return decode(joined_frames(payload, max_state_bytes))
+        return decode_restored(joined_frames(payload, max_state_bytes))
     except (IntegrityError, ValueError) as exc:
         raise IntegrityError(f"message {message_id!r}: {exc}") from exc
 

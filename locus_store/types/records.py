@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from locus_store.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +55,26 @@ class CheckpointerCapabilities:
 
     messages: bool = False
     """Message logs: ``open_message_log``."""
+
+
+def unsupported(name: str, declared: object, capability: str) -> UnsupportedError:
+    """Return the error of a class that lacks the method of a capability, or ``delete``.
+
+    Args:
+        name: The class.
+        declared: Its capabilities, ours or the Locus SDK's.
+        capability: The one that is asked for.
+    """
+    if not hasattr(CheckpointerCapabilities, capability):
+        return UnsupportedError(f"{name} has no {capability}() of its own; implement it")
+    if getattr(declared, capability, False):
+        return UnsupportedError(
+            f"{name} declares the capability {capability!r} and does not implement it; "
+            "implement the method, or do not declare it"
+        )
+    return UnsupportedError(
+        f"{name} does not declare the capability {capability!r}; look at `capabilities` first"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +198,12 @@ class Vacuumed(NamedTuple):
     """Threads with old versions that stay, because what is left would have to be rewritten from
     stored data that is damaged or exceeds ``max_state_bytes``."""
 
+    threads: int = 0
+    """Threads that were removed with all they own."""
+
+    messages: int = 0
+    """The messages of those threads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -210,6 +238,44 @@ class Version:
             metadata=self.metadata,
             updated_at=self.created_at,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionsWanted:
+    """The versions that ``ListsVersions.newest`` lists."""
+
+    thread_id: str | None = None
+    """``None``: all threads."""
+
+    namespace: str | None = None
+    """``None``: all namespaces."""
+
+    checkpoint_id: str | None = None
+    """Only the version of this id in each namespace."""
+
+    before: str | None = None
+    """Only versions below this one of their namespace; if it has none of this id, smaller ids."""
+
+    metadata: tuple[tuple[str, Any], ...] = ()
+    """Keys and values that the metadata has. A hint: others may be listed too."""
+
+    after: Version | None = None
+    """Continue behind this one."""
+
+    @property
+    def is_all(self) -> bool:
+        """True if it is the beginning of the list of everything."""
+        return self == VersionsWanted()
+
+
+class Contents(NamedTuple):
+    """The records behind the states of versions, and their pending writes."""
+
+    records: Mapping[int, list[tuple[int, int, bytes]]]
+    """By line, as ``StoresThreads.records`` returns them; of other chains too."""
+
+    writes: Mapping[tuple[int, str], list[PendingWrite]]
+    """By line and checkpoint id, in the order of their tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +449,10 @@ class ArchivedLog:
     changed_at: datetime
 
 
+FOREVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""The end of the time to live of a thread that is stored until it is deleted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedThread:
     """All stored data of a thread, in one consistent read."""
@@ -396,6 +466,8 @@ class ArchivedThread:
     """The last activity, to the minute."""
 
     expires_at: datetime | None
+    """``FOREVER``: never, and ``vacuum`` leaves the thread."""
+
     lines: list[ArchivedLine]
     """Ordered by namespace."""
 

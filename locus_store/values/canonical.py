@@ -22,6 +22,7 @@ from locus_store.values.encoding import (
     encode_strictly,
     pinned,
 )
+from locus_store.values.surrogates import escaped
 
 _HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (enum.Enum, "store its .value"),
@@ -36,7 +37,10 @@ _OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode=
 
 
 def canonical(value: object, path: str = "") -> Json:
-    """Return a private copy with sorted keys and with lists in place of tuples.
+    """Return a private copy with sorted keys, lists in place of tuples, and escaped strings.
+
+    See ``surrogates``: below this function no string has a lone surrogate. The canonical form of a
+    canonical value is the value itself.
 
     Raises:
         SerializationError: JSON cannot hold the value exactly; names the path below ``path``.
@@ -90,7 +94,7 @@ def canonical_state(state: object) -> dict[str, Json]:
 def require_scalar(value: object) -> None:
     """Raise ``ValueError`` unless the value is ``None``, a bool, number or string valid in JSON."""
     if type(value) is str:
-        value.isascii() or value.encode()
+        value.isascii() or value.encode()  # a lone surrogate has to be escaped first
     else:
         _require_scalar(value)
 
@@ -122,6 +126,8 @@ def _copy(value: object, depth: int) -> Json:
         return _copy_dict(cast("dict[object, object]", value), depth)
     if kind is list or kind is tuple or kind is Grown:
         return _copy_list(cast("list[object]", value), depth)
+    if kind is str:
+        return escaped(cast("str", value))
     _require_scalar(value)
     return cast("Json", value)
 
@@ -132,12 +138,14 @@ def _copy_dict(value: dict[object, object], depth: int) -> dict[str, Json]:
         if type(key) is not str:
             hint = "keys are plain strings in JSON: use str(key)"
             raise _InexactError(f"has the key {key!r}", hint)
-        _require_text(key)
+    names = {escaped(key): key for key in cast("dict[str, object]", value)}
+    if len(names) < len(value):
+        raise _InexactError("has two keys with one escaped form", "rename one of them")
     copied: dict[str, Json] = {}
     key = ""
     try:
-        for key in sorted(cast("dict[str, object]", value)):
-            copied[key] = _copy(value[key], depth + 1)
+        for key in sorted(names):
+            copied[key] = _copy(value[names[key]], depth + 1)
     except _InexactError as exc:
         exc.steps.append(key)
         raise
@@ -162,21 +170,9 @@ def _require_depth(depth: int) -> None:
         raise _InexactError(what, "store it flatter, or as text")
 
 
-def _require_text(text: str) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        what = f"holds a lone surrogate ({text[:40]!a})"
-        raise _InexactError(what, "decode with errors='replace', or drop it") from None
-
-
 def _require_scalar(value: object) -> None:
     kind = type(value)
-    if kind is str:
-        _require_text(cast("str", value))
-    elif kind is int:
+    if kind is int:
         if not MIN_INT <= cast("int", value) <= MAX_INT:
             raise _InexactError("is an integer beyond 64 bits", "store it as text")
     elif kind is float:

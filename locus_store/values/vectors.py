@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError
+from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
 
 Metric: TypeAlias = Literal["cosine", "l2", "ip"]
 
@@ -49,7 +49,7 @@ def require_numpy() -> None:
         MissingExtraError: NumPy is not installed.
     """
     if find_spec("numpy") is None:
-        raise MissingExtraError('embeddings need NumPy: pip install "locus-store[vectors]"')
+        raise MissingExtraError(f"embeddings need NumPy: {pip_install('vectors')}")
 
 
 def packed(embedding: object, dimension: int, metric: Metric) -> bytes:

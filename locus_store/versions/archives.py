@@ -56,7 +56,7 @@ class Problem:
 def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
     """Yield the problems of a thread: versions that do not match their digests, broken links.
 
-    A state or a pending write above ``max_state_bytes`` is a problem, too.
+    A state, a pending write or a message above ``max_state_bytes`` is a problem, too.
     """
     for line in thread.lines:
         for checkpoint_id, what in _of_line(line, max_state_bytes):
@@ -65,6 +65,14 @@ def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
                 namespace=line.namespace,
                 checkpoint_id=checkpoint_id,
                 what=what,
+            )
+    for message in thread.messages:
+        too_large = _of_size(message.payload or b"", max_state_bytes)
+        if too_large is not None:
+            yield Problem(
+                thread_id=thread.thread_id,
+                namespace=message.namespace,
+                what=f"message {message.message_id!r}: {too_large}",
             )
 
 
@@ -91,6 +99,14 @@ def last_active_at(thread: ArchivedThread) -> datetime:
     times += [it.changed_at for it in thread.logs]
     newest = max(times, default=thread.active_at)
     return newest if minute_of(newest) == thread.active_at else thread.active_at
+
+
+def newest_at(thread: ArchivedThread) -> datetime:
+    """Return the time of the newest version, log or pending write, else of the last activity."""
+    times = [it.created_at for line in thread.lines for it in line.records]
+    times += [it.created_at for line in thread.lines for it in line.writes]
+    times += [it.changed_at for it in thread.logs]
+    return max(times, default=thread.active_at)
 
 
 def has_versions(thread: ArchivedThread) -> bool:
@@ -224,22 +240,22 @@ def _of_line(line: ArchivedLine, max_bytes: int) -> Iterator[tuple[str | None, s
     yield from _of_states(line.records, _framed(line), max_bytes)
     sequences = {it.checkpoint_id: it.sequence for it in line.records}
     for write in line.writes:
-        if problem := _of_size(write.write, max_bytes):
-            yield write.checkpoint_id, problem
+        # Writes of other types are not compressed.
+        if write.write.type == JSON_WRITE and (what := _of_size(write.write.payload, max_bytes)):
+            yield write.checkpoint_id, f"a pending write: {what}"
         sequence = sequences.get(write.checkpoint_id)
         if sequence is not None and write.write.basis not in {None, sequence}:
             yield write.checkpoint_id, "a pending write is a change of another version"
 
 
-def _of_size(write: PendingWrite, max_bytes: int) -> str | None:
-    """Return the problem of a pending write that is too large; other types are uncompressed."""
-    if write.type == JSON_WRITE:
-        try:
-            check_frames(write.payload, max_bytes)
-        except TooLargeError as exc:
-            return f"a pending write: {exc}"
-        except IntegrityError:  # an application's own payload, or damage that the seal shows
-            return None
+def _of_size(payload: bytes, max_bytes: int) -> str | None:
+    """Return the problem of frames that are too large."""
+    try:
+        check_frames(payload, max_bytes)
+    except TooLargeError as exc:
+        return str(exc)
+    except IntegrityError:  # an application's own payload, or damage that the seal shows
+        return None
     return None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.errors import BackendError, ConflictError, InvalidArgumentError
+from locus_store.runtime.progress import steps
 from locus_store.values.canonical import canonical
 from locus_store.values.filters import check_key
 from locus_store.versions.archives import has
@@ -71,18 +72,29 @@ async def erase(
         which: Says in the error which threads they are.
 
     Raises:
+        BackendError: Data of some threads stays; the others are removed.
         ConflictError: Another caller saves such threads at the same time.
     """
+    failed = list[BackendError]()
     counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
     for _ in range(_PASSES):
-        for thread_id in await find():
+        for thread_id in steps(await find()):
             thread = await backend.read_thread(thread_id)
-            await backend.remove_thread(thread_id)
+            try:
+                await backend.remove_thread(thread_id)
+            except BackendError as exc:
+                failed.append(exc)
+                continue
             if thread is not None:
                 counts["threads"] += 1
                 counts["messages"] += len(thread.messages)
                 counts["checkpoints"] += sum(len(it.records) for it in thread.lines)
                 counts["writes"] += sum(len(it.writes) for it in thread.lines)
+        if failed:
+            raise BackendError(
+                f"{len(failed)} threads {which} are not removed, or not whole, and "
+                f"{counts['threads']} are: {failed[0]}"
+            ) from failed[0]
     if left := await find():
         raise ConflictError(
             f"threads {which} are saved while they are removed, {left[0]!r} among them; stop "

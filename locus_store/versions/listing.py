@@ -51,6 +51,16 @@ async def read_states(
         first=min(sequences),
         last=max(sequences),
     )
+    return await states_from(backend, versions, records, make)
+
+
+async def states_from(
+    backend: Chains,
+    versions: Sequence[Version],
+    records: Sequence[tuple[int, int, bytes]],
+    make: Callable[[Version, frames.Folder], T],
+) -> list[T]:
+    """Return what ``read_states`` does, from records that were read."""
     found = {sequence for sequence, _, _ in records}
     missing = [it for it in versions if it.mark.sequence not in found]
     gone = {it.mark.sequence for it in missing if not await _is_there(backend, it)}

@@ -6,7 +6,7 @@ from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from locus_store.types import ArchivedLog, ArchivedMessage
+from locus_store.types import FOREVER, ArchivedLog, ArchivedMessage
 from locus_store.types.messages import (
     LogChanged,
     LogInfo,
@@ -63,8 +63,15 @@ def apply(edit: Edit, wanted: LogEdit) -> LogChanged:
     )
     thread.logs = {**thread.logs, wanted.namespace: made}
     edit.touch(wanted)
+    _own(thread, wanted)
     is_pop = wanted.cut is not None and wanted.cut.kind == "newest"
     return LogChanged(made.revision, mine[-1] if is_pop else None)
+
+
+def _own(thread: Thread, wanted: LogEdit) -> None:
+    thread.user_id = thread.user_id or wanted.user_id
+    if wanted.is_kept:
+        thread.expires_at = FOREVER
 
 
 def _cut(mine: list[ArchivedMessage], wanted: LogEdit, cut: Cut) -> list[ArchivedMessage]:
@@ -120,7 +127,7 @@ def drop(edit: Edit, namespace: str | None, expected_revision: int | None) -> bo
     edit.adds_only = False
     thread.logs = {name: it for name, it in thread.logs.items() if name not in gone}
     thread.messages = [it for it in thread.messages if it.namespace not in gone]
-    if not thread.spaces and not thread.exists:
+    if not (thread.spaces or thread.logs or thread.name is not None or thread.metadata):
         edit.drop_thread()
     elif not thread.has_versions:
         thread.active_at = resting_at(thread.active_at, thread.logs.values())

@@ -24,22 +24,36 @@ def put_writes(
     *,
     known: Mark | None,
     seen: Collection[tuple[str, int]] | None,
+    must_exist: bool = False,
 ) -> bool:
     """Store a checkpoint's pending writes; see ``StorageBackend.put_writes``.
 
     Raises:
         ConflictError: Before anything was written.
     """
-    if any(it.basis is not None for it in writes):
-        record = lines.named(line, checkpoint_id)
-        if record is None or mark_of(lines, line, record) != known:
-            return False
+    is_framed = any(it.basis is not None for it in writes)
+    record = lines.named(line, checkpoint_id) if must_exist or is_framed else None
+    if must_exist and record is None:
+        raise gone(checkpoint_id)
+    if is_framed and (record is None or mark_of(lines, line, record) != known):
+        return False
     there = lines.written(line, checkpoint_id)
     if seen is not None and any(key not in seen for key in there):
         found = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
         _require_own(found, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)
     lines.put_writes(line, checkpoint_id, list(winning(there, writes).values()))
     return True
+
+
+def gone(checkpoint_id: str) -> ConflictError:
+    """Return the error for writes on a checkpoint that existed and does not exist any more."""
+    return ConflictError(
+        f"checkpoint {checkpoint_id!r} is gone: it, or its thread, was deleted, or its own save "
+        "failed; its pending writes were not stored. Run the graph again to start from what is "
+        "stored now",
+        head_id=None,
+        parent_id=checkpoint_id,
+    )
 
 
 def _require_own(

@@ -223,7 +223,7 @@ def _lost(
     now = f"is at {head.checkpoint_id!r}" if head else "is gone"
     was = f"at {parent.checkpoint_id!r}" if parent else "at a version that is gone"
     if not was_there:
-        was = "when it was not there"
+        was = "without a version of it"
     raise ConflictError(
         f"thread {request.thread_id!r} {now}, but this state was made from it {was}; nothing was "
         "written. Load the thread and run the step again; the save of a checkpointer also has "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
 from locus_store.types import (
+    FOREVER,
     ArchivedLog,
     ArchivedMessage,
     ArchivedThread,
@@ -24,6 +25,7 @@ from locus_store.types import (
 from locus_store.values.text import Match
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
+from locus_store.versions.renewing import ttl_slack
 from locus_store.versions.rows import Row
 from locus_store.versions.spaces import Space, new_line_id
 
@@ -99,6 +101,10 @@ class Thread:
         times = [it.changed_at for it in self.logs.values()]
         times += [at for it in self.spaces.values() if (at := it.newest_at())]
         return max(times, default=self.active_at)
+
+    def is_older_than(self, limit: datetime) -> bool:
+        """Return whether a vacuum removes the thread whole."""
+        return self.expires_at != FOREVER and self.newest_at < limit
 
     def versions(self) -> int:
         """Return the number of versions."""
@@ -265,6 +271,20 @@ class Edit:
         self.thread.active_at = self.now
         if save.ttl_seconds is not None:
             self.thread.expires_at = self.now + timedelta(seconds=save.ttl_seconds)
+
+    def prolong(self, ttl_seconds: float) -> None:
+        """Leave a thread that has a time to live, or that this edit created, at least so much.
+
+        But for the slack, so that few writes rewrite a document that they would only append to.
+        """
+        assert self.thread is not None  # noqa: S101  (made, or found)
+        thread, until = self.thread, self.now + timedelta(seconds=ttl_seconds)
+        is_new = self.old is None or not self.old.is_live
+        slack = timedelta(seconds=ttl_slack(ttl_seconds))
+        expires_at = thread.expires_at
+        if (is_new and expires_at is None) or (expires_at and expires_at < until - slack):
+            self.adds_only = False
+            thread.expires_at = until
 
     def drop(self, line: Line) -> None:
         assert self.thread is not None  # noqa: S101  (it had a line)

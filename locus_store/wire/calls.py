@@ -27,6 +27,7 @@ from locus_store.backend import (
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
 from locus_store.types.items import Put, Remove
+from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.canonical import canonical
 from locus_store.wire.forms import Form, Forms, Validator
@@ -123,6 +124,19 @@ def _calls(part: Part, contract: type[Any], right: Right, *names: str) -> list[W
 
 _REPEATABLE: Final = frozenset({"commit", "store_writes", "put_facts", "renew"})
 """Writes that may be sent again after a lost reply; reads always may."""
+
+
+def may_repeat(call: WireCall, arguments: Mapping[str, Any]) -> bool:
+    """Return whether a request may be sent again after a lost reply.
+
+    A change of logs may if a second run finds each message by its id: ``BaseMessageLog.append``
+    marks them so once a first reply was lost.
+    """
+    change = arguments.get("change")
+    if call.is_repeatable or not isinstance(change, LogChange):
+        return call.is_repeatable
+    return change.is_repeatable and all(put.may_exist for put in change.all_puts())
+
 
 CALLS: Final = (
     *_calls("threads", StorageBackend, "read", "fetch", "fetch_head", "history", "version"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -16,12 +17,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from locus_store import __version__, cli
+from locus_store import NewMessage, __version__, blocking, cli, open_checkpointer
 from locus_store.cli import output
+from locus_store.errors import pip_install
 from locus_store.sql import status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from locus_store.types import PendingWrite
 
     Run = Callable[..., tuple[int, str, str]]
 
@@ -224,7 +228,7 @@ def test_square_brackets_in_a_message_are_printed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     _, _, errors = run("db", "check", "--url", "postgresql://u:s3cret@host/d")
-    assert "locus-store[postgres]" in errors
+    assert pip_install("postgres") in errors
     assert "s3cret" not in errors
 
 
@@ -294,7 +298,7 @@ def test_a_path_in_place_of_a_url_is_answered_by_the_url(
 def test_the_commands_are_those_of_the_issue() -> None:
     names = {" ".join(it) for it in COMMANDS}
     threads = ["list", "show", "history", "diff", "fork", "search", "messages", "delete", "vacuum"]
-    threads += ["expire"]
+    threads += ["prune", "expire"]
     threads += ["blame", "bisect", "watch", "rewind", "report"]
     db = [
         "upgrade",
@@ -311,6 +315,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "bench",
         "doctor",
         "verify",
+        "backup",
         "copy",
         "export",
         "forget",
@@ -519,5 +524,29 @@ def test_inspect_without_its_extra_names_the_extra(missing: str) -> None:
         [sys.executable, "-c", code, "inspect"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert 'pip install "locus-store[inspector]"' in done.stderr
+    assert pip_install("inspector") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_downgrade_names_only_what_it_deletes(run: Run) -> None:
+    run("db", "upgrade")
+    code, _, errors = run("db", "downgrade", "0003")
+    assert code == 2
+    assert "This goes down to 0003 and deletes nothing that is stored." in errors
+    with blocking.open_message_log("sqlite:///locus_checkpoints.db") as log:
+        log.append("t", [NewMessage("Hi.")])
+    _, _, errors = run("db", "downgrade", "0003")
+    assert "deletes the message logs of namespaces, and the revision of each log." in errors
+    assert "rows of locus_threads 1" in run("db", "downgrade", "base")[2]
+
+
+def waits(url: str, thread: str, write: PendingWrite) -> None:
+    """Store a pending write at the head of a thread."""
+
+    async def put() -> None:
+        async with open_checkpointer(url) as checkpointer:
+            head = await checkpointer.backend.version(thread)
+            assert head is not None
+            await checkpointer.backend.put_writes(thread, head.checkpoint_id, [write])
+
+    asyncio.run(put())

@@ -95,3 +95,28 @@ def test_a_storage_without_message_logs_says_so(run: Run, tmp_path: Path) -> Non
 )
 def test_a_message_is_read_as_frameworks_write_it(content: Any, text: str) -> None:
     assert text_of(content) == text
+
+
+def test_a_vacuum_counts_threads_and_messages(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCUS_STORE_URL", url)
+    vacuum = ("threads", "vacuum", "--older-than", "0", "--tenant", "default")
+    _, _, errors = run(*vacuum)
+    assert "about 0 versions and 4 messages, with 1 whole thread, older than 0 days" in errors
+    code, out, _ = run(*vacuum, "--dry-run", "--json")
+    assert (code, json.loads(out)) == (
+        0, {"removed": 0, "threads": 1, "messages": 4, "tenant": "default"},
+    )  # fmt: skip
+    assert run(*vacuum, "--dry-run")[1].startswith("This would delete about 0 versions and 4")
+    _, out, _ = run(*vacuum, "--yes")
+    assert out.endswith("0 versions and 4 messages removed, with 1 whole thread\n")
+
+
+def test_a_deleted_log_is_told_by_its_messages(run: Run, url: str) -> None:
+    assert run("threads", "delete", "order", "--yes", "--url", url)[1] == "4 messages removed\n"
+
+
+def test_a_copy_of_a_log_is_told_by_its_messages(run: Run, url: str) -> None:
+    fork = run("threads", "fork", "order", "copy", "--url", url)
+    assert fork[1] == "copy: 4 messages\n"

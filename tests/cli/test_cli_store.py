@@ -20,6 +20,7 @@ from locus_store import InvalidArgumentError
 from locus_store import open as opening
 from locus_store.backends import InMemoryStore
 from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
+from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -391,6 +392,55 @@ def test_forget_finds_somebody_who_has_store_items_only(run: Run, url: str) -> N
     assert run("forget", "--user", "u", "--namespace", "memory/none", "--yes")[0] == 4
     out = run("forget", "--user", "u", "--namespace", "memory/u", "--yes")[1]
     assert "1 store item" in out
+
+
+def test_forget_and_export_list_namespaces_with_the_users_id(run: Run, url: str) -> None:
+    save(url, "t", {"n": 1}, with_={"labels": {"user_id": "u"}})
+    fill(
+        url,
+        (("memory", "u"), "a", 1),
+        (("memory", "u", "below"), "b", 1),
+        (("u", "of it"), "c", 1),
+        (("deep", "er", "u"), "d", 1),
+        (("memory", "u2"), "e", 1),
+        (("u2",), "f", 1),
+    )
+    listed = ["deep/er/u", "memory/u", "u"]
+    code, out, errors = run("export", "--user", "u")
+    assert (code, '"thread_id":"t"' in out) == (0, True)
+    assert "not exported: the store items of" in errors
+    assert "locus-store store search memory/u --json" in errors
+    code, _, errors = run("forget", "--user", "u", "--dry-run")
+    assert (code, "not covered: the store items of" in errors) == (0, True)
+    found = parsed(run, "forget", "--user", "u", "--yes")
+    (left,) = found["left"]
+    assert (found["threads"], sorted(left["namespaces"])) == (1, listed)
+    code, _, errors = run("forget", "--user", "u", "--yes")
+    assert code == 4
+    assert "not removed: the store items of" in errors
+    named = [part for it in listed for part in ("--namespace", it)]
+    (words,) = [it.split() for it in errors.splitlines() if "If they are the user's: " in it]
+    command = words[words.index("locus-store") + 1 :]
+    assert sorted(command[3:][: len(named)]) == sorted(named)
+    assert parsed(run, *command, "--yes")["store"] == 4
+    keys = [it["key"] for it in parsed(run, "store", "search", "/")]
+    assert sorted(keys) == ["e", "f"]
+    assert "segment" not in run("forget", "--user", "*", "--yes")[2]
+
+
+def test_forget_says_how_many_threads_it_cannot_attribute(run: Run, url: str) -> None:
+    save(url, "t", {"n": 1}, with_={"labels": {"user_id": "u"}})
+    wrote = [PendingWrite("a", 0, "c", "t", b"1")]
+
+    async def write() -> None:
+        async with opening.open_checkpointer(url) as checkpointer:
+            await checkpointer.backend.put_writes("late", "v", wrote)
+
+    asyncio.run(write())
+    found = parsed(run, "forget", "--user", "u", "--yes")
+    assert (found["threads"], found["left"][0]["pending_only"]) == (1, 1)
+    code, _, errors = run("forget", "--user", "u", "--yes")
+    assert (code, "1 thread with pending writes only" in errors) == (4, True)
 
 
 def test_forget_does_not_take_everybodys_root(run: Run, url: str) -> None:

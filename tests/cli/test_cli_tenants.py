@@ -225,7 +225,12 @@ def test_a_user_is_forgotten_in_one_tenant_or_in_all(run: Run, url: str) -> None
 def test_threads_are_forgotten_by_any_metadata(run: Run, url: str) -> None:
     code, out, errors = run("forget", "--where", "of=acme", "--all-tenants", "--dry-run")
     assert (code, errors) == (0, "")
-    assert out.startswith('This would delete all with the metadata of="acme": 2 threads of 3')
+    assert out.splitlines() == [
+        'This would delete all with the metadata of="acme": 2 threads of 3 tenants.',
+        "tenant 'acme': 2 threads with 2 versions, 2 namespaces",
+        "tenant 'default': 0 threads",
+        "tenant 'globex': 0 threads",
+    ]
     assert len(held(url, "acme")) == 2
     code, _, errors = run("forget", "--where", "of=acme", "--tenant", "globex", "--yes")
     assert code == 4
@@ -252,12 +257,15 @@ def test_a_thread_of_another_tenant_is_looked_at_copied_and_deleted(run: Run, ur
 def test_vacuum_and_expire_are_of_one_tenant_or_of_all(run: Run, url: str) -> None:
     assert run("threads", "vacuum", "--older-than", "0", "--yes") == (
         0,
-        "tenant 'default': 1 version removed\n",
+        "tenant 'default': 1 version removed, with 1 whole thread\n",
         WARNING,
     )
     assert len(held(url, "acme")) == 2
     code, out, _ = run("threads", "vacuum", "--older-than", "0", "--yes", "--all-tenants")
-    assert (code, out.splitlines()[-1]) == (0, "2 tenants: 3 versions removed")
+    assert (code, out.splitlines()[-1]) == (
+        0,
+        "2 tenants: 3 versions removed, with 3 whole threads",
+    )
     code, out, _ = run("threads", "expire", "--all-tenants", "--json")
     assert json.loads(out) == {"removed": 0, "tenants": {"globex": {"removed": 0}}}
     code, out, _ = run("store", "expire", "--all-tenants")

@@ -431,8 +431,7 @@ def test_forget_counts_what_it_removed(run: Run, url: str) -> None:
 
 def test_forget_says_in_words_what_it_removed(run: Run, url: str) -> None:
     _, out, _ = run("forget", "--user", "u", "--yes")
-    assert out.startswith(f"{named(url)}removed: 1 thread, 3 versions, 1 pending write, 0 messages")
-    assert out.strip().endswith("0 messages") or "0 store items" in out
+    assert out == f"{named(url)}removed: 1 thread, 3 versions, 1 pending write\n"
 
 
 @pytest.mark.parametrize(

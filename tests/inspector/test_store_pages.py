@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from services import parts
 from test_changes import client
 
 from locus_store.inspector import app
+from locus_store.server import inspecting
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 STRANGE = ("a/b", "ü", "%2F", " ", "\u202e")
@@ -65,3 +71,20 @@ async def test_without_a_store_there_are_no_pages_of_one() -> None:
         assert "Store" not in (await asking.get("threads")).text
         answer = await asking.get("store")
         assert (answer.status_code, "without a store" in answer.text) == (501, True)
+
+
+async def test_a_store_with_embeddings_is_inspected_with_them(tmp_path: Path) -> None:
+    """Their number of dimensions is read from the storage: no URL has it."""
+    backend, store, _ = parts(tmp_path / "x.db", dimension=2)
+    async with store:
+        await store.put_with_embedding(("x",), "one", 1, [1.0, 0.0])
+        await store.put_with_embedding(("x",), "two", 2, [0.6, 0.8])
+    params = {"segments": '["x"]', "key": "one", "format": "json"}
+    backend, store, _ = parts(tmp_path / "x.db")
+    async with client(app(backend, store)) as asking:
+        found = (await asking.get("item", params=params)).json()
+        assert "start it with --dimension 2" in found["without"]
+    backend, store, _ = parts(tmp_path / "x.db")
+    async with inspecting._opened(backend, store), client(app(backend, store)) as asking:
+        found = (await asking.get("item", params=params)).json()
+        assert [it["key"] for it in found["nearest"]] == ["two"]

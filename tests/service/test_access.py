@@ -24,10 +24,17 @@ from served import Served
 from servers import children, is_gone, wait_until
 from services import Service
 
-from locus_store import BackendError, HTTPBackend, LocusStoreError, MemoryBackend
+from locus_store import (
+    BackendError,
+    HTTPBackend,
+    LocusStoreError,
+    MemoryBackend,
+    UnsupportedError,
+)
 from locus_store.service import connections
 from locus_store.service.connections import HEAD_BYTES, HEADERS
 from locus_store.service.tokens import TokenFile
+from locus_store.transfer.verifying import Checked, verify
 from locus_store.values.encoding import pack_frame
 
 if TYPE_CHECKING:
@@ -448,3 +455,39 @@ async def test_a_save_whose_caller_goes_away_completes(serve: Callable[..., Serv
             await backend.save("t", {"n": 1}, checkpoint_id="v")
     await asyncio.sleep(0.5)
     assert await inner.exists("t", "v")
+
+
+async def test_verify_without_the_right_is_refused_and_reports_no_damage(
+    serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path
+) -> None:
+    reader = tokens.add("reader", None, ["read", "write"])
+    service = serve(token_file=tmp_path / "tokens.json")
+    async with HTTPBackend(service.url, token=reader) as backend:
+        await backend.save("t", {"n": 1})
+        with pytest.raises(UnsupportedError, match=r"right 'admin'.*name threads to verify them"):
+            [it async for it in verify(backend)]
+        assert [it async for it in verify(backend, ["t"])] == [Checked("t", 1)]
+
+
+# --- repeated headers
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Host", "Content-Type"])
+async def test_a_header_that_decides_is_sent_once(
+    serve: Callable[..., Service], tokens: TokenFile, tmp_path: Path, name: str
+) -> None:
+    """A proxy may have judged a request by the other one."""
+    secret = tokens.add("ops", None, ["read"])
+    service = serve(token_file=tmp_path / "tokens.json")
+    values = {
+        "Authorization": f"Bearer {secret}",
+        "Host": "127.0.0.1",
+        "Content-Type": "application/json",
+    }
+    head = "".join(f"{it}: {value}\r\n" for it, value in [*values.items(), (name, "other")])
+    body = b'{"limit": 1}'
+    rest = f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    request = f"POST /v1/scan HTTP/1.1\r\n{head}{rest}".encode() + body
+    found = await asyncio.to_thread(exchanged, service.port, request)
+    assert found.startswith(b"HTTP/1.1 400")
+    assert secret.encode() not in found

@@ -126,6 +126,7 @@ async def test_each_save_is_a_version(storage, session) -> None:
     found = await session.backend.history("t")
     assert [it.metadata for it in found] == [{"k": "c"}, {"k": "b"}, {"k": "a"}]
     limited = storage.open(keep_last=1)
+    await limited.aget_state(T)
     await limited.aput_state(T, said("d"))
     assert len(await limited.backend.history("t")) == 1
 
@@ -148,10 +149,35 @@ async def test_of_two_that_loaded_the_same_version_one_saves(storage, session) -
 async def test_a_saved_state_that_another_one_followed_is_lost(storage, session) -> None:
     mine = said("a")
     await session.aput_state(T, mine)
-    await storage.open().aput_state(T, said("b"))
+    other = storage.open()
+    await other.aget_state(T)
+    await other.aput_state(T, said("b"))
     with pytest.raises(ConflictError):
         await session.aput_state(T, mine)
     assert (await session.aget_state(T)).context[0].text() == "b"
+
+
+async def test_a_first_save_overwrites_nothing_that_was_never_loaded(storage, session) -> None:
+    await session.aput_state(T, said("a"))
+    await session.aput_state(T, said("b"))  # a new state over what this object has saved
+    for other in (storage.open(), storage.open(LocalCache())):
+        fresh = said("never loaded")
+        with pytest.raises(ConflictError, match="without a version of it"):
+            await other.aput_state(T, fresh)
+        await other.aput_state_cache(T, fresh)  # a commit outranks it
+        assert (await other.aget_state_cache(T)).context[0].text() == "b"
+    await other.aput_state(T, said("c"))
+    with pytest.raises(ConflictError):
+        await session.aput_state(T, said("not seen since"))
+    assert (await session.aget_state(T)).context[0].text() == "c"
+
+
+async def test_the_last_writer_wins_if_it_asks_for_it(storage, session) -> None:
+    await session.aput_state(T, said("a"))
+    await storage.open(on_conflict="overwrite").aput_state(T, said("b"))
+    assert (await session.aget_state(T)).context[0].text() == "b"
+    with pytest.raises(InvalidArgumentError, match="on_conflict='branch' must be"):
+        storage.open(on_conflict="branch")
 
 
 async def test_a_copy_of_a_state_keeps_its_version(session) -> None:
@@ -662,22 +688,16 @@ async def test_of_two_users_first_saves_one_is_written(storage) -> None:
         assert len(await sessions[0].backend.history(f"t{n}")) == 1
 
 
-async def test_a_users_two_first_saves_are_both_kept(storage) -> None:
+async def test_of_a_users_two_first_saves_one_is_written(storage) -> None:
     sessions = [storage.open() for _ in range(2)]
     for n in range(10):
         config = {"thread_id": f"t{n}", "user_id": "alice"}
         saves = (it.aput_state(config, said(str(at))) for at, it in enumerate(sessions))
-        await asyncio.gather(*saves)
-        backend = sessions[0].backend
-        kept = [
-            (await backend.load(f"t{n}", it.checkpoint_id))["context"]
-            for it in await backend.history(f"t{n}")
-        ]
-        assert sorted(str(it.context[0].text()) for it in map(_state, kept)) == ["0", "1"]
-
-
-def _state(context: Any) -> AgentState:
-    return AgentState.model_validate({"context": context})
+        results = await asyncio.gather(*saves, return_exceptions=True)
+        (lost,) = [at for at, it in enumerate(results) if isinstance(it, ConflictError)]
+        found = await sessions[lost].aget_state(config)
+        assert found.context[0].text() == str(1 - lost)
+        assert len(await sessions[0].backend.history(f"t{n}")) == 1
 
 
 async def test_a_save_whose_claim_fails_is_not_written(storage, monkeypatch) -> None:

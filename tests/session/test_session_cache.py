@@ -300,6 +300,7 @@ async def test_no_read_is_staler_than_was_asked_for(database, clock) -> None:
     await ours.aput_state(T, said("old"))
     for it in (ours, strict):
         assert texts((await it.aget_state_cache(T)).context) == ["old"]
+    await other.aget_state(T)
     await other.aput_state(T, said("new"))
     assert texts((await strict.aget_state_cache(T)).context) == ["new"]
     assert texts((await ours.aget_state(T)).context) == ["new"]
@@ -382,6 +383,7 @@ async def test_a_newer_commit_outranks_a_working_state(database) -> None:
     await session.aput_state(T, said("a"))
     state = await session.aget_state(T)
     await session.aput_state_cache(T, state)
+    await other.aget_state(T)
     await other.aput_state(T, said("newer"))
     assert texts((await session.aget_state_cache(T)).context) == ["newer"]
     await session.aput_state_cache(T, state)
@@ -666,6 +668,7 @@ async def test_a_cache_from_an_old_snapshot_is_found_out(storage, redis_url) -> 
     await session.aput_state(T, said("old"))
     (name,) = await client.keys()
     snapshot = await client.dump(name)
+    await other.aget_state(T)
     await other.aput_state(T, said("new"))
     for _ in range(3):
         await client.restore(name, 0, snapshot, replace=True)

@@ -1,11 +1,11 @@
 """Google ADK on every backend with message logs: ``LocusSessionService``."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import google.adk.sessions  # noqa: F401
 except ImportError as exc:
-    raise MissingExtraError('Google ADK is not installed: pip install "locus-store[adk]"') from exc
+    raise MissingExtraError(f"Google ADK is not installed: {pip_install('adk')}") from exc
 
 from locus_store.adapters.adk.errors import (
     SessionExistsError,

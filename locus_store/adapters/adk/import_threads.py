@@ -18,10 +18,12 @@ from locus_store.adapters.adk.records import (
     value_message,
 )
 from locus_store.adapters.log_imports import archived, opened_rows, put_thread, time_of
-from locus_store.adapters.logs import thread_of
+from locus_store.adapters.logs import names_in, thread_of
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError, SchemaError
+from locus_store.runtime.progress import expected
 from locus_store.transfer.counts import Counts, Progress, Tally
+from locus_store.types import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -83,7 +85,7 @@ async def import_adk(
         for thread_id in thread_ids or ():
             if thread_id not in found:
                 raise NotFoundError(f"{rows.shown} has no thread {thread_id!r}")
-        for thread_id in found if thread_ids is None else thread_ids:
+        for thread_id in expected(found if thread_ids is None else thread_ids):
             await tally.add(thread_id, found[thread_id]())
         return tally.done(rows.shown)
 
@@ -127,7 +129,8 @@ async def _take_shared(backend: StoresThreads, log: LogName, state: str, at: Any
         archived(value_message(*it), sequence, at, backend, namespace)
         for sequence, it in enumerate(values.items(), 1)
     ]
-    return await put_thread(backend, thread_id, messages)
+    user_id = names_in(thread_id)[1] or None
+    return await put_thread(backend, thread_id, messages, user_id=user_id, expires_at=FOREVER)
 
 
 async def _take_session(
@@ -140,7 +143,7 @@ async def _take_session(
     events = await rows.all(_EVENTS.format(tie=rows.tie), *names)
     messages = [_archived(backend, row, sequence) for sequence, row in enumerate(events, 1)]
     messages.append(archived(record.message(), 1, at, backend, STATE))
-    return await put_thread(backend, thread_id, messages)
+    return await put_thread(backend, thread_id, messages, user_id=names[1] or None)
 
 
 def _archived(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:

@@ -10,15 +10,18 @@ from google.adk.sessions import State
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from locus_store.adapters.json_values import has_null, numbers_in, with_lost, with_numbers
 from locus_store.adapters.logs import thread_of
 from locus_store.errors import IntegrityError, SerializationError
-from locus_store.messages import ROLE, LogSnapshot, NewMessage
+from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from google.adk.sessions.base_session_service import GetSessionConfig
+
+    from locus_store.types.messages import LogName
 
 STATE: Final = "adk-state"
 """Namespace of the logs of the state of a session or user."""
@@ -63,14 +66,14 @@ class SessionRecord(NamedTuple):
         Raises:
             IntegrityError: The log holds something else.
         """
-        match [it.content for it in log.messages]:
+        match numbers_in([it.content for it in log.messages]):
             case [{"state": dict(state), "updated": int() | float() as updated}]:
                 return cls(state, updated)
         raise IntegrityError(f"the state of session {log.info.thread_id!r} is damaged")
 
     def message(self) -> NewMessage:
         """Return the record as a message, which replaces the one before."""
-        return NewMessage(self._asdict(), "state", "session", text="")
+        return NewMessage(with_numbers(self._asdict()), "state", "session", text="")
 
 
 class Scopes(NamedTuple):
@@ -99,12 +102,15 @@ class Scopes(NamedTuple):
         app = {State.APP_PREFIX + key: value for key, value in self.app.items()}
         return {**app, **{State.USER_PREFIX + key: value for key, value in self.user.items()}}
 
-    def shared(self, app_name: str, user_id: str) -> dict[str | tuple[str, str], list[NewMessage]]:
+    def shared(self, app_name: str, user_id: str) -> dict[str | LogName, KeptMessages]:
         """Return the messages for the logs of the app and the user."""
-        logs = {app_log(app_name): self.app, user_log(app_name, user_id): self.user}
+        logs = {
+            app_log(app_name): (self.app, None),
+            user_log(app_name, user_id): (self.user, user_id or None),
+        }
         return {
-            log: [value_message(*it) for it in state.items()]
-            for log, state in logs.items()
+            log: KeptMessages([value_message(*it) for it in state.items()], user_id=owner)
+            for log, (state, owner) in logs.items()
             if state
         }
 
@@ -120,13 +126,13 @@ def user_log(app_name: str, user_id: str) -> tuple[str, str]:
 
 
 def json_state(state: Document) -> Document:
-    """Return a state as the framework's SQL services store it.
+    """Return a state as the framework's SQL services store it, but with NaN and infinities.
 
     Raises:
         SerializationError: A key has a lone surrogate.
     """
     try:
-        made: Document = to_jsonable_python(state, serialize_unknown=True, inf_nan_mode="null")
+        made: Document = to_jsonable_python(state, serialize_unknown=True, inf_nan_mode="constants")
     except UnicodeEncodeError as exc:
         raise SerializationError(f"JSON cannot keep a key of the state: {exc}") from exc
     return made
@@ -136,7 +142,7 @@ def value_message(key: str, value: Any) -> NewMessage:
     """Return the message of one key of a shared state, which replaces the one before."""
     # Keys may be of any length.
     name = sha256(key.encode(errors="surrogatepass")).hexdigest()
-    return NewMessage({key: value}, "state", name, text="")
+    return NewMessage(with_numbers({key: value}), "state", name, text="")
 
 
 def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Document:
@@ -146,7 +152,7 @@ def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Documen
         IntegrityError: A message holds something else.
     """
     state: Document = {}
-    for content in contents:
+    for content in map(numbers_in, contents):
         if not isinstance(content, dict):
             raise IntegrityError(f"the shared state in thread {thread_id!r} is damaged")
         state.update((prefix + key, value) for key, value in content.items())
@@ -156,12 +162,16 @@ def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Documen
 def event_message(event: Event) -> tuple[NewMessage, Scopes]:
     """Return an event as a message without ``temp:`` keys, and the changes that it makes."""
     content = event.model_dump(mode="json", exclude_none=True)
+    if has_null(content):
+        content = with_lost(content, event.model_dump(exclude_none=True))
     actions = content.get("actions", {})
     scopes = Scopes.of(actions.get("state_delta", {}))
     if "state_delta" in actions:
         kept = {k: v for k, v in actions["state_delta"].items() if not _is_temporary(k)}
         actions["state_delta"] = kept
-    return NewMessage(content, event.author or ROLE, event.id, text=READABLE.text(content)), scopes
+    return NewMessage(
+        with_numbers(content), event.author or ROLE, event.id, text=READABLE.text(content)
+    ), scopes
 
 
 def _is_temporary(key: str) -> bool:
@@ -175,7 +185,7 @@ def events(contents: Sequence[Any], config: GetSessionConfig) -> list[Event]:
         DamagedEventError: One is not an event.
     """
     try:
-        found = _EVENTS.validate_python(contents)
+        found = _EVENTS.validate_python(numbers_in(contents))
     except ValidationError as exc:
         place = exc.errors(include_url=False, include_input=False)[0]["loc"][0]
         raise DamagedEventError(int(place)) from exc

@@ -42,6 +42,7 @@ async def put_session(
 
     Raises:
         ConflictError: Its revision is not the expected one; nothing was written.
+        NotOwnerError: The thread is another user's; nothing was written.
     """
     app_name, user_id, _ = names
     return await log.append(
@@ -50,6 +51,7 @@ async def put_session(
         namespace=STATE,
         expected_revision=expected,
         also={"": messages, **scopes.shared(app_name, user_id)},
+        user_id=user_id or None,
     )
 
 

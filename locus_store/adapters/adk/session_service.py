@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from google.adk.sessions import BaseSessionService, Session, State
@@ -33,10 +34,10 @@ from locus_store.adapters.adk.session_logs import (
     state_of,
 )
 from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, thread_of
-from locus_store.errors import ConflictError
+from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.open import open_message_log
 from locus_store.runtime.gathering import Turns
 from locus_store.runtime.loops import settled
-from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
     from google.adk.events import Event
@@ -47,17 +48,48 @@ if TYPE_CHECKING:
     from locus_store.messages import BaseMessageLog
 
 
+SCHEME: Final = "locus+"
+"""Begins a URI that ADK must not take for one of its own services."""
+
+
 class LocusSessionService(OpenedByUrl, BaseSessionService):
     """Keeps the sessions of Google ADK in message logs.
 
     A session is the thread ``app/user/session`` (``%`` and ``/`` within the three are escaped): its
     events are the root log, and its state is the log ``adk-state``. The state of a user is the log
     ``adk-state`` of the thread ``app/user/``, and that of an app is the log ``adk-app`` of the
-    thread ``app//``. An event is stored in the transaction that changes these states.
+    thread ``app//``. An event is stored in the transaction that changes these states. The threads
+    of a session and of a user's state belong to the user. The shared states have no time to live,
+    and ``vacuum`` leaves them.
+
+    Args:
+        log: A message log, or a backend that has message logs; ``close`` leaves it open.
+        uri: In place of ``log``, as ADK's ``services.yaml`` passes it: a URL of
+            ``open_message_log``, with or without ``locus+`` before it.
+        agents_dir: Ignored; ADK passes it with ``uri``.
+        options: With ``uri``, those of ``open_message_log``.
+
+    Raises:
+        InvalidArgumentError: There is not one of ``log`` and ``uri``.
+        UnsupportedError: The backend has no message logs.
     """
 
-    def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
-        super().__init__(log)
+    def __init__(
+        self,
+        log: BaseMessageLog | StorageBackend | None = None,
+        *,
+        uri: str | None = None,
+        agents_dir: str | None = None,
+        **options: Any,
+    ) -> None:
+        del agents_dir
+        if log is not None and uri is None and not options:
+            super().__init__(log)
+        elif log is None and uri is not None:
+            super().__init__(open_message_log(uri.removeprefix(SCHEME), **options))
+            self._owns = True
+        else:
+            raise InvalidArgumentError("pass a message log, or uri= with its options")
         self._turns = Turns()
 
     async def create_session(
@@ -121,7 +153,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         async for log in logs:  # that of a user comes before those of the user's sessions
             app, user, session = names_in(log.info.thread_id)
             if session:
-                state: Any = decode(encode({**shared, **users.get(user, {})}))  # each its own
+                state: Any = deepcopy({**shared, **users.get(user, {})})  # each its own
                 its_names = app, user, session
                 found.append(_session(its_names, SessionRecord.of(log), log.info.revision, state))
             else:
@@ -135,6 +167,24 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         name = session_id.strip()
         if name:  # the thread without a session has the state of the user
             await settled(self.log.delete(thread_of(app_name, user_id, name)))
+
+    async def delete_user(self, *, app_name: str, user_id: str) -> int:
+        """Delete the sessions of a user and the user's state; return how many sessions.
+
+        Call it when no run of the user is left: a session that is created later is stored.
+
+        Raises:
+            InvalidArgumentError: ``user_id`` is empty.
+        """
+        if not user_id:
+            raise InvalidArgumentError("user_id is empty, which would be the state of the app")
+        return await settled(self._delete_user(thread_of(app_name, user_id, "")))
+
+    async def _delete_user(self, prefix: str) -> int:
+        found = {it.thread_id async for it in all_of(self.log.logs, prefix=prefix)}
+        for thread_id in sorted(found):
+            await self.log.delete(thread_id)
+        return len(found - {prefix})
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         return await state_of(self.log, user_log(app_name, user_id))

@@ -1,12 +1,12 @@
 """Microsoft Agent Framework on every backend that can: history and workflow checkpoints."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import agent_framework  # noqa: F401
 except ImportError as exc:
     raise MissingExtraError(
-        'Microsoft Agent Framework is not installed: pip install "locus-store[agent-framework]"'
+        f"Microsoft Agent Framework is not installed: {pip_install('agent-framework')}"
     ) from exc
 
 from locus_store.adapters.agent_framework.checkpoint_storage import LocusCheckpointStorage

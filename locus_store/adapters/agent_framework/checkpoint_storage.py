@@ -29,8 +29,9 @@ from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
-from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.arguments import MAX_COUNT, checked_user
 from locus_store.types.tenants import ForTenants
+from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -66,14 +67,21 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         storage: A checkpointer or a backend, which ``close`` leaves open. A checkpointer's
             ``keep_last`` and ``ttl_seconds`` apply to each run.
         allowed: Classes of the application that may be in a checkpoint.
+        user_id: Is stored with each checkpoint, so that ``locus-store forget --user`` finds them.
 
     Raises:
+        InvalidArgumentError: ``user_id`` is not valid.
         UnsupportedError: The backend cannot list threads, or find versions by their metadata.
     """
 
     def __init__(
-        self, storage: StorageBackendAdapter[Any] | StorageBackend, *, allowed: Iterable[type] = ()
+        self,
+        storage: StorageBackendAdapter[Any] | StorageBackend,
+        *,
+        allowed: Iterable[type] = (),
+        user_id: str | None = None,
     ) -> None:
+        self.user_id = checked_user(user_id)
         self.checkpointer: StorageBackendAdapter[Any] = (
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )
@@ -88,9 +96,16 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         self._threads = needs(self.checkpointer.backend, StoresThreads)
 
     @classmethod
-    def from_url(cls, url: str, *, allowed: Iterable[type] = (), **options: Any) -> Self:
+    def from_url(
+        cls,
+        url: str,
+        *,
+        allowed: Iterable[type] = (),
+        user_id: str | None = None,
+        **options: Any,
+    ) -> Self:
         """Return a storage for a URL; see ``open_checkpointer`` for URLs and options."""
-        opened = cls(open_checkpointer(url, **options), allowed=allowed)
+        opened = cls(open_checkpointer(url, **options), allowed=allowed, user_id=user_id)
         opened._owns = True
         return opened
 
@@ -128,7 +143,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
                 nothing was written.
         """
         data = {
-            name: self._values.encode(it, f"checkpoint.{name}")
+            name: self._values.encoded(it, f"checkpoint.{name}")
             for name, it in checkpoint.to_dict().items()
         }
         try:
@@ -166,8 +181,8 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         every = list(runs.items())
         for start in range(0, len(every), AT_ONCE):
             some = (self._of_run(*it) for it in every[start : start + AT_ONCE])
-            for restored in await asyncio.gather(*some):
-                found.update(restored)
+            for checkpoints in await asyncio.gather(*some):
+                found.update(checkpoints)
         return [found[it] for it in wanted if it in found]
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
@@ -209,6 +224,7 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
                 ID: checkpoint.checkpoint_id,
                 TIME: checkpoint.timestamp,
                 WORKFLOW: checkpoint.workflow_name,
+                **self._owner(),
             },
             "keep_last": self.checkpointer.keep_last,
             "ttl_seconds": self.checkpointer.ttl_seconds,
@@ -260,6 +276,9 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
             seen.update(it.thread_id for it in page)
             limit *= GROWTH
 
+    def _owner(self) -> dict[str, str]:
+        return {} if self.user_id is None else {"user_id": self.user_id}
+
     async def _latest(self, thread_id: str, workflow_name: str) -> Version | None:
         """Return the checkpoint of a thread with the latest time, without its state."""
         limit = NEWEST
@@ -274,17 +293,18 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
     async def _of_run(self, thread_id: str, ids: set[str]) -> list[tuple[str, WorkflowCheckpoint]]:
         """Return checkpoints of a thread by their ids."""
 
-        def restored(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
+        def read(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
             return version.checkpoint_id, self._checkpoint(folder.state())
 
         versions = await self._threads.history(thread_id, limit=MAX_COUNT)
         wanted = [it for it in versions if it.checkpoint_id in ids]
-        return await self._threads.read_states(wanted, restored)
+        return await self._threads.read_states(wanted, read)
 
     def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
-        return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in state.items()})
+        given = restored(state)
+        return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in given.items()})
 
 
 def _is_of(version: Head | Version, workflow_name: str) -> bool:

@@ -8,11 +8,13 @@ import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
+from locus_store.adapters.json_values import numbers_in, with_numbers
 from locus_store.adapters.logs import LogAdapter
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settled
+from locus_store.types.arguments import check_text, checked_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ READABLE: Final = Readable(
 OPTIONS: Final = frozenset(
     {
         *("load_messages", "skip_excluded", "source_id", "store_context_from"),
-        *("store_context_messages", "store_inputs", "store_outputs"),
+        *("store_context_messages", "store_inputs", "store_outputs", "user_id"),
     }
 )
 """Options of the provider among those of ``from_url``."""
@@ -56,9 +58,11 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         log: A message log, or a backend that has message logs; ``close`` leaves it open.
         source_id: The provider's name.
         skip_excluded: Leave out messages that a ``CompactionProvider`` has excluded.
+        user_id: The user of the threads, so that ``locus-store forget --user`` finds them.
         options: Of ``HistoryProvider``.
 
     Raises:
+        InvalidArgumentError: A name is not valid.
         UnsupportedError: The backend has no message logs.
     """
 
@@ -68,9 +72,12 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         *,
         source_id: str = SOURCE_ID,
         skip_excluded: bool = False,
+        user_id: str | None = None,
         **options: Any,
     ) -> None:
+        check_text("source_id", source_id)
         LogAdapter.__init__(self, log)
+        self.user_id = checked_user(user_id)
         HistoryProvider.__init__(self, source_id, **options)
         self.skip_excluded = skip_excluded
         self._namespace = "" if source_id == SOURCE_ID else source_id
@@ -128,6 +135,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
                     new,
                     namespace=self._namespace,
                     expected_revision=found.info.revision if found else 0,
+                    user_id=self.user_id,
                 )
             except ConflictError:
                 continue
@@ -136,12 +144,12 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
 
 def _message(message: agent_framework.Message) -> NewMessage:
     content = message.to_dict()
-    return NewMessage(content, message.role, text=READABLE.text(content))
+    return NewMessage(with_numbers(content), message.role, text=READABLE.text(content))
 
 
 def _restored(message: LoggedMessage) -> agent_framework.Message:
     try:
-        return agent_framework.Message.from_dict(message.content)
+        return agent_framework.Message.from_dict(numbers_in(message.content))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise IntegrityError(
             f"message {message.message_id!r} is not one of Agent Framework: {exc}"

@@ -1,12 +1,12 @@
 """The Claude Agent SDK on every backend with message logs: ``LocusSessionStore``."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import claude_agent_sdk  # noqa: F401
 except ImportError as exc:
     raise MissingExtraError(
-        'the Claude Agent SDK is not installed: pip install "locus-store[claude-agent]"'
+        f"the Claude Agent SDK is not installed: {pip_install('claude-agent')}"
     ) from exc
 
 from locus_store.adapters.claude_agent.session_store import LocusSessionStore

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from claude_agent_sdk import SessionStore, fold_session_summary
 
-from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, thread_of
+from locus_store.adapters.json_values import numbers_in, with_numbers
+from locus_store.adapters.logs import LogAdapter, all_of, names_in, thread_of
 from locus_store.errors import ConflictError
 from locus_store.messages import ROLE, NewMessage
+from locus_store.open import open_message_log
+from locus_store.types.arguments import checked_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
         SessionSummaryEntry,
     )
 
-    from locus_store.messages import LogInfo, LogSnapshot
+    from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog, LogInfo, LogSnapshot
 
 SUMMARY: Final = "claude-summary"
 """Namespace of the log whose one message is the session's summary."""
@@ -39,7 +43,7 @@ READABLE: Final = Readable(
 """Not ``toolUseResult``, which repeats the result of a tool."""
 
 
-class LocusSessionStore(OpenedByUrl, SessionStore):
+class LocusSessionStore(LogAdapter, SessionStore):
     """Keeps the transcripts of the Claude Agent SDK in message logs.
 
     A session is the thread ``project_key/session_id`` (``%`` and ``/`` within the two are escaped).
@@ -47,13 +51,32 @@ class LocusSessionStore(OpenedByUrl, SessionStore):
     with a ``uuid`` that is stored already replaces the stored one in its place; an entry without a
     ``uuid`` is always appended. The summary of a session is folded in the transaction that appends
     its entries, so no summary misses an entry that another process appended.
+
+    Args:
+        log: A message log, or a backend that has message logs; ``close`` leaves it open.
+        user_id: The user of the threads, so that ``locus-store forget --user`` finds them.
+
+    Raises:
+        InvalidArgumentError: ``user_id`` is not valid.
+        UnsupportedError: The backend has no message logs.
     """
+
+    def __init__(self, log: BaseMessageLog | StorageBackend, *, user_id: str | None = None) -> None:
+        super().__init__(log)
+        self.user_id = checked_user(user_id)
+
+    @classmethod
+    def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:
+        """Return a store for a URL; see ``open_message_log`` for URLs and options."""
+        opened = cls(open_message_log(url, **options), user_id=user_id)
+        opened._owns = True
+        return opened
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         thread_id, namespace = _log_of(key)
         messages = [_message(cast("dict[str, Any]", it)) for it in entries]
         if namespace:
-            await self.log.append(thread_id, messages, namespace=namespace)
+            await self.log.append(thread_id, messages, namespace=namespace, user_id=self.user_id)
             return
         is_done = not messages
         while not is_done:
@@ -73,10 +96,11 @@ class LocusSessionStore(OpenedByUrl, SessionStore):
         try:
             await self.log.append(
                 thread_id,
-                [NewMessage(folded, SUMMARY, SUMMARY, text="")],
+                [NewMessage(with_numbers(folded), SUMMARY, SUMMARY, text="")],
                 namespace=SUMMARY,
                 expected_revision=found.info.revision if found else 0,
                 also={"": messages},
+                user_id=self.user_id,
             )
         except ConflictError:
             return False
@@ -85,7 +109,7 @@ class LocusSessionStore(OpenedByUrl, SessionStore):
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         thread_id, namespace = _log_of(key)
         found = await self.log.contents(thread_id, namespace=namespace)
-        return found or None  # an append of no entries creates no log
+        return numbers_in(found) or None  # an append of no entries creates no log
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
         found = all_of(self.log.logs, prefix=thread_of(project_key, ""), namespace=SUMMARY)
@@ -122,13 +146,17 @@ def _mtime(info: LogInfo) -> int:
 
 def _summary(found: LogSnapshot) -> SessionSummaryEntry:
     info, (message,) = found
-    return {"session_id": _session_of(info), "mtime": _mtime(info), "data": message.content}
+    return {
+        "session_id": _session_of(info),
+        "mtime": _mtime(info),
+        "data": numbers_in(message.content),
+    }
 
 
 def _message(entry: dict[str, Any]) -> NewMessage:
     role, uuid = entry.get("type"), entry.get("uuid")
     return NewMessage(
-        entry,
+        with_numbers(entry),
         role if isinstance(role, str) and role else ROLE,
         uuid if isinstance(uuid, str) and uuid else None,
         text=READABLE.text(entry),

@@ -1,13 +1,11 @@
 """LangGraph on every backend: ``LangGraphSaver`` and ``LangGraphStore``."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import langgraph.checkpoint.base  # noqa: F401
 except ImportError as exc:
-    raise MissingExtraError(
-        'LangGraph is not installed: pip install "locus-store[langgraph]"'
-    ) from exc
+    raise MissingExtraError(f"LangGraph is not installed: {pip_install('langgraph')}") from exc
 
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.adapters.langgraph.serializer import ExactSerializer

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from locus_store.adapters.forms import RefusedError
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
 from locus_store.adapters.langgraph.recent import memory_of
 from locus_store.values.encoding import pinned
@@ -122,7 +123,11 @@ class ChannelLists:
         new = [it for it in range(count, len(items)) if prints[it] not in there]
         if not all(map(_is_plain, map(items.__getitem__, new))):
             return None
-        converted = convert([items[it] for it in new])
+        try:
+            converted = convert([items[it] for it in new])
+        except RefusedError as exc:
+            exc.steps[-1] = new[int(str(exc.steps[-1]))]
+            raise
         if converted is None:
             return None
         made = dict(zip(new, converted, strict=True))

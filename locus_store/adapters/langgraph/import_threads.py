@@ -19,7 +19,9 @@ from locus_store.errors import (
     LocusStoreError,
     MissingExtraError,
     NotFoundError,
+    pip_install,
 )
+from locus_store.runtime.progress import expected
 from locus_store.saver import line_labels, line_name
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
@@ -77,7 +79,7 @@ async def import_langgraph(
     backend = needs(backend, StoresThreads)
     tally = Tally(progress)
     async with opened(url, cipher) as source:
-        for thread_id in await source.threads() if thread_ids is None else thread_ids:
+        for thread_id in expected(await source.threads() if thread_ids is None else thread_ids):
             await tally.add(thread_id, _taken(backend, source, thread_id))
         return tally.done(source.shown)
 
@@ -134,9 +136,7 @@ def aes_cipher() -> Cipher:
 
         found: Cipher = EncryptedSerializer.from_pycryptodome_aes().cipher
     except ImportError as exc:
-        raise MissingExtraError(
-            'to decrypt, pip install "locus-store[langgraph]" pycryptodome'
-        ) from exc
+        raise MissingExtraError(f"to decrypt, {pip_install('langgraph')} pycryptodome") from exc
     except ValueError as exc:
         raise InvalidArgumentError(str(exc)) from exc
     return found

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import math
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import NotFoundError
@@ -13,11 +14,14 @@ from locus_store.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from locus_store.backend import FullBackend, StorageBackend
-    from locus_store.types import Version
+    from locus_store.backend import FullBackend, ListsVersions, StorageBackend
+    from locus_store.types import Version, VersionsWanted
 
 PAGE: Final = 250
 """Versions that are read at once."""
+
+GROWTH: Final = 4
+"""Each further page of versions by time is larger by this factor."""
 
 PAGE_OF_MANY: Final = 25
 """Versions of a line that are read at once, where there may be thousands of lines."""
@@ -154,6 +158,17 @@ class Merged:
         at, mark = version.created_at.timestamp(), version.mark
         self._opened += 1
         heapq.heappush(self._open, ((-at, -mark.line, -mark.sequence), self._opened, line))
+
+
+async def pages_by_time(
+    backend: ListsVersions, wanted: VersionsWanted, size: int
+) -> AsyncIterator[list[Version]]:
+    """Yield the wanted versions, newest first; each page but the first is larger."""
+    while page := await backend.newest(wanted, size):
+        yield page
+        if len(page) < size:
+            return
+        wanted, size = replace(wanted, after=page[-1]), size * GROWTH
 
 
 async def recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str]]:

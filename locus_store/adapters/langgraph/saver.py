@@ -29,6 +29,7 @@ from locus_store.adapters.langgraph.listing import (
     PAGE_OF_MANY,
     ListedLine,
     Merged,
+    pages_by_time,
     recent_threads,
 )
 from locus_store.adapters.langgraph.serializer import (
@@ -37,7 +38,7 @@ from locus_store.adapters.langgraph.serializer import (
 )
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import Caches, ChannelValues, StateHistory
-from locus_store.backend import FullBackend, needs
+from locus_store.backend import FullBackend, ListsVersions, needs
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
@@ -48,10 +49,12 @@ from locus_store.saver import (
     namespace_of,
     written_value,
 )
+from locus_store.types import VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
 from locus_store.versions import JSON_WRITE, current
+from locus_store.versions.listing import states_from
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -70,12 +73,18 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from locus_store.backend import StorageBackend
-    from locus_store.types import PendingWrite, Version
+    from locus_store.types import Contents, PendingWrite, Version
     from locus_store.values.frames import Folder
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
 CACHE_BYTES: Final = 64 * 1024 * 1024
 """Memory for what one saver and its backend remember, unless the caller says otherwise."""
+
+MOST_LISTED: Final = 10_000
+"""Versions of many lines that one statement lists."""
+
+EXACT: Final = 2**53
+"""Integers below this are the same in every JSON library."""
 
 MAX_KEY_CHARACTERS: Final = 2**20
 """The longest key of a filter; in practice no metadata key is longer."""
@@ -236,7 +245,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         )
         if found is None:
             return None
-        self.saver.note_read(thread_id)
+        self.saver.note_read(found.version)
         writes = current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
         is_framed = any(it.basis is not None for it in writes)
@@ -357,10 +366,13 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Save a task's writes on the checkpoint that ``config`` names; it may be saved later.
+        """Save a task's writes on the checkpoint that ``config`` names.
+
+        It may be saved later, unless this saver loaded or saved it. Writes renew the time to live.
 
         Raises:
-            ConflictError: Another run is at work on the same checkpoint; nothing was written.
+            ConflictError: Another run is at work on the same checkpoint, or it was deleted; nothing
+                was written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
         thread_id, checkpoint_ns, checkpoint_id = place_of(config)
@@ -377,8 +389,10 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             "checkpoint_ns": checkpoint_ns,
             "task_id": task_id,
             "task_path": task_path,
+            "ttl_seconds": ttl_of(config),
             "writes": [
-                (name, self._values.to_json(it, f"channel {name!r}")) for name, it in writes
+                (name, self._values.to_json(_reported(name, it), f"channel {name!r}"))
+                for name, it in writes
             ],
         }
         if load is None or checkpoint_ns:
@@ -448,6 +462,15 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         for name in wanted:
             check_text("a filter's key", name, minimum=0, maximum=MAX_KEY_CHARACTERS)
         left = MAX_COUNT if limit is None else limit
+        if pages := self._by_time(config, wanted, before, limit):
+            async for listed in pages:
+                shown = [it for it in listed if self._has(it, wanted)][:left]
+                left -= len(shown)
+                for at in range(0, len(shown), PAGE):
+                    yield await self._read(shown[at : at + PAGE])
+                if left <= 0:
+                    break
+            return
         named = place_of(config)[2] if config else None
         size = PAGE if named or wanted else min(left, PAGE)
         below = checkpoint_in(before) if before else None
@@ -458,6 +481,44 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             left -= len(found)
             if found:
                 yield await self._read(found)
+
+    def _by_time(
+        self,
+        config: RunnableConfig | None,
+        wanted: Mapping[str, Any],
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> AsyncIterator[Versions] | None:
+        """Return the pages of a list by the backend's own order; ``None`` if others are faster.
+
+        Those are a whole namespace, and everything: they are read one page of a line after another.
+        """
+        backend = self.saver.backend
+        if not isinstance(backend, ListsVersions):
+            return None
+        thread_id, _, checkpoint_id = place_of(config) if config else (None, "", None)
+        name = config["configurable"].get("checkpoint_ns") if config else None
+        if not (wanted or checkpoint_id) and (name is not None or (not config and limit is None)):
+            return None
+        listed = VersionsWanted(
+            thread_id=thread_id,
+            namespace=None if name is None else line_name(name),
+            checkpoint_id=checkpoint_id,
+            before=checkpoint_in(before) if before else None,
+            metadata=tuple(self._hints(wanted)),
+        )
+        size = PAGE if wanted else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
+        return pages_by_time(backend, listed, size)
+
+    def _hints(self, wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the equalities of a filter that hold for the stored metadata too."""
+        for name, value in wanted.items():
+            is_plain = isinstance(value, bool | str) or type(value) is int
+            is_key = bool(name) and "." not in name
+            if is_key and is_plain and (isinstance(value, str) or abs(value) < EXACT):
+                stored = self._values.metadata_to_json({name: value})[name]
+                if type(stored) is type(value):
+                    yield name, stored
 
     async def _lines(
         self, config: RunnableConfig | None, below: str | None, size: int
@@ -480,18 +541,25 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
     async def _read(self, versions: Versions) -> Makers:
         """Return the makers of the versions' tuples, one for each and in their order."""
+        backend = self.saver.backend
+        contents: Contents | None = None
+        if isinstance(backend, ListsVersions) and len(versions) > 1:
+            contents = await backend.contents(versions)
         lines: dict[tuple[str, str], Versions] = {}
         for it in versions:
             lines.setdefault((it.thread_id, it.namespace), []).append(it)
-        made = [pair for it in lines.values() for pair in await self._read_line(it)]
+        made = [pair for it in lines.values() for pair in await self._read_line(it, contents)]
         places = {it.mark: place for place, it in enumerate(versions)}
         return [make for _, make in sorted(made, key=lambda it: places[it[0].mark])]
 
-    async def _read_line(self, versions: Versions) -> Made:
+    async def _read_line(self, versions: Versions, contents: Contents | None) -> Made:
         """Return the versions of one line, each with a function that makes its tuple."""
         backend, first = needs(self.saver.backend, FullBackend), versions[0]
-        ids = [it.checkpoint_id for it in versions]
-        writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
+        ids, line = [it.checkpoint_id for it in versions], first.mark.line
+        if contents is None:
+            writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
+        else:
+            writes = {it: contents.writes.get((line, it), []) for it in ids}
         of_chain = partial(StateHistory, self._values, shares=self.share_messages)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
@@ -503,7 +571,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             make = histories[folder].read(version, folder)
             return version, lambda: self._tuple(version, name, make(), pending)
 
-        return await backend.read_states(versions, read)
+        if contents is None:
+            return await backend.read_states(versions, read)
+        return await states_from(backend, versions, contents.records.get(line, []), read)
 
     # --- threads
 
@@ -587,3 +657,9 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             return int(current) + 1
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}"
+
+
+def _reported(channel: str, value: Any) -> Any:
+    """Return a write's value; of an error that ended a task, its text, as LangGraph's savers."""
+    is_error = channel in SPECIAL_CHANNELS and isinstance(value, BaseException)
+    return repr(value) if is_error else value

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
-from collections import deque
 from contextvars import ContextVar
+from datetime import date, time, timedelta
 from functools import cache
 from inspect import isclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -30,11 +29,12 @@ from langgraph.checkpoint.serde.jsonplus import (
     _reconstruction_fallback,
     _send_from_args,
 )
-from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
-from pydantic import BaseModel
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from locus_store.adapters import classes
+from locus_store.adapters import classes, forms
 from locus_store.adapters.classes import Classes, Kind, Name, kind_of, name_of
+from locus_store.adapters.forms import FORM
+from locus_store.adapters.langgraph.packing import CODES, SUBCLASS, TUPLE, packed
 from locus_store.errors import SerializationError
 
 T = TypeVar("T")
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-_TUPLE: Final = ("builtins", "tuple")
-_LISTED: Final = (set, frozenset, deque)
+TEXT: Final = ("langchain_core.messages.base", "TextAccessor")
+"""The class of a message's text, a ``str``."""
 
 _SECRETS: Final = frozenset({("pydantic.types", "SecretStr"), ("pydantic.types", "SecretBytes")})
 """Made from the text that they hide."""
@@ -54,7 +54,8 @@ ALWAYS: Final = (
     SAFE_MSGPACK_TYPES
     | _SECRETS
     | {
-        _TUPLE,
+        TUPLE,
+        TEXT,
         ("langchain_core.agents", "AgentAction"),
         ("langchain_core.agents", "AgentActionMessageLog"),
         ("langchain_core.agents", "AgentStep"),
@@ -63,31 +64,7 @@ ALWAYS: Final = (
 )
 """Classes that are allowed in any case."""
 
-_CODES: Final[dict[Kind, int]] = {
-    "model": EXT_PYDANTIC_V2,
-    "model of pydantic 1": EXT_PYDANTIC_V1,
-    "dataclass": EXT_CONSTRUCTOR_KW_ARGS,
-    "enum": EXT_CONSTRUCTOR_SINGLE_ARG,
-}
-"""The extension that holds an object, by the kind of its class: LangGraph's own choice."""
-
-_KINDS: Final = {code: kind for kind, code in _CODES.items()}
-_METHOD: Final = "model_validate_json"
-"""Stands in the row of a model; never called."""
-
-_DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
-"""A dtype of plain values as NumPy writes it; objects and NumPy's own strings hold addresses."""
-
-# The options of LangGraph's serializer for MessagePack, without tuples; it writes "?" for a
-# lone surrogate, which is refused here.
-_OPTIONS: Final = (
-    ormsgpack.OPT_NON_STR_KEYS
-    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
-    | ormsgpack.OPT_PASSTHROUGH_DATETIME
-    | ormsgpack.OPT_PASSTHROUGH_ENUM
-    | ormsgpack.OPT_PASSTHROUGH_UUID
-    | ormsgpack.OPT_PASSTHROUGH_TUPLE
-)
+_KINDS: Final = {code: kind for kind, code in CODES.items()}
 
 _MESSAGES: Final = Reviver(allowed_objects="messages")
 
@@ -115,7 +92,7 @@ class ExactSerializer(JsonPlusSerializer):
 
     def __init__(self, allowed: Iterable[tuple[str, ...] | type] | None = None) -> None:
         listed = tuple(allowed or ())
-        super().__init__(allowed_msgpack_modules=(_TUPLE, *listed))
+        super().__init__(allowed_msgpack_modules=(TUPLE, *listed))
         self._is_open = allowed is None and not _msgpack.STRICT_MSGPACK_ENABLED
         self._classes = Classes(it for it in listed if isclass(it))
 
@@ -128,7 +105,7 @@ class ExactSerializer(JsonPlusSerializer):
         """
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
-        return "msgpack", _unmasked(lambda: self._packed(obj))
+        return "msgpack", packed(obj, self)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the object of a type and bytes.
@@ -157,67 +134,47 @@ class ExactSerializer(JsonPlusSerializer):
                 "values of the type json may hold no other object"
             ) from exc
 
-    # --- writing
+    # --- writing, as ``packing.Rules``
 
-    def _packed(self, obj: Any) -> bytes:
-        packed: bytes = ormsgpack.packb(obj, default=self._extension, option=_OPTIONS)
-        return packed
+    def note(self, cls: type) -> None:
+        """Remember a class of which an object is stored."""
+        self._classes.note(cls)
 
-    def _extension(self, obj: Any) -> Any:
-        """Return an extension for an object that MessagePack has no form for, with its contents."""
-        try:
-            return self._of_tuple(obj) if type(obj) is tuple else self._of_object(obj)
-        except SerializationError as exc:
-            raise _noted(exc) from None
+    def of_langgraph(self, obj: Any) -> Any:
+        """Return LangGraph's extension for an object.
 
-    def _of_tuple(self, obj: Any) -> Any:
-        return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, _TUPLE, list(obj))
-
-    def _of_object(self, obj: Any) -> Any:
+        Raises:
+            SerializationError: There is none, or one that would not be read.
+        """
         cls = type(obj)
-        name = name_of(cls)
-        if name not in SAFE_MSGPACK_TYPES and (kind := kind_of(cls)) is not None:
-            self._require_allowed(name, kind)
-            self._classes.note(cls)
-            return self._made(_CODES[kind], name, *_data(obj, kind))
-        if name in SAFE_MSGPACK_TYPES and isinstance(obj, BaseModel):
-            return self._made(EXT_PYDANTIC_V2, name, obj.model_dump(), _METHOD)
-        if isinstance(obj, _LISTED):
-            self._require_allowed(name)
-            return self._made(EXT_CONSTRUCTOR_SINGLE_ARG, name, list(obj))
-        return self._rarer(obj, name)
-
-    def _rarer(self, obj: Any, name: Name) -> Any:
-        if isinstance(obj, _DeltaSnapshot):
-            return ormsgpack.Ext(EXT_DELTA_SNAPSHOT, self._packed(obj.value))
-        if isinstance(obj, SendProtocol):
-            self._require_allowed(name)
-            timeout = getattr(obj, "timeout", None)
-            more = [] if timeout is None else [timeout]
-            return self._made(EXT_CONSTRUCTOR_POS_ARGS, name, [obj.node, obj.arg, *more])
-        if callable(getattr(obj, "_asdict", None)) and not isclass(obj):
-            self._require_allowed(name)
-            return self._made(EXT_CONSTRUCTOR_KW_ARGS, name, obj._asdict())
-        if kind_of(type(obj)) == "dataclass":
-            return self._made(EXT_CONSTRUCTOR_KW_ARGS, name, classes.dataclass_data(obj))
-        return self._of_langgraph(obj)
-
-    def _of_langgraph(self, obj: Any) -> Any:
+        is_plain = name_of(cls) in SAFE_MSGPACK_TYPES or cls is re.Pattern
+        if isinstance(obj, BaseException | date | time | timedelta) and not is_plain:
+            raise _unstorable(cls)
         try:
             made: Any = _taken_apart(super().dumps_typed(obj)[1])
         except TypeError:
-            raise _unstorable(type(obj)) from None
+            raise _unstorable(cls) from None
         if not isinstance(made, _Extension):
-            return made
+            raise _unstorable(cls)
         if made.code == EXT_NUMPY_ARRAY:
-            _require_exact(obj.dtype)
-        else:
-            module, function, *_ = _taken_apart(made.data)
-            self._require_allowed((module, function))
+            if cls is not forms.numpy().ndarray:
+                raise _unstorable(cls)
+            forms.require_exact(obj.dtype)
+        elif not is_plain:
+            module, path, *_ = _taken_apart(made.data)
+            self.require_allowed((module, path))
+            self._require_readable(cls, made)
         return ormsgpack.Ext(made.code, made.data)
 
-    def _made(self, code: int, name: Name, held: Any, *more: Any) -> Any:
-        return ormsgpack.Ext(code, self._packed([*name, held, *more]))
+    def _require_readable(self, cls: type, made: _Extension) -> None:
+        """Refuse an object that reading would refuse, or return as another."""
+        self._classes.note(cls)
+        try:
+            found = _unmasked(lambda: self._object(made.code, made.data))
+        except SerializationError as exc:
+            raise _unstorable(cls) from exc
+        if type(found) is not cls:
+            raise _unstorable(cls)
 
     # --- reading
 
@@ -232,20 +189,28 @@ class ExactSerializer(JsonPlusSerializer):
         if code == EXT_DELTA_SNAPSHOT:
             return _DeltaSnapshot(held)
         try:
-            return self._named(code, *held)
+            return self._form(*held) if code == FORM else self._named(code, *held)
         except SerializationError as exc:
             raise _noted(exc) from exc
         except Exception as exc:
             raise _noted(_unreadable(held, exc)) from exc
 
+    def _form(self, tag: str, *held: Any) -> Any:
+        if tag != SUBCLASS:
+            (content,) = held
+            return forms.loaded(tag, content)
+        module, path, content, attributes = held
+        self.require_allowed((module, path), "subclass")
+        return classes.subclass(self._classes.find((module, path)), content, attributes)
+
     def _named(self, code: int, module: str, path: str, held: Any, *more: Any) -> Any:
         name = module, path
         if code == EXT_METHOD_SINGLE_ARG:
             return _method(module, path, held, *more)
-        if name in SAFE_MSGPACK_TYPES or name == _TUPLE:
+        if name in SAFE_MSGPACK_TYPES or name == TUPLE:
             return _safe(code, name, held)
         kind = _KINDS.get(code)
-        self._require_allowed(name, kind)
+        self.require_allowed(name, kind)
         cls = self._classes.find(name)
         if kind is not None and kind_of(cls) == kind:
             return _rebuilt(cls, kind, held, more)
@@ -262,7 +227,8 @@ class ExactSerializer(JsonPlusSerializer):
         listed = self._allowed_msgpack_modules
         return listed is True or classes.is_listed(name, listed or ())
 
-    def _require_allowed(self, name: Name, kind: Kind | None = None) -> None:
+    def require_allowed(self, name: Name, kind: Kind | None = None) -> None:
+        """Raise ``SerializationError`` unless objects of a class may be stored and read."""
         if name in ALWAYS or (self._is_open and kind is not None) or self._is_listed(name):
             return
         raise SerializationError(
@@ -297,16 +263,6 @@ def _refused(code: int, data: bytes) -> Any:
     )
 
 
-def _require_exact(dtype: Any) -> None:
-    """Refuse an array whose elements are objects, or that would be read with another dtype."""
-    numpy = sys.modules["numpy"]
-    if not _DTYPE.fullmatch(dtype.str) or numpy.dtype(dtype.str) != dtype:
-        raise SerializationError(
-            f"a NumPy array of dtype {dtype!s:.100} cannot be stored: convert it to a list, or to"
-            " arrays of plain numbers"
-        )
-
-
 def _array(data: bytes) -> Any:
     """Return the array of an extension, without importing NumPy.
 
@@ -315,47 +271,20 @@ def _array(data: bytes) -> Any:
     """
     try:
         dtype, shape, order, held = ormsgpack.unpackb(data, ext_hook=_refused)
-        if not _DTYPE.fullmatch(dtype):
-            raise ValueError(dtype)  # noqa: TRY301  (as one that NumPy refuses)
-        numpy = _numpy()
-        return numpy.frombuffer(held, dtype=numpy.dtype(dtype)).reshape(shape, order=order)
+        return forms.array(dtype, shape, order, held)
+    except SerializationError as exc:
+        raise _noted(exc) from exc
     except Exception as exc:
         failure = SerializationError(f"a NumPy array cannot be read: {type(exc).__name__}")
         raise _noted(failure) from exc
-
-
-def _numpy() -> Any:
-    """Return NumPy if the program has imported it."""
-    found = sys.modules.get("numpy")
-    if found is None:
-        raise _noted(
-            SerializationError(
-                "a NumPy array is stored here, and nothing is imported on reading. Write"
-                " `import numpy` where your program opens the saver"
-            )
-        )
-    return found
 
 
 def _taken_apart(data: bytes) -> Any:
     return ormsgpack.unpackb(data, ext_hook=_Extension, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-def _data(obj: Any, kind: Kind) -> tuple[Any, ...]:
-    """Return the contents of an extension after the name of the object's class."""
-    if kind == "model":
-        data, names = classes.model_data(obj)
-        return (data, _METHOD) if names is None else (data, _METHOD, names)
-    if kind == "model of pydantic 1":
-        return (dict(obj.__dict__),)
-    if kind == "dataclass":
-        classes.require_plain(type(obj))
-        return (classes.dataclass_data(obj),)
-    return (obj._value_,)
-
-
 def _rebuilt(cls: Any, kind: Kind, held: Any, more: Sequence[Any]) -> Any:
-    """Return the object of ``_data``."""
+    """Return the object of a class that is stored by its name."""
     if kind == "model":
         return classes.model(cls, held, more[1] if len(more) > 1 else None)
     if kind == "model of pydantic 1":
@@ -427,11 +356,19 @@ def _noted(failure: SerializationError) -> SerializationError:
 
 
 def _unstorable(cls: type) -> SerializationError:
+    hint = next((it for kind, it in _HINTS if issubclass(cls, kind)), "convert it to one of these")
     return SerializationError(
         f"an object of class {cls.__module__}.{cls.__qualname__} cannot be stored. Pydantic models,"
-        " dataclasses, enums, messages and plain values can: convert it to one of these, or pass a"
-        " serializer of your own with LangGraphSaver(..., serde=…)"
+        f" dataclasses, enums, messages and plain values can: {hint}, or pass a serializer of your"
+        " own with LangGraphSaver(..., serde=…)"
     )
+
+
+_HINTS: Final = (
+    (date, "convert it to a datetime (pandas: to_pydatetime)"),
+    (timedelta, "convert it to a timedelta (pandas: to_pytimedelta)"),
+    (BaseException, "keep its text, str(exc)"),
+)
 
 
 def _unreadable(held: Any, exc: Exception) -> SerializationError:

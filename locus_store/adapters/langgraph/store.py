@@ -47,6 +47,7 @@ from locus_store.types.items import (
 )
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import Filter
+from locus_store.values.surrogates import restored
 from locus_store.values.vectors import packed
 
 if TYPE_CHECKING:
@@ -549,7 +550,7 @@ def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
 
 def _item(found: StoreItem) -> Item:
     return Item(
-        value=found.value,
+        value=restored(found.value),
         key=found.key,
         namespace=found.namespace,
         created_at=found.created_at,
@@ -561,7 +562,7 @@ def _search_item(found: StoreItem) -> SearchItem:
     return SearchItem(
         namespace=found.namespace,
         key=found.key,
-        value=found.value,
+        value=restored(found.value),
         created_at=found.created_at,
         updated_at=found.updated_at,
         score=found.score,

@@ -24,8 +24,9 @@ import base64
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.adapters.forms import FORM, RefusedError, dumped
 from locus_store.adapters.langgraph.recent import Recent, memory_of
-from locus_store.errors import IntegrityError, InvalidArgumentError, MissingExtraError
+from locus_store.errors import IntegrityError, InvalidArgumentError, MissingExtraError, pip_install
 from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
 
 try:
@@ -120,9 +121,13 @@ def list_to_json(
     """
     if _is_plain(items):
         return items.copy() if dumps(items)[0] == MSGPACK else None
-    found = []
+    found: list[Any] = []
     for item in items:
-        kind, data = dumps(item)
+        try:
+            kind, data = dumps(item)
+        except RefusedError as exc:
+            exc.steps.append(len(found))
+            raise
         if kind == MSGPACK:
             found.append(known.to_json(data))
         elif item is None:
@@ -253,7 +258,7 @@ _SHORT_LIST: Final = 2**16
 """The length from which the count of a list takes more bytes."""
 
 _OPAQUE: Final = object()
-_PLAIN: Final = (str, int, bool, type(None))
+_PLAIN: Final = (str, int, float, bool, type(None))
 
 
 def _taken_apart(data: bytes, levels: int) -> Any:
@@ -270,9 +275,7 @@ def _taken_apart(data: bytes, levels: int) -> Any:
 def _frozen(value: Any, levels: int) -> Any:
     """Return the JSON of a value that is nested at most this many levels deep."""
     if isinstance(value, _PLAIN):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _tagged("f", levels, v=repr(value))
+        return _frozen_scalar(value, levels)
     if isinstance(value, bytes):
         return _tagged("b", levels, v=_base64(value))
     if levels <= 0:
@@ -284,6 +287,14 @@ def _frozen(value: Any, levels: int) -> Any:
     if isinstance(value, _Extension):
         return _frozen_extension(value, levels)
     raise TypeError(f"no JSON for a {type(value).__name__}")
+
+
+def _frozen_scalar(value: Any, levels: int) -> Any:
+    if type(value) is float and not math.isfinite(value):
+        return _tagged("f", levels, v=repr(value))
+    if type(value) is int and not MIN_INT <= value <= MAX_INT:
+        return _tagged("x", levels, c=FORM, v=list(dumped(value) or ()))
+    return value
 
 
 def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
@@ -375,7 +386,6 @@ def _bytes(text: str) -> bytes:
 def _codec() -> Any:
     if ormsgpack is None:
         raise MissingExtraError(
-            "reading and writing LangGraph's values needs ormsgpack: pip install"
-            ' "locus-store[langgraph]"'
+            f"reading and writing LangGraph's values needs ormsgpack: {pip_install('langgraph')}"
         )
     return ormsgpack

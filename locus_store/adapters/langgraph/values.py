@@ -9,12 +9,13 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists
-from locus_store.adapters.langgraph.copies import is_message, maker
+from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.values.encoding import pinned, unpinned
 from locus_store.values.frames import Listed, thawed
+from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS
 
 if TYPE_CHECKING:
@@ -150,14 +151,15 @@ class ChannelValues:
         return {name: self._plain(it, f"metadata {name!r}") for name, it in metadata.items()}
 
     def _plain(self, value: Any, what: str) -> Any:
+        plain = _lists(value)
         try:
-            return typed_values.plain_to_json(_lists(value))
+            return typed_values.plain_to_json(plain)
         except (TypeError, ValueError):
-            return self.to_json(value, what)
+            return self.to_json(plain, what)
 
     def metadata_from_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of ``metadata_to_json``."""
-        return {name: self.from_json(it) for name, it in metadata.items()}
+        return {name: restored(self.from_json(it)) for name, it in metadata.items()}
 
     def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version."""
@@ -318,11 +320,21 @@ def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[s
 
 
 def _lists(value: Any) -> Any:
-    """Replace tuples by lists, and strings of a subclass by plain ones, as JSON has them."""
-    if isinstance(value, str):
-        return str(value)
+    """Replace tuples by lists, and numbers and strings of a subclass by plain ones.
+
+    JSON has them so, and a filter finds them.
+    """
+    if isinstance(value, str | int | float):
+        return value if type(value) in SCALARS else _plain_scalar(value)
     if isinstance(value, tuple | list):
         return [_lists(it) for it in value]
     if isinstance(value, dict):
         return {_lists(key): _lists(it) for key, it in value.items()}
     return value
+
+
+def _plain_scalar(value: str | float) -> str | int | float:
+    """Return the number or string that a value of a subclass is; of an enum, its member's value."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return int.__int__(value) if isinstance(value, int) else float.__float__(value)

@@ -16,6 +16,7 @@ from locus_store.errors import (
     NotFoundError,
     SerializationError,
 )
+from locus_store.runtime.progress import expected
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types.codec import labels_of
@@ -69,7 +70,8 @@ async def import_locus(
     await backend.exists("-")  # its schema is made now: that may wait for all who read
     tally = Tally(progress)
     async with opened(source, table_name=table_name, tenant=tenant) as reader:
-        for thread_id, found in _chosen(await reader.threads(), thread_ids, reader).items():
+        chosen = _chosen(await reader.threads(), thread_ids, reader)
+        for thread_id, found in expected(chosen).items():
             await tally.add(thread_id, _taken(backend, reader, thread_id, found))
         return tally.done(reader.shown)
 

@@ -1,12 +1,12 @@
 """The OpenAI Agents SDK on every backend with message logs: ``LocusSession``."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import agents.memory  # noqa: F401
 except ImportError as exc:
     raise MissingExtraError(
-        'the OpenAI Agents SDK is not installed: pip install "locus-store[openai-agents]"'
+        f"the OpenAI Agents SDK is not installed: {pip_install('openai-agents')}"
     ) from exc
 
 from locus_store.adapters.openai_agents.session import LocusSession

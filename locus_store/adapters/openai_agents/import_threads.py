@@ -10,6 +10,7 @@ from locus_store.adapters.log_imports import archived, opened_rows, put_thread
 from locus_store.adapters.openai_agents.items import message_of
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, SchemaError
+from locus_store.runtime.progress import expected
 from locus_store.transfer.counts import Counts, Progress, Tally
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ async def import_openai_agents(
         for thread_id in found if thread_ids is None else thread_ids:
             if thread_id not in found:
                 raise NotFoundError(f"{rows.shown} has no session {thread_id!r}")
-        for thread_id in found if thread_ids is None else thread_ids:
+        for thread_id in expected(found if thread_ids is None else thread_ids):
             await tally.add(thread_id, _taken(backend, rows, thread_id, messages_table))
         return tally.done(rows.shown)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.adapters.json_values import with_numbers
 from locus_store.messages import ROLE, NewMessage
 from locus_store.values.readable import Readable
 
@@ -25,4 +26,6 @@ READABLE: Final = Readable(
 def message_of(item: Mapping[str, Any]) -> NewMessage:
     """Return the message of an item; its role, or else its type, is the message's role."""
     role = item.get("role") or item.get("type")
-    return NewMessage(item, role if isinstance(role, str) else ROLE, text=READABLE.text(item))
+    return NewMessage(
+        with_numbers(item), role if isinstance(role, str) else ROLE, text=READABLE.text(item)
+    )

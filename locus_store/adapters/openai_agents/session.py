@@ -12,11 +12,13 @@ from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
+from locus_store.adapters.json_values import numbers_in
 from locus_store.adapters.logs import LogAdapter
 from locus_store.adapters.openai_agents.items import message_of
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settled
+from locus_store.types.arguments import check_text, checked_user
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,8 +41,10 @@ class LocusSession(LogAdapter, Session):
         log: A message log, or a backend that has message logs; ``close`` leaves it open. Share it
             among the sessions of a process.
         session_settings: ``limit`` is the default of ``get_items``.
+        user_id: The thread's user, so that ``locus-store forget --user`` finds the session.
 
     Raises:
+        InvalidArgumentError: An id is not valid.
         UnsupportedError: The backend has no message logs.
     """
 
@@ -50,14 +54,23 @@ class LocusSession(LogAdapter, Session):
         log: BaseMessageLog | StorageBackend,
         *,
         session_settings: Settings = None,
+        user_id: str | None = None,
     ) -> None:
         super().__init__(log)
+        check_text("session_id", session_id)
         self.session_id = session_id
+        self.user_id = checked_user(user_id)
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
 
     @classmethod
     def from_url(
-        cls, session_id: str, url: str, *, session_settings: Settings = None, **options: Any
+        cls,
+        session_id: str,
+        url: str,
+        *,
+        session_settings: Settings = None,
+        user_id: str | None = None,
+        **options: Any,
     ) -> Self:
         """Return a session for a URL; see ``open_message_log`` for URLs and options.
 
@@ -65,7 +78,7 @@ class LocusSession(LogAdapter, Session):
         sessions over it.
         """
         log = open_message_log(url, **options)
-        opened = cls(session_id, log, session_settings=session_settings)
+        opened = cls(session_id, log, session_settings=session_settings, user_id=user_id)
         opened._owns = True
         return opened
 
@@ -81,12 +94,14 @@ class LocusSession(LogAdapter, Session):
         """
         newest = resolve_session_limit(limit, self.session_settings)
         newest = None if newest is not None and newest < 0 else newest
-        return await self.log.contents(self.session_id, newest=newest)
+        items = numbers_in(await self.log.contents(self.session_id, newest=newest))
+        return cast("list[TResponseInputItem]", items)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append all items, or none."""
         if items:
-            await settled(_put(items, partial(self.log.append, self.session_id)))
+            append = partial(self.log.append, self.session_id, user_id=self.user_id)
+            await settled(_put(items, append))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the newest item and return it; ``None`` if there is none.
@@ -95,7 +110,7 @@ class LocusSession(LogAdapter, Session):
             IntegrityError: The newest item is damaged, and stays.
         """
         message = (await settled(self.log.pop(self.session_id))).message
-        return None if message is None else cast("TResponseInputItem", message.content)
+        return None if message is None else cast("TResponseInputItem", numbers_in(message.content))
 
     async def clear_session(self) -> None:
         """Delete the items; states and other logs of the thread stay."""
@@ -122,7 +137,20 @@ class LocusSession(LogAdapter, Session):
             return await settled(self._replace(found, start, output, prune_prefix))
 
         is_complete = found is None or found.info.count == len(messages)
-        return _CompactionSnapshot([it.content for it in messages], is_complete, replace_suffix)
+        return _CompactionSnapshot(
+            numbers_in([it.content for it in messages]), is_complete, replace_suffix
+        )
+
+    async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
+        """Replace all items in one transaction; ``False``: a subclass stores them in its own way.
+
+        The SDK asks for it where a compaction replaces the whole history.
+        """
+        if type(self) is not LocusSession:
+            return False
+        replace = partial(self.log.replace, self.session_id, 0, user_id=self.user_id)
+        await settled(_put(items, replace))
+        return True
 
     async def _replace(
         self,
@@ -134,7 +162,11 @@ class LocusSession(LogAdapter, Session):
         info, messages = found
         position = info.count - len(messages) + start
         replace = partial(
-            self.log.replace, self.session_id, position, expected_revision=info.revision
+            self.log.replace,
+            self.session_id,
+            position,
+            expected_revision=info.revision,
+            user_id=self.user_id,
         )
         try:
             await _put(output, replace)
@@ -150,7 +182,7 @@ class LocusSession(LogAdapter, Session):
         """Remove the oldest items up to a position as long as they are expired."""
         while end > 0:
             page = await self.log.page(self.session_id, limit=min(limit, end))
-            expired = list(takewhile(lambda it: is_expired(it.content), page))
+            expired = list(takewhile(lambda it: is_expired(numbers_in(it.content)), page))
             await self.log.remove(self.session_id, [it.message_id for it in expired])
             end -= len(expired)
             if not expired or len(expired) < len(page):
@@ -165,4 +197,4 @@ async def _put(
         with suppress(SerializationError):
             await put([message_of(it) for it in items])
             return
-    await put([message_of(json.loads(json.dumps(it))) for it in items])
+    await put([message_of(json.loads(json.dumps(it, ensure_ascii=False))) for it in items])

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 from locus_store.session.models import Models
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def installed() -> Library:
     found = _agentflow() or _pyagenity()
     if found is None:
         raise MissingExtraError(
-            'neither AgentFlow nor PyAgenity is installed: pip install "locus-store[agentflow]" '
-            'or "locus-store[pyagenity]"'
+            f"neither AgentFlow nor PyAgenity is installed: {pip_install('agentflow')} "
+            f"or {pip_install('pyagenity')}"
         )
     return found
 

@@ -1,13 +1,11 @@
 """Pydantic AI on every backend with message logs: ``LocusConversationStore``."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import pydantic_ai.conversation_store  # noqa: F401
 except ImportError as exc:
-    raise MissingExtraError(
-        'Pydantic AI is not installed: pip install "locus-store[pydantic-ai]"'
-    ) from exc
+    raise MissingExtraError(f"Pydantic AI is not installed: {pip_install('pydantic-ai')}") from exc
 
 from locus_store.adapters.pydantic_ai.conversation_store import (
     ConversationConflictError,

@@ -21,6 +21,7 @@ from locus_store.adapters.pydantic_ai.entries import (
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
 from locus_store.runtime.loops import settled
+from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,8 +90,12 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> list[ConversationRecord]:
-        """Return the records, the last changed first; reads the records of all conversations."""
-        heads = [it async for it in all_of(self.log.heads, namespace="") if has_record(it)]
+        """Return the records, the last changed first.
+
+        Those of one scope are found by the user of their threads.
+        """
+        logs = all_of(self.log.heads, namespace="", user_id=_owner(scope))
+        heads = [it async for it in logs if has_record(it)]
         found = records_of([it.messages[0] for it in heads])
         mine = [it for it in found if scope is None or it.scope == scope]
         return sorted(mine, key=lambda it: it.updated_at, reverse=True)[:limit]
@@ -105,8 +110,10 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """Store a record and its new entries in one transaction.
 
         Raises:
+            InvalidArgumentError: The scope is longer than the id of a user may be.
             ConversationConflictError: The stored record has not the expected revision, or the
                 record or an entry names an entry that no conversation has.
+            NotOwnerError: The conversation is of another scope; nothing was written.
             SerializationError: JSON cannot keep a message exactly; nothing was written.
         """
         found = await self._expected(record.conversation_id, expected_revision)
@@ -119,6 +126,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
                     [record_message(record)],
                     expected_revision=found.revision if found else 0,
                     also={ENTRIES: entries} if entries else None,
+                    user_id=_owner(record.scope),
                 )
             )
         except ConflictError as exc:
@@ -240,3 +248,15 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             NewMessage(it.content, it.role, it.message_id, it.metadata, it.text)
             for it in missing.values()
         ]
+
+
+def _owner(scope: str | None) -> str | None:
+    """Return the user of a scope's threads; an empty scope has none.
+
+    Raises:
+        InvalidArgumentError: It cannot be the id of a user.
+    """
+    if not scope:
+        return None
+    check_text("scope", scope)
+    return scope

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_ai import ModelMessagesTypeAdapter
+from pydantic_ai import ModelMessage
 from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
 from pydantic_core import PydanticSerializationError
 
+from locus_store.adapters.json_values import numbers_in, with_numbers
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import NewMessage
 from locus_store.values.encoding import encode
 from locus_store.values.readable import Readable
+from locus_store.values.surrogates import escaped_within, restored_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +31,16 @@ PART: Final = Readable(said=_SAID, given=frozenset())
 TOOL: Final = Readable(said=frozenset({"tool_name"}), given=frozenset({"args", "content"}))
 """The parts of messages without and with a tool. Instructions come with each request: not read."""
 
-_RECORDS: Final = TypeAdapter(
-    list[ConversationRecord], config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
+_CONFIG: Final = ConfigDict(
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+    ser_json_inf_nan="constants",
+    defer_build=True,
 )
+"""That of Pydantic AI, but for NaN and infinities, which it writes as ``null``."""
+
+_RECORDS: Final = TypeAdapter(list[ConversationRecord], config=_CONFIG)
+_MESSAGES: Final = TypeAdapter(list[ModelMessage], config=_CONFIG)
 
 
 def has_record(found: LogSnapshot) -> bool:
@@ -40,7 +51,7 @@ def has_record(found: LogSnapshot) -> bool:
 def record_message(record: ConversationRecord) -> NewMessage:
     """Return the message of a record."""
     (content,) = _json(_RECORDS, [record])
-    return NewMessage(content, RECORD, RECORD, text="")
+    return NewMessage(with_numbers(content), RECORD, RECORD, text="")
 
 
 def messages_of(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
@@ -49,10 +60,10 @@ def messages_of(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
     Raises:
         SerializationError: Pydantic cannot make JSON of one.
     """
-    contents = _json(ModelMessagesTypeAdapter, [it.message for it in entries])
+    contents = _json(_MESSAGES, [it.message for it in entries])
     return [
         NewMessage(
-            content,
+            with_numbers(content),
             it.message.kind,
             it.id,
             {"parent_id": it.parent_id, "kind": it.kind},
@@ -91,7 +102,7 @@ def entries_of(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
     Raises:
         IntegrityError: A message is not one of Pydantic AI.
     """
-    restored = _restored(ModelMessagesTypeAdapter, messages)
+    restored = _restored(_MESSAGES, messages)
     return [
         ConversationEntry(id=it.message_id, message=message, parent_id=_parent(it))
         for it, message in zip(messages, restored, strict=True)
@@ -99,11 +110,21 @@ def entries_of(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
 
 
 def _restored(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> list[Any]:
+    text, is_cut = _text([it.content for it in messages])
     try:
-        made: list[Any] = adapter.validate_json(encode([it.content for it in messages]))
+        made: list[Any] = adapter.validate_json(text)
     except ValidationError as exc:
         raise IntegrityError(f"a stored message is not one of Pydantic AI: {exc}") from exc
-    return made
+    return restored_within(made) if is_cut else made
+
+
+def _text(contents: list[Any]) -> tuple[bytes | str, bool]:
+    """Return the JSON of messages, and whether strings in it are escaped."""
+    given = numbers_in(contents)
+    if given is contents:
+        with suppress(TypeError):  # a string has a lone surrogate
+            return encode(contents), False
+    return json.dumps(escaped_within(given), ensure_ascii=False), True
 
 
 def _parent(message: LoggedMessage) -> str | None:

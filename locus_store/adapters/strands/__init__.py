@@ -1,13 +1,11 @@
 """Strands Agents on every backend with message logs: ``LocusSessionRepository``."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import strands.session  # noqa: F401
 except ImportError as exc:
-    raise MissingExtraError(
-        'Strands Agents is not installed: pip install "locus-store[strands]"'
-    ) from exc
+    raise MissingExtraError(f"Strands Agents is not installed: {pip_install('strands')}") from exc
 
 from locus_store.adapters.strands.session_repository import (
     LocusSessionRepository,

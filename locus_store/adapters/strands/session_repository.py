@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
+from locus_store.adapters.json_values import numbers_in, with_numbers
 from locus_store.adapters.logs import BlockingLogAdapter
+from locus_store.blocking import open_message_log
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
-from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.arguments import MAX_COUNT, checked_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase
+
+    from locus_store.backend import StorageBackend
+    from locus_store.blocking import BlockingMessageLog
 
 SESSION: Final = "strands-session"
 """Namespace of the log whose one message is the session."""
@@ -48,7 +53,29 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
 
     Usable from any number of threads. Two managers that append to one agent do not overwrite each
     other: the second message with an index raises ``SessionConflictError``.
+
+    Args:
+        log: A blocking message log, which ``close`` leaves open, or a backend that has message
+            logs, which stays open, too.
+        user_id: The user of the threads, so that ``locus-store forget --user`` finds them.
+
+    Raises:
+        InvalidArgumentError: ``user_id`` is not valid.
+        UnsupportedError: The backend has no message logs.
     """
+
+    def __init__(
+        self, log: BlockingMessageLog | StorageBackend, *, user_id: str | None = None
+    ) -> None:
+        super().__init__(log)
+        self.user_id = checked_user(user_id)
+
+    @classmethod
+    def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:
+        """Return a repository for a URL; see ``open_message_log`` for URLs and options."""
+        opened = cls(open_message_log(url, **options), user_id=user_id)
+        opened._owns = True
+        return opened
 
     # --- sessions
 
@@ -127,7 +154,7 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
     ) -> SessionMessage | None:
         found = self.log.get(session_id, str(message_id), namespace=MESSAGES + agent_id)
-        return None if found is None else SessionMessage.from_dict(found.content)
+        return None if found is None else SessionMessage.from_dict(numbers_in(found.content))
 
     def update_message(
         self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
@@ -167,7 +194,7 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
         )
         if not found and self.read_agent(session_id, agent_id) is None:
             raise _no_agent(session_id, agent_id)
-        return [SessionMessage.from_dict(it.content) for it in found]
+        return [SessionMessage.from_dict(numbers_in(it.content)) for it in found]
 
     # --- several agents
 
@@ -205,19 +232,22 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
             str(message.message_id),
             text=READABLE.text(shown),
         )
-        self.log.append(session_id, [new], namespace=MESSAGES + agent_id, **options)
+        options |= {"namespace": MESSAGES + agent_id, "user_id": self.user_id}
+        self.log.append(session_id, [new], **options)
 
     def _write(self, session_id: str, namespace: str, document: Document, **options: Any) -> None:
         message = NewMessage(_json(document), "state", "state", text="")
-        self.log.append(session_id, [message], namespace=namespace, **options)
+        options |= {"namespace": namespace, "user_id": self.user_id}
+        self.log.append(session_id, [message], **options)
 
     def _read(self, session_id: str, namespace: str) -> Document | None:
         found = self.log.get(session_id, "state", namespace=namespace)
-        return None if found is None else dict(found.content)
+        return None if found is None else dict(numbers_in(found.content))
 
 
 def _json(value: Document) -> Any:
-    return json.loads(json.dumps(value))  # as the framework's own repositories store it
+    # As the framework's own repositories store it, which write NaN.
+    return with_numbers(json.loads(json.dumps(value, ensure_ascii=False)))
 
 
 def _no_agent(session_id: str, agent_id: str) -> SessionNotFoundError:

@@ -16,6 +16,7 @@ from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
+from locus_store.runtime.progress import steps
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -42,7 +43,7 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
 from locus_store.versions.archives import occupied
-from locus_store.versions.sweeping import Sweep
+from locus_store.versions.sweeping import Sweep, Swept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -97,11 +98,10 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         loop, context = asyncio.get_running_loop(), copy_context()
         return await loop.run_in_executor(self._documents.pool, context.run, read)
 
-    async def _make(self, thread_id: str, body: Callable[[Edit], T]) -> T:
-        """Change a thread, or create it."""
-        answer = await self._threads.in_order(
-            thread_id, lambda: (self._threads.write(thread_id, body, creates=True),)
-        )
+    async def _make(self, thread_id: str, body: Callable[[Edit], T], *, removes: bool = False) -> T:
+        """Change a thread, or create it; see ``DocumentThreads.write``."""
+        write = partial(self._threads.write, thread_id, body, creates=True, removes=removes)
+        answer = await self._threads.in_order(thread_id, lambda: (write(),))
         return answer[0]  # type: ignore[return-value]  # None only where body gives it
 
     async def _change(self, thread_id: str, body: Callable[[Edit], T]) -> T | None:
@@ -110,21 +110,19 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
             thread_id, lambda: self._threads.write(thread_id, body, creates=False)
         )
 
-    async def _take_from_each(self, body: Callable[[Edit], int]) -> int:
+    async def _sweep(self, sweep: Sweep, body: Callable[[Edit], Swept]) -> None:
         """Remove something from every thread that can be read; raise for the others at the end."""
         ids = await self._look(lambda: list(self._documents.keys()))
         strays = await self._look(self._documents.strays)
         failed: list[LocusStoreError] = [IntegrityError(it) for it in strays]
-        count = 0
-        for thread_id in ids:
+        for thread_id in steps(ids):
             try:
-                count += await self._change(thread_id, body) or 0
+                sweep.count(thread_id, await self._change(thread_id, body) or Swept(0))
             except LocusStoreError as exc:
                 failed.append(exc)
-        await self._look(self._threads.sweep)
+        failed += await self._look(self._threads.sweep)
         for first in failed:
-            raise type(first)(f"{first} ({_told(failed, count)})") from first
-        return count
+            raise type(first)(f"{first} ({_told(failed, sweep)})") from first
 
     # --- versions
 
@@ -363,10 +361,19 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         def store(edit: Edit) -> bool:
+            if must_exist and edit.find(thread_id, namespace) is None:
+                raise versions.gone(checkpoint_id)
             line = replace(edit.open_space(namespace).line)
-            return versions.put_writes(edit, line, checkpoint_id, writes, known=known, seen=seen)
+            stored = versions.put_writes(
+                edit, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
+            )
+            if stored and ttl_seconds is not None:
+                edit.prolong(ttl_seconds)
+            return stored
 
         return await self._make(thread_id, store)
 
@@ -429,7 +436,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
         sweep = Sweep()
-        sweep.removed = await self._take_from_each(lambda it: _vacuum(it, limit, sweep))
+        await self._sweep(sweep, lambda it: _vacuum(it, limit, sweep))
         return sweep.report()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
@@ -445,7 +452,8 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         return bool(await self._change(thread_id, renew))
 
     async def expire(self) -> int:
-        return await self._take_from_each(_expire)
+        await self._sweep(sweep := Sweep(), _expire)
+        return sweep.threads
 
     def limit_cache(self, max_bytes: int) -> None:
         """See ``StorageBackend``; half of the bytes are for parsed documents."""
@@ -454,9 +462,9 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         self._threads.limit(of_documents)
 
 
-def _told(failed: Sequence[LocusStoreError], count: int) -> str:
+def _told(failed: Sequence[LocusStoreError], sweep: Sweep) -> str:
     more = f"; {len(failed) - 1} more, which `locus-store verify` names" if failed[1:] else ""
-    return f"{count} removed from the others{more}"
+    return f"{sweep.threads} threads, {sweep.removed} versions were removed from the others{more}"
 
 
 def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
@@ -475,13 +483,13 @@ def _prune(edit: Edit) -> int:
     return sum(versions.prune(edit, it) for it in lines if it)
 
 
-def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
-    """Remove a thread's older versions, or all of it; return the number of versions."""
+def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> Swept:
+    """Remove a thread's older versions, or all of it; return how much."""
     thread = edit.thread
     if thread is None:
-        return 0
-    if thread.newest_at < limit:
-        return edit.drop_thread().versions
+        return Swept(0)
+    if thread.is_older_than(limit):
+        return Swept(edit.drop_thread().versions, len(thread.messages), is_whole=True)
     removed = 0
     for space in list(thread.spaces.values()):
         line = edit.find(thread.thread_id, space.namespace)
@@ -489,12 +497,12 @@ def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> int:
         if line is not None and old:
             with sweep.of(thread.thread_id):
                 removed += versions.vacuum(edit, line, old)
-    return removed
+    return Swept(removed)
 
 
-def _expire(edit: Edit) -> int:
-    """Remove a thread whose time to live is over; return whether it was removed."""
-    is_over = edit.old is not None and edit.thread is None
-    if is_over:
-        edit.drop_thread()
-    return int(is_over)
+def _expire(edit: Edit) -> Swept:
+    """Remove a thread whose time to live is over."""
+    if edit.old is None or edit.thread is not None:
+        return Swept(0)
+    edit.drop_thread()
+    return Swept(0, is_whole=True)

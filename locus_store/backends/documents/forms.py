@@ -9,6 +9,7 @@ from locus_store.backends.documents import format as documents_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from locus_store.backends.documents.protocol import Body, Documents, Tag
     from locus_store.versions.threads import Edit, Thread
@@ -80,6 +81,16 @@ class DocumentForm:
         """Return a thread from the cache for reading."""
         return thread
 
+    def active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
+        """Return the time of a thread's last activity, by which lists are ordered.
+
+        Args:
+            parsed: The thread.
+            at: The time of its document, by the storage's clock.
+        """
+        del at
+        return parsed.thread.active_at
+
     def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
         """Return the document with an edit; ``None`` if nothing changed."""
         thread = edit.thread
@@ -99,7 +110,11 @@ class DocumentForm:
         """Write what the document will name."""
 
     def finish(self, thread_id: str, draft: Draft) -> None:
-        """Remove what the written document names no longer."""
+        """Remove what the written document names no longer.
+
+        Raises:
+            LocusStoreError: Some of it stays.
+        """
 
     def abandon(self, thread_id: str, draft: Draft) -> None:
         """Remove what was written for a draft that is stored nowhere."""
@@ -107,6 +122,11 @@ class DocumentForm:
     def holds(self, content: bytes, draft: Draft) -> bool:
         """Return whether a document is the result of a put, or has grown from it."""
         return draft.body is not None and documents_format.holds(content, draft.body)
+
+    def leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+        """Return the places of stored data that no document names."""
+        del parsed
+        return set()
 
     def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
         """Remove what killed writers have left; ``parsed`` reads a thread, expired or not."""

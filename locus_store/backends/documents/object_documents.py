@@ -100,7 +100,7 @@ class ObjectDocuments(Documents):
             if key is None:
                 strays.append(self._misnamed(it.name))
             else:
-                dated.append((key, it.modified_at))
+                dated.append(Dated(key, it.modified_at, it.tag))
         return dated, strays
 
     def _misnamed(self, name: str) -> str:
@@ -142,8 +142,11 @@ class ObjectDocuments(Documents):
             thread, _, name = it.name[len(before) :].partition("/")
             yield thread, name, it.modified_at
 
+    def segment_names(self, named: dict[str, set[str]]) -> list[str]:
+        """Return the names of the objects of segments, by the digests of their threads."""
+        before = self.prefix + SEGMENTS
+        return [f"{before}{thread}/{name}" for thread, names in named.items() for name in names]
+
     def discard_segments(self, named: dict[str, set[str]]) -> None:
         """Delete segments, by the digests of their threads."""
-        before = self.prefix + SEGMENTS
-        gone = [f"{before}{thread}/{name}" for thread, names in named.items() for name in names]
-        self.objects.discard(gone)
+        self.objects.discard(self.segment_names(named))

@@ -41,6 +41,9 @@ class ListedObject:
     modified_at: datetime
     """By the server's clock."""
 
+    tag: Tag | None = None
+    """``None``: the list does not say."""
+
 
 class Objects(ABC):
     """Bytes by name, in one flat namespace; any thread may call the methods.
@@ -84,7 +87,11 @@ class Objects(ABC):
 
     @abstractmethod
     def discard(self, names: Collection[str]) -> None:
-        """Delete objects; missing ones are ignored."""
+        """Delete objects; missing ones are ignored.
+
+        Raises:
+            BackendError: Some of them stay; the others are deleted.
+        """
 
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:

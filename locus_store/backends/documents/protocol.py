@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import IntegrityError
 
@@ -24,16 +24,18 @@ Tag: TypeAlias = "Hashable"
 IDENTITY_KEY: Final = ""
 """Key of the document that names the store; a thread's key is its id, which is not empty."""
 
-Dated: TypeAlias = "tuple[str, datetime | None]"
-"""A key, and a time not before the last change of its document but for ``CLOCK_SLACK``.
-
-``None``: unknown.
-"""
-
 LAST: Final = datetime.max.replace(tzinfo=UTC)
 
-CLOCK_SLACK: Final = timedelta(seconds=5)
-"""The times of a storage and of the documents in it may differ by this."""
+
+class Dated(NamedTuple):
+    """A document in a list."""
+
+    key: str
+    at: datetime | None = None
+    """The time of its last change by the storage's clock; ``None``: unknown."""
+
+    tag: Tag | None = None
+    """``None``: unknown."""
 
 
 class ChangedError(Exception):
@@ -188,7 +190,7 @@ class Documents(Access, ABC):
 
     def survey(self) -> tuple[list[Dated], list[str]]:
         """Return all keys in order, and ``strays``."""
-        return [(it, None) for it in self.keys("")], self.strays()
+        return [Dated(it) for it in self.keys("")], self.strays()
 
     def newest(self) -> Iterator[list[Dated]]:
         """Yield pages of all keys, the most recently changed first; keys without a time precede.
@@ -199,7 +201,7 @@ class Documents(Access, ABC):
         dated, strays = self.survey()
         for stray in strays:
             raise IntegrityError(stray)
-        yield sorted(dated, key=lambda it: it[1] or LAST, reverse=True)
+        yield sorted(dated, key=lambda it: it.at or LAST, reverse=True)
 
     def get_all(self, known: Mapping[str, Tag | None]) -> DocumentReads:
         """Return access to the documents of these keys, which may be read together.

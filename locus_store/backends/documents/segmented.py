@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
@@ -20,7 +19,7 @@ from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle, segment_content
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import digest
-from locus_store.backends.documents.protocol import Body, ChangedError
+from locus_store.backends.documents.protocol import LAST, Body, ChangedError
 from locus_store.backends.documents.segments import (
     Segment,
     SegmentedSpace,
@@ -80,6 +79,9 @@ class HeadFacts:
     tokens: tuple[str, ...] = ()
     """Of the last writes, the newest last."""
 
+    is_activity: bool = False
+    """The last write was the thread's last activity."""
+
     digest: bytes = b""
     """Of all that a write may change."""
 
@@ -114,6 +116,11 @@ class SegmentedForm(DocumentForm):
     def limit(self, max_bytes: int) -> None:
         self.reader.limit(max_bytes)
 
+    def active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
+        active_at = parsed.thread.active_at
+        # Else a list would read all heads that clocks may have in another order.
+        return max(at, active_at) if at and parsed.end.is_activity else active_at
+
     def shared(self, thread: Thread) -> Thread:
         return thread.copy()
 
@@ -143,6 +150,7 @@ class SegmentedForm(DocumentForm):
             messages=told["message_segment"],
             revision=parts.note["revision"],
             tokens=tuple(parts.note["tokens"]),
+            is_activity=parts.note["active"],
             digest=_digest(parts),
             awaited=deriving.places(parts.note.get("awaited", {})),
         )
@@ -183,9 +191,9 @@ class SegmentedForm(DocumentForm):
             messages = secrets.token_hex(8) if thread.messages else None
         if messages and messages != before.messages:
             made[messages] = Bundle(messages=thread.messages)
-        return self._drafted(
-            thread, tail, HeadFacts(0, table, messages), before, made, beside=beside
-        )
+        is_activity = thread.active_at == edit.now
+        head = HeadFacts(0, table, messages, is_activity=is_activity)
+        return self._drafted(thread, tail, head, before, made, beside=beside)
 
     def _beside(
         self, edit: Edit, old: Parsed | None, thread: Thread, tail: Bundle
@@ -212,7 +220,11 @@ class SegmentedForm(DocumentForm):
     ) -> Draft | None:
         token = secrets.token_hex(8)
         tokens = (*before.tokens, token)[-TOKENS:]
-        note: dict[str, Any] = {"revision": before.revision + 1, "tokens": tokens}
+        note: dict[str, Any] = {
+            "revision": before.revision + 1,
+            "tokens": tokens,
+            "active": head.is_activity,
+        }
         if beside is not None:
             note["awaited"] = deriving.told(beside.written)
         prints = b"".join(it.prints for it in head.table)
@@ -317,8 +329,7 @@ class SegmentedForm(DocumentForm):
 
     def finish(self, thread_id: str, draft: Draft) -> None:
         if draft.dropped:
-            with suppress(LocusStoreError):  # the head is stored; ``sweep`` removes the rest
-                self.reader.drop(thread_id, draft.dropped)
+            self.reader.drop(thread_id, draft.dropped)
 
     def abandon(self, thread_id: str, draft: Draft) -> None:
         if draft.sealed:
@@ -331,20 +342,28 @@ class SegmentedForm(DocumentForm):
 
     def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
         """Delete the segments that no head names, once they are a day old by the server's clock."""
-        limit = self.documents.now() - GARBAGE_AGE
+        self.documents.discard_segments(self._unnamed(parsed, self.documents.now() - GARBAGE_AGE))
+
+    def leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+        return set(self.documents.segment_names(self._unnamed(parsed, LAST)))
+
+    def _unnamed(
+        self, parsed: Callable[[str], Parsed | None], limit: datetime
+    ) -> dict[str, set[str]]:
+        """Return older segments that no head names, by the digests of their threads."""
         old: dict[str, set[str]] = {}
         for thread, name, modified_at in self.documents.segments():
             if modified_at < limit:
                 old.setdefault(thread, set()).add(name)
         if not old:
-            return
+            return {}
         heads = [it for it in self.documents.keys("") if digest(it) in old]
         for thread_id, names in self.documents.each(lambda it: _named(parsed, it), heads):
             if names is None:
                 del old[digest(thread_id)]
             else:
                 old[digest(thread_id)] -= names
-        self.documents.discard_segments(old)
+        return old
 
 
 def _named(parsed: Callable[[str], Parsed | None], thread_id: str) -> tuple[str, set[str] | None]:

@@ -24,7 +24,7 @@ class DocumentThreadInfo(DescribesThreads):
 
     _threads: DocumentThreads
     _look: Callable[..., Awaitable[Any]]
-    _make: Callable[[str, Callable[[Edit], None]], Awaitable[None]]
+    _make: Callable[..., Awaitable[None]]
     _recent: Callable[[], Iterator[Thread]]
 
     async def put_facts(self, put: PutThread) -> None:
@@ -37,7 +37,7 @@ class DocumentThreadInfo(DescribesThreads):
 
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)
-        await self._make(thread_id, lambda edit: versions.clear(edit, thread_id, ""))
+        await self._make(thread_id, lambda edit: versions.clear(edit, thread_id, ""), removes=True)
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         def find() -> list[ThreadFacts]:

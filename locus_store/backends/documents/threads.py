@@ -18,10 +18,11 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.protocol import CLOCK_SLACK, LAST, ChangedError
+from locus_store.backends.documents.protocol import LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.loops import outlasting
+from locus_store.runtime.observe import unremoved
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Edit, Thread
 
@@ -127,7 +128,7 @@ class DocumentThreads:
         Raises:
             IntegrityError: A document is damaged, or cannot be a thread's.
         """
-        for _, thread in self._read_each():
+        for *_, thread in self._read_each():
             yield thread
 
     def by_activity(self) -> Iterator[Thread]:
@@ -136,26 +137,31 @@ class DocumentThreads:
         Raises:
             IntegrityError: As ``live``.
         """
-        waiting: list[tuple[timedelta, timedelta, int, Thread]] = []
-        for number, (at, thread) in enumerate(self._read_each()):
-            while waiting and at is not None and LAST - waiting[0][0] > at + CLOCK_SLACK:
+        waiting: list[tuple[timedelta, timedelta, timedelta, int, Thread]] = []
+        for number, (at, active_at, thread) in enumerate(self._read_each()):
+            while waiting and at is not None and LAST - waiting[0][0] > at:
                 yield heappop(waiting)[-1]
-            active, created = LAST - thread.active_at, LAST - thread.created_at
-            heappush(waiting, (active, created, number, thread))
+            age, created = LAST - thread.active_at, LAST - thread.created_at
+            heappush(waiting, (LAST - active_at, age, created, number, thread))
         while waiting:
             yield heappop(waiting)[-1]
 
-    def _read_each(self) -> Iterator[tuple[datetime | None, Thread]]:
-        """Yield the live threads, and the times of their documents, newest first."""
+    def _read_each(self) -> Iterator[tuple[datetime | None, datetime, Thread]]:
+        """Yield the times of documents, newest first, and of activity, and the live threads."""
         for page in self.documents.newest():
-            access = self._read_together([key for key, _ in page])
-            read = self.documents.each(partial(self._read_dated, access), page)
-            yield from ((at, thread) for at, thread in read if thread is not None)
+            access = self._read_together([it.key for it in page])
+            for at, found in self.documents.each(partial(self._read_dated, access), page):
+                if found is not None and found.thread.is_live:
+                    yield at, self.form.active_at(found, at), self.form.shared(found.thread)
 
     def _read_dated(
         self, access: DocumentReads, dated: Dated
-    ) -> tuple[datetime | None, Thread | None]:
-        return dated[1], self.read(dated[0], access)
+    ) -> tuple[datetime | None, Parsed | None]:
+        kept = self._kept.get(dated.key)
+        if kept is None or dated.tag is None or kept.tag != dated.tag:
+            return dated.at, self.parsed(access, dated.key)
+        self._used(dated.key)
+        return dated.at, kept
 
     def read_all(self, thread_ids: Iterable[str]) -> list[Thread]:
         """Return those of the threads that are live, read together; do not change them."""
@@ -178,7 +184,22 @@ class DocumentThreads:
             self.documents.identity()
         except IntegrityError as exc:
             return [str(exc)]
-        return self.documents.strays()
+        return [*self.documents.strays(), *self._leftovers()]
+
+    def _leftovers(self) -> list[str]:
+        """Return a message if there is data that no document names."""
+        read = partial(self.parsed, self.documents)
+        left = self.form.leftovers(read)
+        if left:  # else a writer was between its document and what it names
+            left &= self.form.leftovers(read)
+        if not left:
+            return []
+        told = (
+            f"data of {len(left)} versions or segments is named by no thread, {min(left)!r} among "
+            "it: a deletion or a writer did not finish. `locus-store threads vacuum` deletes it "
+            "once it is a day old"
+        )
+        return [told]
 
     def parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, from the cache if it is unchanged."""
@@ -195,9 +216,13 @@ class DocumentThreads:
         self._keep(made)
         return made
 
-    def sweep(self) -> None:
-        """Remove what killed writers have left."""
-        self.form.sweep(partial(self.parsed, self.documents))
+    def sweep(self) -> list[LocusStoreError]:
+        """Remove what killed writers have left; return the error if some of it stays."""
+        try:
+            self.form.sweep(partial(self.parsed, self.documents))
+        except LocusStoreError as exc:
+            return [exc]
+        return []
 
     def cached(self, thread_id: str) -> Parsed | None:
         """Return a thread from the cache; it may have changed since."""
@@ -230,13 +255,28 @@ class DocumentThreads:
 
     # --- writing
 
-    def write(self, thread_id: str, change: Callable[[Edit], T], *, creates: bool) -> T | None:
+    def write(
+        self,
+        thread_id: str,
+        change: Callable[[Edit], T],
+        *,
+        creates: bool,
+        removes: bool | None = None,
+    ) -> T | None:
         """Change a thread; return ``None`` if it does not exist and ``creates`` is off.
 
+        Args:
+            thread_id: The thread.
+            change: Edits it.
+            creates: It may be new.
+            removes: The caller asks for a removal, and so all of it must be done; ``None``: if the
+                thread may not be new.
+
         Raises:
-            BackendError: It could not be written.
+            BackendError: It could not be written, or data that was to be removed stays.
         """
-        write = _Write(self, thread_id, change, creates=creates)
+        removes = not creates if removes is None else removes
+        write = _Write(self, thread_id, change, creates=creates, removes=removes)
         missing: str | None = None
         for attempt in range(ATTEMPTS):
             _pause(attempt)
@@ -311,11 +351,13 @@ class _Write(Generic[T]):
         change: Callable[[Edit], T],
         *,
         creates: bool,
+        removes: bool,
     ) -> None:
         self._threads = threads
         self._thread_id = thread_id
         self._change = change
         self._creates = creates
+        self._removes = removes
         self._sent: tuple[Draft, T] | None = None
         """The request of the last attempt, and its answer."""
         self._onto: Tag | None = None
@@ -329,7 +371,7 @@ class _Write(Generic[T]):
             ChangedError: The thread was changed meanwhile, or the outcome is unknown.
         """
         if self._sent is not None and self._is_stored(access, self._sent[0]):
-            self._threads.form.finish(self._thread_id, self._sent[0])
+            self._finish(self._sent[0])
             return self._sent[1]
         self._sent = None
         cached = self._threads.cached(self._thread_id) if self._trusts_cache else None
@@ -383,7 +425,24 @@ class _Write(Generic[T]):
         elif old is not None:
             access.delete(self._thread_id, tag=old.tag)
             self._threads.forget(self._thread_id)
-        self._threads.form.finish(self._thread_id, draft)
+        self._finish(draft)
+
+    def _finish(self, draft: Draft) -> None:
+        """Remove what is stored no longer.
+
+        Raises:
+            BackendError: Some of it stays, which the caller asked to remove.
+        """
+        try:
+            self._threads.form.finish(self._thread_id, draft)
+        except LocusStoreError as exc:
+            if self._removes:
+                raise BackendError(
+                    f"thread {self._thread_id!r} has it no longer, but removed data is still "
+                    f"stored: {exc}. Then run `locus-store threads vacuum`, which deletes it once "
+                    "it is a day old"
+                ) from exc
+            unremoved(self._thread_id, exc)
 
     def _is_stored(self, access: Access, sent: Draft) -> bool:
         """Return whether a put or deletion whose answer was lost was done."""
@@ -393,7 +452,10 @@ class _Write(Generic[T]):
         if self._threads.form.holds(found.content or b"", sent):
             return True
         if self._onto not in {None, found.tag}:  # no delayed request can write it any more
-            self._threads.form.abandon(self._thread_id, sent)
+            try:
+                self._threads.form.abandon(self._thread_id, sent)
+            except LocusStoreError as exc:
+                unremoved(self._thread_id, exc)
         return False
 
 

@@ -25,6 +25,7 @@ from locus_store.errors import (
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Home, Homes
 from locus_store.wire import bodies, failures
+from locus_store.wire.calls import may_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -175,7 +176,11 @@ class HTTPClient(Home):
                 "nothing was sent"
             )
         headers = {"content-type": media_type, "accept": _ACCEPTED}
-        answer = await self.send("POST", call.path, body, headers, call.is_repeatable)
+        answer = await self.send(
+            *("POST", call.path, body, headers),
+            may_repeat(call, arguments),
+            is_write=call.right != "read",
+        )
         if not answer.is_success:
             raise self.refusal(answer)
         try:
@@ -191,29 +196,34 @@ class HTTPClient(Home):
         body: bytes,
         headers: Mapping[str, str],
         is_repeatable: bool,
+        *,
+        is_write: bool = False,
     ) -> Answer:
         """Send a request, again if that is safe; return the answer, whatever its status.
 
         Raises:
-            ConnectionFailedError: There is no answer, or the service is not there.
+            ConnectionFailedError: There is no answer, or the service is not there; of a write that
+                was sent, it says that the change may have been written.
         """
-        attempts = _Attempts(self._retry_seconds)
+        attempts, was_sent = _Attempts(self._retry_seconds), False
         while True:
             try:
                 answer = await self._sent(method, path, body, headers)
             except NoAnswerError as exc:
                 failure = self._lost(exc)
-                may_repeat = (is_repeatable or exc.is_unsent) and not is_untrusted(exc)
+                was_sent = was_sent or not exc.is_unsent
+                repeats = (is_repeatable or exc.is_unsent) and not is_untrusted(exc)
                 pause = 0.0
             else:
                 absence = self._absence(answer)
                 if absence is None:
                     return answer
                 failure = absence
-                may_repeat = is_repeatable or answer.status == BUSY
+                was_sent = was_sent or answer.status != BUSY
+                repeats = is_repeatable or answer.status == BUSY
                 pause = _retry_after(answer)
-            if not may_repeat or not attempts.are_left(pause):
-                raise failure
+            if not repeats or not attempts.are_left(pause):
+                raise _doubtful(failure) if is_write and was_sent else failure
             observe.connections.warning("%s: %s; trying again", self.where, failure)
             await attempts.pause(pause)
 
@@ -282,6 +292,15 @@ class HTTPClient(Home):
                 f"there is no locus-store service at {self.where}: it answered {status}"
             )
         return BackendError(f"{self.where} answered {status}")
+
+
+def _doubtful(failure: ConnectionFailedError) -> ConnectionFailedError:
+    """Return the error of a write that the service may have done."""
+    error = ConnectionFailedError(
+        f"{failure}; the change may have been written: read before you repeat it"
+    )
+    error.__cause__ = failure.__cause__
+    return error
 
 
 _ACCEPTED: Final = f"{bodies.FRAMED}, {bodies.JSON}"

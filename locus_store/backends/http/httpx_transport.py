@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.http.transports import Answer, NoAnswerError, limited
-from locus_store.errors import InvalidArgumentError, MissingExtraError
+from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
 
 try:
     import httpx
 except ImportError as exc:
     raise MissingExtraError(
-        'client= and auth= of httpx need it: pip install "locus-store[http]"', name="httpx"
+        f"client= and auth= of httpx need it: {pip_install('http')}", name="httpx"
     ) from exc
 
 if TYPE_CHECKING:

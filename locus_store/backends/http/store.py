@@ -71,6 +71,7 @@ class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
         found = await self.backend.service.described()
         if not found.has_store:
             raise UnsupportedError("this service has no store")
+        self.stored_dimension = found.dimension
         if self.dimension is not None and (self.dimension, self.metric) != (
             found.dimension,
             found.metric,

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.types.messages import (
-    LogChanged,
-    head_of,
-    require_revision,
-    unknown_message,
-)
+from locus_store.types.log_lists import head_of
+from locus_store.types.messages import LogChanged, require_revision, unknown_message
+from locus_store.types.thread_info import require_owner
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import logs
 from locus_store.versions.threads import Edit
@@ -23,13 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from locus_store.types import OnConflict
-    from locus_store.types.messages import (
-        LogChange,
-        LogInfo,
-        LogRead,
-        LogsWanted,
-        LogWanted,
-    )
+    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
     from locus_store.versions.threads import Thread
 
 
@@ -68,6 +60,9 @@ class MemoryBackend(DocumentBackend):
 
     def _changed_logs(self, change: LogChange) -> LogChanged:
         """Change logs while no other write runs; readers may see one thread before another."""
+        for edit in change.edits():
+            thread = self._threads.read(edit.thread_id)
+            require_owner(edit.thread_id, thread.user_id if thread else None, edit.user_id)
         name, write = change.thread_id, self._threads.write
         creates = any(edit.puts for edit in change.edits() if edit.thread_id == name)
         found = write(name, lambda it: logs.change(it, change), creates=creates)
@@ -100,7 +95,7 @@ class MemoryBackend(DocumentBackend):
             (it, name)
             for it in self._threads.live()
             for name in sorted(it.logs)
-            if wanted.takes(it.thread_id, name)
+            if wanted.takes(it.thread_id, name, it.user_id)
         )
         return islice(found, wanted.limit)
 

@@ -9,7 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.errors import (
+    ConnectionFailedError,
+    InvalidArgumentError,
+    MissingExtraError,
+    pip_install,
+)
 from locus_store.types.arguments import check_number
 
 if TYPE_CHECKING:
@@ -66,9 +71,7 @@ def require(place: BucketPlace, access: BucketAccess) -> None:
         MissingExtraError: Oracle's SDK is not installed.
     """
     if access.client is None and find_spec("oci") is None:
-        raise MissingExtraError(
-            "OCI Object Storage needs Oracle's SDK: pip install 'locus-store[oci]'"
-        )
+        raise MissingExtraError(f"OCI Object Storage needs Oracle's SDK: {pip_install('oci')}")
     for name, value in (("bucket_name", place.bucket), ("namespace", place.namespace)):
         if not isinstance(value, str) or not value.strip() or "/" in value:
             raise InvalidArgumentError(f"{name}={value!r} must be a name without a slash")

@@ -16,7 +16,7 @@ from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.workers import Workers
 from locus_store.backends.oci import failures
 from locus_store.backends.oci.access import maker
-from locus_store.errors import LocusStoreError
+from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import observe
 
 if TYPE_CHECKING:
@@ -216,27 +216,59 @@ class BucketObjects(Objects):
             raise ChangedError
 
     def discard(self, names: Collection[str]) -> None:
-        rest = iter(names)
+        rest, left, count = iter(names), list[LocusStoreError](), 0
         while some := list(islice(rest, PAGE)):
-            self._discard(some)
+            left += [it for it in self.each(self._left, self._discard(some)) if it]
+            count += len(some)
+        if left:
+            raise BackendError(
+                f"{len(left)} of {count} objects were not deleted and stay in {self.place}; allow "
+                f"OBJECT_DELETE: {left[0]}"
+            ) from left[0]
 
-    def _discard(self, names: list[str]) -> None:
-        def delete(client: Any) -> None:
+    def _discard(self, names: list[str]) -> list[str]:
+        """Delete objects in one request; return the names of those that may be left."""
+
+        def delete(client: Any) -> list[str]:
             import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
             models = oci.object_storage.models
             wanted = [models.BatchDeleteObjectIdentifier(object_name=it) for it in names]
             details = models.BatchDeleteObjectsDetails(objects=wanted, is_skip_deleted_result=True)
-            client.batch_delete_objects(**self._named(), batch_delete_objects_details=details)
+            answer = client.batch_delete_objects(
+                **self._named(), batch_delete_objects_details=details
+            )
+            return [it.object_name for it in answer.data.failed or ()]
 
-        self.call(f"delete {len(names)} objects", delete)
+        found = self.call(f"delete {len(names)} objects", delete, seen=failures.NO_BATCH)
+        return names if isinstance(found, int) else found
+
+    def _left(self, name: str) -> LocusStoreError | None:
+        """Delete an object by a request of its own; return the error if it stays."""
+
+        def delete(client: Any) -> None:
+            client.delete_object(**self._named(), object_name=name)
+
+        def look(client: Any) -> None:
+            client.head_object(**self._named(), object_name=name)
+
+        seen = (failures.MISSING,)
+        try:
+            if self.call(f"delete {name!r}", delete, seen=seen) is None:
+                return None
+            # The service answers 404 also to a deletion that its policies refuse.
+            if self.call(f"look at {name!r}", look, seen=seen) == failures.MISSING:
+                return None
+        except LocusStoreError as exc:
+            return exc
+        return BackendError(f"{self.where(name)}: HTTP {failures.MISSING}, but it exists")
 
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         begin: dict[str, Any] = {"start_after": after} if after else {}
         while True:
             found = self.page(prefix, PAGE, **begin)
             for it in found.objects:
-                yield ListedObject(it.name, it.time_modified)
+                yield ListedObject(it.name, it.time_modified, it.etag)
             if not found.next_start_with:
                 return
             begin = {"start": found.next_start_with}
@@ -246,7 +278,11 @@ class BucketObjects(Objects):
 
         def page(client: Any) -> Any:
             answer = client.list_objects(
-                **self._named(), prefix=prefix, limit=limit, fields="name,timeModified", **begin
+                **self._named(),
+                prefix=prefix,
+                limit=limit,
+                fields="name,timeModified,etag",
+                **begin,
             )
             self._notice(answer.headers)
             return answer.data

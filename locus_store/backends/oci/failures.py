@@ -15,6 +15,9 @@ UNCHANGED: Final = 304
 UNAUTHENTICATED: Final = 401
 FORBIDDEN: Final = 403
 MISSING: Final = 404
+NO_BATCH: Final = frozenset({400, FORBIDDEN, MISSING, 405, 501})
+"""The service has no deletion of several objects, or its policies refuse one of them."""
+
 CONFLICTS: Final = frozenset({409, 412})
 TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 SKEW: Final = timedelta(minutes=5)

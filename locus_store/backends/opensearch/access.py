@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError
+from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
 from locus_store.types.arguments import check_number
 
 if TYPE_CHECKING:
@@ -127,9 +127,7 @@ def require(access: IndexAccess) -> None:
         MissingExtraError: opensearch-py is not installed.
     """
     if find_spec("opensearchpy") is None:
-        raise MissingExtraError(
-            "OpenSearch needs opensearch-py: pip install 'locus-store[opensearch]'"
-        )
+        raise MissingExtraError(f"OpenSearch needs opensearch-py: {pip_install('opensearch')}")
     _require_language(access.language)
     if access.refresh not in get_args(Refresh):
         known = ", ".join(get_args(Refresh))

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import orjson
 
 from locus_store.backends.opensearch import failures
+from locus_store.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 IndexTag: TypeAlias = tuple[str, int, int]
 """The second alias of a document's index, its sequence number and its primary term."""
+
+Undone: TypeAlias = "tuple[str, Mapping[str, Any]]"
+"""The name of a document that was not deleted, and the error."""
 
 MOST_WRITES: Final = 500
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -98,6 +102,27 @@ def _tag(item: Mapping[str, Any], own: str) -> IndexTag | None:
     if "_seq_no" not in item:
         return None
     return own, item["_seq_no"], item["_primary_term"]
+
+
+def undone(writes: Iterable[BulkWrite], found: Iterable[Outcome]) -> list[Undone]:
+    """Return the deletions among writes whose documents stay."""
+    return [
+        (it.name, its.error)
+        for it, its in zip(writes, found, strict=True)
+        if it.kind == "delete" and its.error is not None and not its.is_without_index
+    ]
+
+
+def require_deleted(left: Sequence[Undone], where: Callable[[str], str]) -> None:
+    """Raise the error of deletions that were not done.
+
+    Raises:
+        BackendError: There are some.
+    """
+    for name, error in left[:1]:
+        raise BackendError(
+            f"{len(left)} documents were not deleted and stay, {where(name)} among them: {error}"
+        )
 
 
 def require_decided(answer: Mapping[str, Any]) -> None:

@@ -22,6 +22,8 @@ from locus_store.backends.opensearch.bulk import (
     body_of,
     outcomes,
     require_decided,
+    require_deleted,
+    undone,
     write,
 )
 from locus_store.backends.opensearch.names import address_of, path_of, routing_of
@@ -333,10 +335,10 @@ class IndexObjects(IndexClient, Objects):
             raise ChangedError
 
     def discard(self, names: Collection[str]) -> None:
+        left = []
         for some in batches(self.deletion(it) for it in names):
-            for it, done in zip(some, self.bulk(some, refresh="false"), strict=True):
-                if not done.is_done:  # a busy server left it
-                    self.bulk([it], refresh="false")
+            left += undone(some, self.settle(some, refresh="false"))
+        require_deleted(left, self.where)
 
     # --- several writes
 
@@ -387,8 +389,10 @@ class IndexObjects(IndexClient, Objects):
                 found = ask()
         return found
 
-    def settle(self, writes: Sequence[BulkWrite]) -> list[Outcome]:
+    def settle(self, writes: Sequence[BulkWrite], **options: Any) -> list[Outcome]:
         """Return the outcomes of writes; those that a busy server refuses are retried.
+
+        ``options``: of ``bulk``.
 
         Raises:
             LocusStoreError: One failed for good; it is not known which of them were done.
@@ -396,7 +400,7 @@ class IndexObjects(IndexClient, Objects):
         found: dict[str, Outcome] = {}
         left = writes
         while left:
-            done = self.bulk(left, seconds=SETTLE_SECONDS)
+            done = self.bulk(left, seconds=SETTLE_SECONDS, **options)
             found |= {it.name: its for it, its in zip(left, done, strict=True)}
             left = [it for it in left if found[it.name].status in failures.TRANSIENT]
         return [found[it.name] for it in writes]

@@ -13,7 +13,7 @@ from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.protocol import LAST
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
-from locus_store.backends.opensearch.bulk import batches
+from locus_store.backends.opensearch.bulk import batches, require_deleted, undone
 from locus_store.backends.opensearch.client import PAGE
 from locus_store.backends.opensearch.names import VERSIONS, id_of
 from locus_store.backends.opensearch.search import all_versions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.deriving import Changes
     from locus_store.backends.documents.forms import Draft, Parsed
     from locus_store.backends.documents.protocol import Body, Dated, Found, Tag
-    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
+    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome, Undone
     from locus_store.backends.opensearch.client import IndexObjects
     from locus_store.backends.opensearch.versions import StoredVersion
 
@@ -88,14 +88,22 @@ class IndexDocuments(ObjectDocuments):
         """Write and delete the documents that differ from a head, which is stored.
 
         The next write of the thread, or ``vacuum``, does what cannot be done now.
+
+        Raises:
+            LocusStoreError: Not all that were to be deleted are.
         """
+        left: list[Undone] = []
+        removed = list(removed)
         writes = [self.objects.deletion(version_name(thread_id, *it)) for it in removed]
         if changes:
             at = decided(changes.revision)
             writes += [self.write_of(thread_id, it, at) for it in changes.written.values()]
-        with suppress(LocusStoreError):
+        with suppress(*([] if removed else [LocusStoreError])):
             for some in batches(writes):
-                self._note(changes, some, self.objects.settle(some))
+                found = self.objects.settle(some)
+                self._note(changes, some, found)
+                left += undone(some, found)
+        require_deleted(left, self.objects.where)
 
     def fields_of(self, thread_id: str, it: Derived) -> dict[str, Any]:
         """Return the fields of a version's document."""
@@ -137,9 +145,9 @@ class IndexDocuments(ObjectDocuments):
             dated, strays = self.dated(heads)
             for stray in strays:
                 raise IntegrityError(stray)
-            dated = sorted((it for it in dated if it[0] not in seen), key=_time, reverse=True)
+            dated = sorted((it for it in dated if it.key not in seen), key=_time, reverse=True)
             yield from (dated[at : at + TOGETHER] for at in range(0, len(dated), TOGETHER))
-            seen.update(key for key, _ in dated)
+            seen.update(it.key for it in dated)
             if len(seen) < PAGE:
                 return
 
@@ -177,10 +185,12 @@ class IndexForm(SegmentedForm):
 
     def finish(self, thread_id: str, draft: Draft) -> None:
         """See ``DocumentForm``."""
-        super().finish(thread_id, draft)
-        changes = draft.body.beside if draft.body else None
-        if draft.removed or (changes and changes.written):
-            self.documents.settle(thread_id, changes, draft.removed)
+        try:
+            super().finish(thread_id, draft)
+        finally:
+            changes = draft.body.beside if draft.body else None
+            if draft.removed or (changes and changes.written):
+                self.documents.settle(thread_id, changes, draft.removed)
 
     def sweep(self, parsed: Callable[[str], Parsed | None]) -> None:
         """Also delete the documents that no head names, and write those that are missing."""
@@ -192,6 +202,18 @@ class IndexForm(SegmentedForm):
         for thread_id in self.documents.keys(""):
             if thread_id not in seen:
                 self._reconcile(parsed, thread_id, ())
+
+    def leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+        """Also return the documents of versions that no head names."""
+        left = super().leftovers(parsed)
+        for thread_id, some in groupby(all_versions(self.documents.objects), _thread_of):
+            there = {it.id: it for it in some}
+            with suppress(LocusStoreError):
+                found = parsed(thread_id) if thread_id else None
+                named = deriving.named(found.thread) if found else ()
+                names = {id_of(version_name(thread_id, line, it)) for _, line, it in named}
+                left |= there.keys() - names
+        return left
 
     def _reconcile(
         self,
@@ -226,7 +248,7 @@ class IndexForm(SegmentedForm):
 
 
 def _time(dated: Dated) -> datetime:
-    return dated[1] or LAST
+    return dated.at or LAST
 
 
 def _thread_of(stored: StoredVersion) -> str:

@@ -265,8 +265,8 @@ class OpenSearchStore(_Writing, BaseStore):
 
     def _check_dimension(self) -> None:
         [found] = self.index.read([SETTINGS])
-        if found and self.dimension not in {None, found.source["kept"]["dimension"]}:
-            there = found.source["kept"]["dimension"]
+        self.stored_dimension = there = found.source["kept"]["dimension"] if found else None
+        if found and self.dimension not in {None, there}:
             raise SchemaError(
                 f"{self} has embeddings of {there} numbers, not {self.dimension}: open it with "
                 f"dimension={there}, or use another index_name="

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from locus_store.backends.oracle.failures import codes
-from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.errors import (
+    ConnectionFailedError,
+    InvalidArgumentError,
+    MissingExtraError,
+    pip_install,
+)
 from locus_store.sql.failures import causes
 
 try:
@@ -54,7 +59,7 @@ def require_oracledb() -> None:
         MissingExtraError: The driver is not installed.
     """
     if oracledb is None:
-        raise MissingExtraError("Oracle needs python-oracledb: pip install 'locus-store[oracle]'")
+        raise MissingExtraError(f"Oracle needs python-oracledb: {pip_install('oracle')}")
 
 
 def blocks(pool: object) -> bool:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.util import await_only
 
 from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
 from locus_store.backends.oracle.append import values_of
@@ -39,6 +38,8 @@ from locus_store.values import frames
 from locus_store.values.text import words
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from sqlalchemy.engine import Connection, Dialect, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -268,8 +269,12 @@ class OracleDatabase(ServerDatabase):
             driver: Any = connection.connection.dbapi_connection
             driver.autocommit = before
 
-    def ping(self, connection: Any) -> None:
-        await_only(connection.driver_connection.ping())
+    def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
+        pinged: Coroutine[Any, Any, Any] = driver.ping()
+        return pinged
+
+    def lost_primary(self, exc: BaseException) -> bool:
+        return _READ_ONLY in codes(exc)
 
     def is_closed(self, driver: Any) -> bool:
         return not driver.is_healthy()
@@ -298,7 +303,7 @@ class OracleDatabase(ServerDatabase):
         code = found[0] if found else type(exc).__name__
         if _NOT_MADE in found:
             return connection_error(exc, self._where)
-        if is_lost(exc):
+        if is_lost(exc) and _READ_ONLY not in found:
             return ConnectionFailedError(
                 f"{where}: the connection was lost ({code}); the outcome of a save is unknown, "
                 "and saving again is safe"
@@ -345,10 +350,11 @@ def is_lost(exc: BaseException) -> bool:
 _LOST: Final = frozenset(
     {
         *("DPY-4011", "DPY-1001", "ORA-03113", "ORA-03114", "ORA-00028", "ORA-01012"),
-        *("ORA-02396", "ORA-03135", "ORA-12152", "ORA-12153"),
+        *("ORA-02396", "ORA-03135", "ORA-03138", "ORA-03146", "ORA-12152", "ORA-12153"),
     }
 )
 _NOT_MADE: Final = "DPY-6005"
+_READ_ONLY: Final = "ORA-16000"
 _RACES: Final = frozenset(
     {
         "ORA-00001",  # two made the same row
@@ -381,7 +387,7 @@ _REMEDIES: Final = {
     "ORA-29855": "the text index could not be made; its cause is in __cause__",
     "ORA-29861": "the text index is damaged: drop it, and make it again",
     "ORA-51962": "the vector pool is too small: raise VECTOR_MEMORY_SIZE, or use method ivfflat",
-    "ORA-16000": "the database is read-only: connect to the primary",
+    _READ_ONLY: "the database is read-only: connect to the primary",
     "ORA-12899": "a value is longer than its column takes",
     "ORA-43853": "JSON and vectors need a tablespace with automatic segment space management",
     "ORA-51928": "this release takes no writes beside an HNSW index: use method ivfflat",
@@ -467,11 +473,28 @@ def tell_types(made: Engine) -> None:
 def sized(
     sizes: dict[Any, Any], cursor: Any, statement: str, parameters: Any, context: Any
 ) -> None:
-    """SQLAlchemy's hook: bind JSON as objects, and keep the fractions of times."""
-    del cursor, statement, parameters
+    """SQLAlchemy's hook: bind JSON as objects, long values as LOBs, and times with fractions.
+
+    Outside of a plain ``INSERT``, Oracle refuses a long value that is not a LOB (ORA-01461). For a
+    parameter of a LOB's type, the driver writes a temporary LOB.
+    """
+    del cursor, statement
     dbapi = context.dialect.dbapi
-    for bound in context.compiled.bind_names:
+    lobs = {dbapi.DB_TYPE_RAW: dbapi.DB_TYPE_BLOB, dbapi.DB_TYPE_NVARCHAR: dbapi.DB_TYPE_CLOB}
+    for bound, name in context.compiled.bind_names.items():
         if isinstance(bound.type, (Json, JsonValue)):
             sizes[bound] = dbapi.DB_TYPE_JSON
         elif isinstance(bound.type, Instant):
             sizes[bound] = dbapi.DB_TYPE_TIMESTAMP
+        elif (lob := lobs.get(sizes.get(bound))) and any(_is_long(it[name]) for it in parameters):
+            sizes[bound] = lob
+
+
+MOST_INLINE: Final = 4_000
+"""Bytes of a value that Oracle takes in any statement."""
+
+
+def _is_long(value: str | bytes | None) -> bool:
+    if isinstance(value, str):
+        return 4 * len(value) > MOST_INLINE and len(value.encode()) > MOST_INLINE
+    return value is not None and len(value) > MOST_INLINE

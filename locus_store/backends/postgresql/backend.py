@@ -295,15 +295,23 @@ class PostgreSQLBackend(SqlBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}
         is_ours = known is None or known.store == self._database.store
         if seen is None and is_ours and len(places) == len(writes):
-            batch = Batch(thread_id, namespace, checkpoint_id, writes, known)
-            if await self._store_batch(batch):
+            place = (thread_id, namespace, checkpoint_id)
+            batch = Batch(*place, writes, known, must_exist=must_exist, ttl_seconds=ttl_seconds)
+            # Once more: a line may be created by another call at the same time.
+            if await self._store_batch(batch) or await self._store_batch(batch):
                 return True
         return await super().store_writes(
-            thread_id, namespace, checkpoint_id, writes, known=known, seen=seen
+            *(thread_id, namespace, checkpoint_id, writes),
+            known=known,
+            seen=seen,
+            must_exist=must_exist,
+            ttl_seconds=ttl_seconds,
         )
 
     async def _store_batch(self, batch: Batch) -> bool:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql.asyncpg import AsyncpgString
 
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.dialect_columns import DialectColumns
 from locus_store.sql.json_text import NEGATIVE_ZERO, dump_value
 
@@ -27,6 +29,9 @@ class PostgreSQLColumns(DialectColumns):
     """The default one is the cluster's."""
 
     greatest = "GREATEST"
+
+    def text_type(self, collation: str | None = None) -> TypeEngine[Any]:
+        return BoundText(collation=collation)
 
     def json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
         return JSONB(none_as_null=none_as_null)
@@ -50,10 +55,19 @@ class PostgreSQLColumns(DialectColumns):
         return "date_trunc('minute', statement_timestamp())"
 
 
-class _JsonText(sa.types.TypeDecorator[str]):
+class BoundText(AsyncpgString):
+    """TEXT, also where it is bound.
+
+    SQLAlchemy binds strings as VARCHAR, of which PostgreSQL itself has no operators and hardly a
+    function: one that another role makes in a schema of the search path would be preferred.
+    """
+
+    __visit_name__ = "TEXT"
+
+
+class _JsonText(PlainText):
     """A JSON object on its way to a cast."""
 
-    impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:

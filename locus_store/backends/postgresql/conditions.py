@@ -73,6 +73,12 @@ def _jsonb(value: Any) -> sa.ColumnElement[Any]:
     return _once(sa.cast(text_literal(dump_valueb(value)), JSONB()))
 
 
+def set_config(name: str, value: str) -> sa.ColumnElement[str]:
+    """Return the expression that sets a parameter until the transaction ends."""
+    both = text_literal(name), text_literal(value)
+    return sa.func.set_config(*both, sa.true(), type_=sa.Text())
+
+
 def _once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """Compute a value once per statement; a cached plan would read a bound value for every row."""
     return sa.select(value).scalar_subquery()

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.postgresql.driver_arguments import PasswordError, home
 from locus_store.backends.postgresql.failures import is_lost, sqlstate
-from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
+from locus_store.errors import (
+    ConnectionFailedError,
+    InvalidArgumentError,
+    MissingExtraError,
+    pip_install,
+)
 from locus_store.sql.failures import causes, is_refused
 
 if TYPE_CHECKING:
@@ -32,9 +37,7 @@ def require_asyncpg() -> Any:
     try:
         return import_module("asyncpg")
     except ImportError as exc:
-        raise MissingExtraError(
-            "PostgreSQL needs asyncpg: pip install 'locus-store[postgres]'"
-        ) from exc
+        raise MissingExtraError(f"PostgreSQL needs asyncpg: {pip_install('postgres')}") from exc
 
 
 async def connect(
@@ -75,6 +78,7 @@ async def connect(
     except Exception as exc:
         raise _refusal(exc, target.shown) from exc
     _set(connection, target.socket_options)
+    _know_arrays(connection)
     return connection
 
 
@@ -82,29 +86,36 @@ async def _first(driver: Any, arguments: dict[str, Any], *, shuffled: bool) -> A
     """Try the hosts as libpq does: asyncpg's own search has one timeout for all hosts."""
     if "host" not in arguments:
         return await driver.connect(**arguments)
+    mismatch = driver.exceptions.TargetServerAttributeNotMatched
     next_host = (
         OSError,
         driver.CannotConnectNowError,
         driver.ConnectionDoesNotExistError,
-        driver.exceptions.TargetServerAttributeNotMatched,
+        mismatch,
     )
+    is_other = False
     addresses = list(zip(arguments["host"], arguments["port"], strict=True))
     if shuffled:
         random.shuffle(addresses)
     failure: Exception | None = None
-    for wanted in _passes(arguments.get("target_session_attrs", "any")):
+    for wanted in _passes(arguments.get("target_session_attrs")):
         for host, port in addresses:
             place = {"host": host, "port": port, "target_session_attrs": wanted}
             place |= _from_passfile(arguments, host, port)
             try:
                 return await driver.connect(**arguments | place)
             except next_host as exc:
-                failure = exc
+                failure, is_other = exc, is_other or isinstance(exc, mismatch)
+        if not is_other:
+            break  # no host can be reached: none would be taken for what it is
     assert failure is not None  # noqa: S101  (there is a host)
     raise failure
 
 
-def _passes(wanted: str) -> tuple[str, ...]:
+def _passes(wanted: str | None) -> tuple[str, ...]:
+    """Return what is asked of a host, in turn; unless told, a server that writes is preferred."""
+    if wanted is None:
+        return "read-write", "any"
     return ("standby", "any") if wanted == "prefer-standby" else (wanted,)
 
 
@@ -152,6 +163,37 @@ def _set(connection: Any, options: Mapping[str, int]) -> None:
             except OSError:
                 connection.terminate()
                 raise InvalidArgumentError(f"the system refuses {name} {value}") from None
+
+
+_ARRAYS: Final = {
+    1000: (16, "bool"),
+    1001: (17, "bytea"),
+    1005: (21, "int2"),
+    1007: (23, "int4"),
+    1009: (25, "text"),
+    1016: (20, "int8"),
+    1021: (700, "float4"),
+    1022: (701, "float8"),
+    1028: (26, "oid"),
+    2287: (2249, "record"),
+}
+"""PostgreSQL's types of arrays that statements of ours have: the type of the elements, its name."""
+
+
+def _know_arrays(connection: Any) -> None:
+    """Tell asyncpg of arrays, which it would ask the server about once for each connection.
+
+    Its question takes three round trips, and would run a function ``array_agg(oid)`` that another
+    role made in a schema of the search path.
+    """
+    nothing = dict.fromkeys(("kind", "basetype", "range_subtype", "attrtypoids"))
+    known = [
+        {**nothing, "oid": oid, "ns": "pg_catalog", "name": f"_{name}", "elemtype": element}
+        | {"elemtype_name": name, "elemdelim": ","}
+        for oid, (element, name) in _ARRAYS.items()
+    ]
+    # As the socket above: asyncpg has no public way.
+    connection._protocol.get_settings().register_data_types(known)  # noqa: SLF001
 
 
 # --- errors ---------------------------------------------------------------------------------

@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.postgresql import connecting, dsn
+from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
 from locus_store.errors import SchemaError, UnsupportedError
+from locus_store.sql.column_types import PlainText
+from locus_store.sql.conditions import text_literal
 from locus_store.sql.definition import SchemaDefinition, column_type
 from locus_store.sql.migration_targets import (
     OPTIONS,
@@ -20,7 +24,8 @@ from locus_store.sql.migration_targets import (
     tables_named,
 )
 from locus_store.sql.place import DatabasePlace, place_of
-from locus_store.sql.vectors import has_index, index_name
+from locus_store.sql.schema import tables
+from locus_store.sql.vectors import index_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -80,13 +85,25 @@ class PostgreSQLDefinition(SchemaDefinition):
             lock_timeout = connection.exec_driver_sql(_WAITING).scalar_one()
             _lock(connection, f"{place} {ours.prefix}")
             if ours.schema is None:
-                quoted = connection.dialect.identifier_preparer.quote_schema(f"{place}")
-                _set_local(connection, "search_path", quoted)
+                _search_in(connection, place)
             else:
                 _make_schema(connection, ours.schema)
             # How long a migration may keep others waiting for a table is the user's to say.
             _set_local(connection, "lock_timeout", lock_timeout)
             yield
+
+    @contextmanager
+    def qualified(self, connection: Connection, ours: Tables) -> Iterator[Tables]:
+        """Search PostgreSQL's own schema only.
+
+        Alembic compares names with VARCHAR, and would run the operators of every role that may
+        create some in the schema of the tables.
+        """
+        place = self.home(connection, ours)
+        _search_in(connection, "pg_catalog")
+        yield tables(ours.prefix, place, ours.user_id_type)
+        if ours.schema is None:
+            _search_in(connection, place)
 
     def owner_only(self, connection: Connection) -> AbstractContextManager[None]:
         return owner_only(connection)
@@ -105,7 +122,7 @@ class PostgreSQLDefinition(SchemaDefinition):
                 AND c.relpersistence <> 't'
             ), current_schema())
         """)
-        found = connection.scalar(query, {"version": ours.version})
+        found = connection.scalar(_typed(query, version=ours.version))
         if found is None:
             raise SchemaError(
                 f"{place_of(connection).shown}: the role's search_path names no schema that exists;"
@@ -118,17 +135,31 @@ class PostgreSQLDefinition(SchemaDefinition):
         query = sa.text("""
             SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = :schema AND c.relname IN :names
-        """).bindparams(sa.bindparam("names", sorted(wanted), expanding=True))
-        return set(connection.execute(query, {"schema": schema}).scalars())
+        """).bindparams(sa.bindparam("names", sorted(wanted), PlainText(), expanding=True))
+        return set(connection.execute(_typed(query, schema=schema)).scalars())
+
+    def columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
+        query = sa.text("""
+            SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE n.nspname = :schema AND c.relname = :table
+              AND a.attnum > 0 AND NOT a.attisdropped
+        """)
+        return set(connection.execute(_typed(query, schema=schema, table=table)).scalars())
 
     def queries_for_hidden(self, ours: Tables) -> list[Any]:
         """Return a name of ours found elsewhere on the search path than the version table."""
         if ours.schema is not None:
             return []
-        relations = sa.table("pg_class", *map(sa.column, ("oid", "relname", "relnamespace")))
+        relations = sa.table(
+            "pg_class",
+            sa.column("oid", OID()),
+            sa.column("relname", PlainText()),
+            sa.column("relnamespace", OID()),
+        )
         versions = relations.alias("versions")
         schema_of_ours = sa.select(versions.c.relnamespace).where(
-            versions.c.oid == sa.func.to_regclass(ours.version)
+            versions.c.oid == sa.cast(sa.func.to_regclass(text_literal(ours.version)), OID())
         )
         return [
             sa.select(
@@ -197,10 +228,11 @@ class PostgreSQLDefinition(SchemaDefinition):
     def make_vector_index(
         self, connection: Connection, ours: Tables, metric: Metric, method: str
     ) -> bool:
-        if has_index(connection, ours, metric, method):
+        plain = index_name(ours, metric, method)
+        if self.taken(connection, self.home(connection, ours), frozenset({plain})):
             return False
         quote = connection.dialect.identifier_preparer
-        name = quote.quote(index_name(ours, metric, method))
+        name = quote.quote(plain)
         table = quote.format_table(ours.embeddings)
         options = HNSW
         if method == "ivfflat":
@@ -234,7 +266,7 @@ def _engine(target: dsn.Target) -> AsyncEngine:
             "postgresql+asyncpg://", poolclass=sa.NullPool, connect_args=options
         )
     except ImportError as error:
-        raise missing_driver(target.shown, "[postgres]", error) from error
+        raise missing_driver(target.shown, error, "postgres") from error
 
 
 @contextmanager
@@ -255,7 +287,19 @@ def _read_committed(connection: Connection) -> Iterator[None]:
 
 
 def _set_local(connection: Connection, name: str, value: str) -> None:
-    connection.execute(sa.select(sa.func.set_config(name, value, sa.true())))
+    connection.execute(sa.select(set_config(name, value)))
+
+
+def _search_in(connection: Connection, schema: str) -> None:
+    quoted = connection.dialect.identifier_preparer.quote_schema(schema)
+    _set_local(connection, "search_path", quoted)
+
+
+def _typed(query: sa.TextClause, **values: str | None) -> sa.TextClause:
+    """Return a query with values of the type TEXT; see ``columns.BoundText``."""
+    return query.bindparams(
+        *(sa.bindparam(name, value, PlainText()) for name, value in values.items())
+    )
 
 
 def _lock(connection: Connection, what: str) -> None:
@@ -272,7 +316,7 @@ def advisory_key(what: str) -> int:
 def _make_schema(connection: Connection, schema: str) -> None:
     """Create the schema if it is missing; creating one that exists needs a right few roles have."""
     query = sa.text("SELECT count(*) FROM pg_namespace WHERE nspname = :schema")
-    if connection.scalar(query, {"schema": schema}):
+    if connection.scalar(_typed(query, schema=schema)):
         return
     # IF NOT EXISTS does not wait for who is making it, for another prefix.
     _lock(connection, schema)

@@ -59,6 +59,14 @@ class PostgreSQLExamination(Examination):
             "warn" if unsafe else "ok",
             "a crash of the server may lose saves that were acknowledged: set on" if unsafe else "",
         )
+        wanted = self.connection.get_execution_options().get("locus_store_target_session_attrs")
+        if wanted not in {None, "read-write", "primary"}:
+            yield Fact(
+                "wanted server",
+                f"target_session_attrs={wanted}",
+                remedy="with a standby, name every host, and add target_session_attrs=read-write to"
+                " the URL: a connection is then never made to a primary that was demoted",
+            )
         if self._scalar("SELECT pg_is_in_recovery()"):
             yield Fact(
                 "role of the server",
@@ -68,7 +76,7 @@ class PostgreSQLExamination(Examination):
             )
 
     def table_bytes(self, table: sa.Table) -> int | None:
-        size = self._of_table("pg_total_relation_size(c.oid)", table)
+        size = self._of_table("pg_total_relation_size(c.oid::regclass)", table)
         return None if size is None else int(size)
 
     def estimated_rows(self, table: sa.Table) -> int | None:
@@ -79,7 +87,7 @@ class PostgreSQLExamination(Examination):
     def _of_table(self, what: str, table: sa.Table) -> Any:
         name = self.connection.dialect.identifier_preparer.format_table(table)
         found = sa.text(
-            f"SELECT {what} FROM pg_class c WHERE c.oid = to_regclass(CAST(:name AS text))"  # noqa: S608  (ours)
+            f"SELECT {what} FROM pg_class c WHERE c.oid = to_regclass(CAST(:name AS text))::oid"  # noqa: S608  (ours)
         )
         return self.connection.execute(found, {"name": name}).scalar()
 

@@ -17,10 +17,23 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import tls_request
+from locus_store.backends.postgresql import sessions, tls_request
 from locus_store.backends.postgresql.columns import dump_jsonb
+from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.connecting import connect, connection_error
-from locus_store.backends.postgresql.failures import driver_errors, is_lost, owner_only, sqlstate
+from locus_store.backends.postgresql.failures import (
+    CANCELLED,
+    DAMAGED,
+    LIMITS,
+    MISSING,
+    RACES,
+    READ_ONLY,
+    STATEMENT_REMEDIES,
+    driver_errors,
+    is_lost,
+    owner_only,
+    sqlstate,
+)
 from locus_store.backends.postgresql.statements import Hot
 from locus_store.errors import (
     BackendError,
@@ -30,6 +43,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.loops import outlasting
+from locus_store.sql.conditions import text_literal
 from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime, is_refused
 from locus_store.sql.names import derived
@@ -43,7 +57,7 @@ with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from sqlalchemy.engine import Connection, Dialect
 
@@ -55,6 +69,9 @@ if TYPE_CHECKING:
 tls_request.install()
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
+
+WANTED_SERVER: Final = "locus_store_target_session_attrs"
+"""Execution option of our own engines."""
 
 _WORD_CHARACTERS: Final = 255
 """Characters of a word that the index keeps: a lexeme has at most 2,046 bytes."""
@@ -71,10 +88,10 @@ class PostgreSQLRepository(IndexedRepository):
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, escaped = (column.op("LIKE")(sa.literal(it, sa.Text())) for it in (like, "/" + like))
+        plain, escaped = (column.op("LIKE")(text_literal(it)) for it in (like, "/" + like))
         if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
             return escaped if pattern[0] == "/" else plain
-        starts_with_slash = column.op("LIKE")(sa.literal("/%", sa.Text()))
+        starts_with_slash = column.op("LIKE")(text_literal("/%"))
         return sa.case((starts_with_slash, escaped), else_=plain)
 
     def may_have(
@@ -88,7 +105,7 @@ class PostgreSQLRepository(IndexedRepository):
         texts = {text for it in wanted for path in _paths(key) if (text := _at(path, it))}
         if not texts:  # no JSON: nothing stored is equal to it
             return sa.false()
-        documents = (sa.cast(sa.literal(it, sa.Text()), JSONB) for it in sorted(texts))
+        documents = (sa.cast(text_literal(it), JSONB) for it in sorted(texts))
         return sa.or_(*(column.op("@>")(it) for it in documents))
 
     def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
@@ -128,7 +145,7 @@ class PostgreSQLRepository(IndexedRepository):
         return text.replace("\0", " ")
 
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
-        return self.index.c.words.op("@@")(sa.cast(sa.literal(_lexeme(word)), TSQUERY))
+        return self.index.c.words.op("@@")(sa.cast(text_literal(_lexeme(word)), TSQUERY))
 
     def create_index(self) -> bool:
         """Create and fill the full-text index; return whether it was missing.
@@ -274,7 +291,7 @@ class PostgreSQLDatabase(ServerDatabase):
         """
         self._begin_write(connection)
         limit = f"{max(1, round(seconds * 1000))}ms"  # 0 would be no limit
-        connection.execute(sa.select(sa.func.set_config("statement_timeout", limit, sa.true())))
+        connection.execute(sa.select(set_config("statement_timeout", limit)))
         self.keep_index(connection)
 
     def begin_read(self, connection: Connection) -> None:
@@ -290,23 +307,36 @@ class PostgreSQLDatabase(ServerDatabase):
         table = connection.dialect.identifier_preparer.format_table(self.tables.checkpoints)
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
 
+    def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
+        return driver.fetchrow(";")  # type: ignore[no-any-return]
+
+    def lost_primary(self, exc: BaseException) -> bool:
+        return sqlstate(exc) == READ_ONLY
+
+    def only_reads(self, driver: Any) -> bool:
+        return sessions.only_reads(driver)
+
+    def forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
+        return sessions.forgotten(connection, drivers)
+
     def lost_race(self, exc: BaseException) -> bool:
-        return sqlstate(exc) in _RACES
+        return sqlstate(exc) in RACES
 
     def lost_connection(self, exc: BaseException) -> bool:
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
 
     def lost_schema(self, exc: BaseException) -> bool:
         is_other = isinstance(exc, OtherDatabaseError)
-        return is_other or sqlstate(exc) in {_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA}
+        return is_other or sqlstate(exc) in MISSING
 
     def translated(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by class and SQLSTATE."""
         state = sqlstate(exc)
         where = f"PostgreSQL {self._where}"
-        if is_lost(exc) and not is_refused(exc):
+        if is_lost(exc) and not is_refused(exc) and state != READ_ONLY:
+            limit = f", by the server's {LIMITS[state]}" if state in LIMITS else ""
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({state or 'closed'}); the outcome of a "
+                f"{where}: the connection was lost ({state or 'closed'}{limit}); the outcome of a "
                 "save is unknown, and saving again is safe"
             )
         if self.lost_schema(exc):
@@ -321,48 +351,16 @@ class PostgreSQLDatabase(ServerDatabase):
                 "pool_size"
             )
         if is_overtime(exc):
-            state = _CANCELLED
-        if state in _DAMAGED:
+            state = CANCELLED
+        if state in DAMAGED:
             return IntegrityError(
                 f"{where}: {state}: stored data is damaged ({_reason(exc)}); restore a backup"
             )
-        remedy = _REMEDIES.get(state) or _REMEDIES.get(state[:2])
+        remedy = STATEMENT_REMEDIES.get(state) or STATEMENT_REMEDIES.get(state[:2])
         if remedy is None and (told := connection_error(exc, self._where)):
             return told
         remedy = remedy or _reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
-
-
-_FOREIGN_KEY_VIOLATION, _UNIQUE_VIOLATION = "23503", "23505"
-_DEADLOCK, _SERIALIZATION_FAILURE = "40P01", "40001"
-_RACES: Final = frozenset({_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE, "55P03"})
-"""Another transaction was faster; the last: it has the lock of a line that this one may not wait
-for."""
-
-_UNDEFINED_TABLE, _UNDEFINED_COLUMN, _INVALID_SCHEMA = "42P01", "42703", "3F000"
-_CANCELLED: Final = "57014"
-_DAMAGED: Final = frozenset({"XX001", "XX002"})
-_BOUNCED: Final = (
-    "as behind PgBouncer in transaction mode: open with pgbouncer=true, or make your engine with "
-    "connect_args={'statement_cache_size': 0, 'prepared_statement_cache_size': 0}, your pool with "
-    "statement_cache_size=0"
-)
-_REMEDIES: Final = {
-    "53100": "the server's disk is full: free some space and save again",
-    "53200": "the server is out of memory: save again later",
-    "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
-    "25006": "the server is read-only: connect to the primary (target_session_attrs=read-write)",
-    _CANCELLED: "the statement took longer than its timeout and was cancelled: try again",
-    "25P02": "the transaction of this connection has failed; roll it back first",
-    "26000": f"a prepared statement is gone, {_BOUNCED}",
-    "42P05": f"a prepared statement is there already, {_BOUNCED}",
-    **dict.fromkeys(
-        (_UNIQUE_VIOLATION, _FOREIGN_KEY_VIOLATION),
-        "two transactions made the same row several times over: try again",
-    ),
-    "23": "a constraint that the library did not make refuses the row: see the server's log",
-    "40": "other transactions held the locks several times over: try again",
-}
 
 
 def _reason(exc: BaseException) -> str:
@@ -420,7 +418,10 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
             made.add_done_callback(_unwanted)
             raise
 
-    place = {PLACE: DatabasePlace(target.shown, is_whole=False)}
+    place = {
+        PLACE: DatabasePlace(target.shown, is_whole=False),
+        WANTED_SERVER: target.arguments.get("target_session_attrs", "any"),
+    }
     return _engine(connecting, settings.statement_cache_size, execution_options=place, **pool)
 
 

@@ -22,6 +22,17 @@ NUMBERS: Final = {
 }
 """Whole numbers, 0 for the default; and the option of the socket that they are."""
 
+ALIVE: Final = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 30_000,
+}
+"""Where the DSN does not say: a minute after a host has vanished, the system ends its connections.
+
+The last one is in milliseconds; the system's own values are hours.
+"""
+
 TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 _TLS_IN_DSN: Final = (
     *TLS_FILES,
@@ -73,6 +84,7 @@ def socket_options(given: Mapping[str, str]) -> dict[str, int]:
     }
     if given.get("keepalives") == "0":
         return {name: it for name, it in numbers.items() if name == "TCP_USER_TIMEOUT" and it}
+    numbers = {**ALIVE, **numbers}
     return {"SO_KEEPALIVE": 1, **{name: it for name, it in numbers.items() if it}}
 
 

@@ -18,15 +18,54 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 
+READ_ONLY: Final = "25006"
+"""The server does not write: the database is read-only, or the server a standby."""
+
 REMEDIES: Final = {
     "42501": "this role may not make, change or read the schema; let a role that may do it:"
     " {command}, and grant this one USAGE on the database schema, and SELECT, INSERT, UPDATE and"
     " DELETE on the tables",
-    "25006": "the server is read-only; migrate on the primary: {command}",
+    READ_ONLY: "the server is read-only; migrate on the primary: {command}",
     "55P03": "another transaction held a table for longer than lock_timeout; nothing was changed;"
     " try again when it has ended",
 }
 """Of a migration that the server refuses, by SQLSTATE."""
+
+
+_FOREIGN_KEY_VIOLATION, _UNIQUE_VIOLATION = "23503", "23505"
+_DEADLOCK, _SERIALIZATION_FAILURE = "40P01", "40001"
+RACES: Final = frozenset({_UNIQUE_VIOLATION, _DEADLOCK, _SERIALIZATION_FAILURE, "55P03"})
+"""Another transaction was faster; the last: it has the lock of a line that this one may not wait
+for."""
+
+MISSING: Final = frozenset({"42P01", "42703", "3F000"})
+"""There is no such table, column or schema."""
+
+CANCELLED: Final = "57014"
+DAMAGED: Final = frozenset({"XX001", "XX002"})
+_BOUNCED: Final = (
+    "as behind PgBouncer in transaction mode: open with pgbouncer=true, or make your engine with "
+    "connect_args={'statement_cache_size': 0, 'prepared_statement_cache_size': 0}, your pool with "
+    "statement_cache_size=0"
+)
+STATEMENT_REMEDIES: Final = {
+    "53100": "the server's disk is full: free some space and save again",
+    "53200": "the server is out of memory: save again later",
+    "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
+    READ_ONLY: "the server is read-only: connect to the primary (target_session_attrs=read-write)",
+    "55P03": "another transaction held a row for longer than the server's lock_timeout: try again",
+    CANCELLED: "the statement took longer than its timeout and was cancelled: try again",
+    "25P02": "the transaction of this connection has failed; roll it back first",
+    "26000": f"a prepared statement is gone, {_BOUNCED}",
+    "42P05": f"a prepared statement is there already, {_BOUNCED}",
+    **dict.fromkeys(
+        (_UNIQUE_VIOLATION, _FOREIGN_KEY_VIOLATION),
+        "two transactions made the same row several times over: try again",
+    ),
+    "23": "a constraint that the library did not make refuses the row: see the server's log",
+    "40": "other transactions held the locks several times over: try again",
+}
+"""Of a statement that failed, by SQLSTATE or by its class."""
 
 
 def driver_errors() -> tuple[type[Exception], ...]:
@@ -39,8 +78,15 @@ def driver_errors() -> tuple[type[Exception], ...]:
     return found
 
 
-_LOST_STATES: Final = frozenset({"57P01", "57P02", "57P05", "25P03"})
-"""The server ended the session: shut down, crashed, idle for too long."""
+LIMITS: Final = {
+    "25P03": "idle_in_transaction_session_timeout",
+    "25P04": "transaction_timeout",
+    "57P05": "idle_session_timeout",
+}
+"""The settings by which the server ends a session, by SQLSTATE."""
+
+_LOST_STATES: Final = frozenset({"57P01", "57P02", *LIMITS})
+"""The server ended the session: shut down, crashed, or a limit of time."""
 
 _FORBIDDEN: Final = "42501"
 

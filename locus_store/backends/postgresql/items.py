@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import inf
+from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -13,10 +14,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.visitors import cloned_traverse
 
 from locus_store.backends.postgresql.columns import dump_jsonb, dump_valueb
-from locus_store.backends.postgresql.conditions import on_jsonb, word_in_jsonb
+from locus_store.backends.postgresql.conditions import on_jsonb, set_config, word_in_jsonb
 from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.columns import after, encode_key, encode_path
+from locus_store.sql.conditions import text_literal
 from locus_store.sql.items import BUSY, Items, Outcome, item_of, outcome_of
 from locus_store.sql.pending import batches
 from locus_store.sql.vectors import DIMENSION_SETTING
@@ -230,7 +233,7 @@ class PostgreSQLItems(Items):
         c, e, home = self.store.c, self.embeddings.c, self.shelf.found.home
         quoted = self.connection.dialect.identifier_preparer.quote(home)
         operator = f"OPERATOR({quoted}.{_OPERATORS[self.shelf.metric]})"
-        target = sa.cast(sa.literal(vector_text(vector), sa.Text()), _Vector(quoted))
+        target = sa.cast(text_literal(vector_text(vector)), _Vector(quoted))
         once = sa.select(target).scalar_subquery()  # read once, and not for each row
         distance: Any = e.embedding.op(operator, return_type=sa.Double())(once)
         below = sa.select(e.item, e.embedding).join_from(
@@ -254,7 +257,7 @@ class PostgreSQLItems(Items):
     @property
     def _is_indexed(self) -> sa.ColumnElement[bool]:
         name = self.connection.dialect.identifier_preparer.format_table(self.embeddings)
-        table = sa.func.to_regclass(sa.literal(name, sa.Text()), type_=sa.types.NullType())
+        table = sa.cast(sa.func.to_regclass(text_literal(name)), postgresql.OID())
         is_index = sa.and_(_INDEXES.c.indrelid == table, ~_INDEXES.c.indisprimary)
         return sa.select(sa.exists().where(is_index)).scalar_subquery()
 
@@ -311,8 +314,8 @@ def _prepared(size: int) -> sa.ColumnElement[bool]:
         "ivfflat.iterative_scan": "relaxed_order",
         "ivfflat.probes": str(PROBES),
     }
-    done = [sa.func.set_config(name, value, sa.true()) for name, value in settings.items()]
-    return sa.select(sa.func.concat(*done)).scalar_subquery().is_not(None)
+    done = (set_config(name, value) for name, value in settings.items())
+    return sa.select(reduce(add, done)).scalar_subquery().is_not(None)
 
 
 def vector_text(vector: bytes) -> str:
@@ -436,8 +439,8 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         "expected": numbers,
         "removes": sa.ARRAY(sa.Boolean()),
         "batches": numbers,
-        "tenant": sa.Text(),
-        "store_id": sa.Text(),
+        "tenant": PlainText(),
+        "store_id": PlainText(),
         "facts": sa.BigInteger(),
     }
     if home:
@@ -452,7 +455,7 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         busy="false" if waits else _BUSY.format(store=store),
         raced=_RACED.format(store=store) if home else "NULL",
         new_number="item = DEFAULT, " if home else "",
-        moment="statement_timestamp() + (l.position - 1) * interval '1 microsecond'",
+        moment="statement_timestamp() + (l.position - 1)::float8 * interval '1 microsecond'",
         expiry="statement_timestamp() + make_interval(secs => l.ttl)",
     )
     return sa.text(text.strip()).bindparams(

@@ -10,11 +10,14 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
+from locus_store.sql.column_types import PlainText
 from locus_store.sql.columns import encode_key
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.messages import columns_of
 from locus_store.sql.store import refuse_both
+from locus_store.types import FOREVER
 from locus_store.types.messages import LogChanged, require_revision
+from locus_store.types.user_ids import require_user_id
 from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
@@ -86,16 +89,17 @@ class PostgreSQLMessageLog(SqlMessageLog):
 
 
 class _NotPlainError(Exception):
-    """The thread has expired, or the schema is another one."""
+    """The thread has expired or is not the user's, or the schema is another one."""
 
 
 def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
     quote = connection.dialect.identifier_preparer
     tables = scope.tables
     names = (tables.threads, tables.logs, tables.messages, tables.settings)
-    statement = _statement(*map(quote.format_table, names))
+    statement = _statement(*map(quote.format_table, names), _USERS[tables.user_id_type])
     revision = 0
     for edit in change.edits():
+        require_user_id(edit.user_id, tables.user_id_type)
         row = connection.execute(statement, _bound(scope, edit, change)).one()
         if not row.is_plain:
             raise _NotPlainError
@@ -117,6 +121,8 @@ def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
         "namespace": encode_key(edit.namespace),
         "expected": change.expected_revision if edit is change else None,
         "first_revision": edit.first_revision,
+        "user_id": None if edit.user_id is None else encode_key(edit.user_id),
+        "kept_until": FOREVER if edit.is_kept else None,
         "ttl": ttl,
         "ttl_and_slack": None if ttl is None else ttl + ttl_slack(ttl),
         "ids": [*map(encode_key, columns["message_id"])],
@@ -135,7 +141,10 @@ _APPEND: Final = """
 WITH fact AS MATERIALIZED (
   SELECT count(*) AS count FROM {settings} s WHERE s.name = 'store_id' AND s.value = :store_id),
 there AS MATERIALIZED (
-  SELECT t.thread, t.expires_at IS NULL OR t.expires_at > statement_timestamp() AS is_live
+  SELECT t.thread, (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    AND (CAST(:user_id AS text) IS NULL OR t.user_id IS NOT DISTINCT FROM CAST(:user_id AS {users}))
+    AND (CAST(:kept_until AS timestamptz) IS NULL
+      OR t.expires_at IS NOT DISTINCT FROM :kept_until) AS is_plain
   FROM {threads} t WHERE t.tenant = :tenant AND t.thread_id = :thread_id
     AND (SELECT count FROM fact) = 1
   FOR UPDATE),
@@ -146,12 +155,13 @@ log AS MATERIALIZED (
 look AS MATERIALIZED (
   SELECT is_plain, found, is_plain AND (CAST(:expected AS bigint) IS NULL OR :expected = found)
     AS does
-  FROM (SELECT (SELECT count FROM fact) = 1 AND coalesce((SELECT is_live FROM there), true)
+  FROM (SELECT (SELECT count FROM fact) = 1 AND coalesce((SELECT is_plain FROM there), true)
     AS is_plain, coalesce((SELECT revision FROM log), 0) AS found) f),
 thread AS (
-  INSERT INTO {threads} (tenant, thread_id, created_at, active_at, expires_at)
-  SELECT :tenant, :thread_id, statement_timestamp(), date_trunc('minute', statement_timestamp()),
-    statement_timestamp() + make_interval(secs => :ttl_and_slack)
+  INSERT INTO {threads} (tenant, thread_id, user_id, created_at, active_at, expires_at)
+  SELECT :tenant, :thread_id, CAST(:user_id AS {users}), statement_timestamp(),
+    date_trunc('minute', statement_timestamp()),
+    coalesce(:kept_until, statement_timestamp() + make_interval(secs => :ttl_and_slack))
   FROM look WHERE does AND NOT EXISTS (SELECT FROM there)
   RETURNING thread),
 owner AS MATERIALIZED (
@@ -202,19 +212,36 @@ _IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_
         AND statement_timestamp() + make_interval(secs => :ttl_and_slack)))"""
 
 
+_USERS: Final = {"string": "text", "int": "integer", "bigint": "bigint"}
+
+
 @lru_cache(maxsize=64)
-def _statement(threads: str, logs: str, messages: str, settings: str) -> sa.TextClause:
-    """Return the statement that appends a batch; the names of the tables are quoted."""
+def _statement(threads: str, logs: str, messages: str, settings: str, users: str) -> sa.TextClause:
+    """Return the statement that appends a batch; the names of the tables are quoted.
+
+    Args:
+        threads: The table of threads.
+        logs: The table of logs.
+        messages: The table of messages.
+        settings: The table of settings.
+        users: The type of users' ids.
+    """
     texts, blobs = sa.ARRAY(sa.Text()), sa.ARRAY(sa.LargeBinary())
     kinds: dict[str, Any] = {
         **dict.fromkeys(("ids", "roles", "metadata", "texts"), texts),
         **dict.fromkeys(("digests", "payloads"), blobs),
-        **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id"), sa.Text()),
+        **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id", "user_id"), PlainText()),
+        "kept_until": sa.DateTime(timezone=True),
         **dict.fromkeys(("expected", "first_revision"), sa.BigInteger()),
         **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
     }
     text = _APPEND.format(
-        threads=threads, logs=logs, messages=messages, settings=settings, is_late=_IS_LATE
+        threads=threads,
+        logs=logs,
+        messages=messages,
+        settings=settings,
+        users=users,
+        is_late=_IS_LATE,
     )
     return sa.text(text.strip()).bindparams(
         *(sa.bindparam(name, type_=kind) for name, kind in kinds.items())

@@ -14,6 +14,7 @@ from locus_store.runtime import loops, observe
 from locus_store.sql.columns import encode_key
 from locus_store.sql.runner import GROUP_BYTES
 from locus_store.versions.archives import sealed
+from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,9 @@ class Batch:
     known: Mark | None
     """The version that writes with a ``basis`` are frames against."""
 
+    must_exist: bool
+    ttl_seconds: float | None
+
     @property
     def size(self) -> int:
         """The payloads' size in bytes."""
@@ -42,9 +46,10 @@ class Batch:
     def head(self) -> tuple[Any, ...]:
         """Return the statement's parameters for the place of the writes."""
         names = (self.thread_id, self.namespace, self.checkpoint_id)
-        known = self.known
+        known, ttl = self.known, self.ttl_seconds
         version = (known.sequence, known.line, known.digest) if known else (None, None, None)
-        return (*map(encode_key, names), *version)
+        slack = None if ttl is None else ttl_slack(ttl)
+        return (*map(encode_key, names), *version, self.must_exist, ttl, slack)
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the writes as the statement's rows."""
@@ -147,16 +152,17 @@ class WriteBatches:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """Return the next group; each thread is in it once, so that no row is written twice."""
+        """Return the next group; each line is in it once, so that no row is written twice."""
         group: list[_Item] = []
-        threads: set[str] = set()
+        lines: set[tuple[str, str]] = set()
         size = 0
         while self._ready and len(group) < self._size:
             batch = self._ready[0].batch
             size += batch.size
-            if group and (size > GROUP_BYTES or batch.thread_id in threads):
+            line = batch.thread_id, batch.namespace
+            if group and (size > GROUP_BYTES or line in lines):
                 break
-            threads.add(batch.thread_id)
+            lines.add(line)
             group.append(self._ready.popleft())
         return group
 

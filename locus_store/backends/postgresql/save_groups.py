@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import proxy
 
 from locus_store import versions
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from locus_store.sql.pool import LoopPool
     from locus_store.types import Save
     from locus_store.types.user_ids import UserIdType
+
+Line: TypeAlias = tuple[str, str]
+"""A thread and a namespace."""
 
 GROUP: Final = 128
 """Saves in one statement at most."""
@@ -106,6 +109,14 @@ class _Item:
 
     is_answered: bool = False
 
+    was_first: bool = False
+    """The statement has refused it as the first save of its line, which others create too."""
+
+    @property
+    def line(self) -> Line:
+        """The thread and the namespace."""
+        return self.save.thread_id, self.save.namespace
+
     def answer(self, result: Written | BaseException) -> None:
         """Pass the result to the caller, unless it was cancelled."""
         self.is_answered = True
@@ -151,8 +162,8 @@ class Saves:
         self._last_size = 1
         """Saves of the last statement."""
         self._ready: deque[_Item] = deque()
-        self._behind: dict[str, deque[_Item]] = {}
-        """Waiting saves in order, by thread that has a save ready or in progress."""
+        self._behind: dict[Line, deque[_Item]] = {}
+        """Waiting saves in order, by line that has a save ready or in progress."""
 
     async def submit(self, save: Save) -> Written:
         """Write a save, which continues if its caller is cancelled."""
@@ -161,11 +172,11 @@ class Saves:
         row = row_of(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         item = _Item(save, row, done, observe.current(), _Deadline(self._timeout_seconds))
-        behind = self._behind.get(save.thread_id)
+        behind = self._behind.get(item.line)
         if behind is not None:
             behind.append(item)
         else:
-            self._behind[save.thread_id] = deque()
+            self._behind[item.line] = deque()
             if not self._sends_now(item):
                 self._ready.append(item)
                 self._wake()
@@ -229,20 +240,20 @@ class Saves:
         """Drop the saves that no caller awaits, after all tasks of the loop were cancelled."""
         ready = self._ready
         self._ready = _awaited(ready)
-        self._behind = {thread_id: _awaited(it) for thread_id, it in self._behind.items()}
+        self._behind = {line: _awaited(it) for line, it in self._behind.items()}
         for item in ready:
             if item.done.done():
                 self._finish(item, asyncio.CancelledError())
 
     def _finish(self, item: _Item, result: Written | BaseException) -> None:
-        """Answer a save, and queue the thread's next one."""
+        """Answer a save, and queue the next one of its line."""
         item.answer(result)
-        behind = self._behind[item.save.thread_id]
+        behind = self._behind[item.line]
         if behind:
             self._ready.append(behind.popleft())
             self._wake()
         else:
-            del self._behind[item.save.thread_id]
+            del self._behind[item.line]
 
     async def _send_all(self) -> None:
         sender = asyncio.current_task()
@@ -266,7 +277,7 @@ class Saves:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """Return the next group; its saves are of different threads."""
+        """Return the next group; its saves are of different lines."""
         group: list[_Item] = []
         size, waiting = 0, len(self._ready)
         free = max(1, self._senders - len(self._at_work))
@@ -298,13 +309,17 @@ class Saves:
                 observe.committed(self._database, len(won))
         refused = []
         for item in group:
-            mark = won.get(item.save.thread_id)
+            mark = won.get(item.line)
             if mark is None:
                 refused.append(item)
                 continue
             self._won(item, *mark)
         for item in refused:
-            self._again(item)
+            if item.row and item.row.line is None and not item.was_first:
+                item.was_first = True
+                self._ready.append(item)
+            else:
+                self._again(item)
 
     def _failed(self, group: list[_Item], exc: BaseException) -> bool:
         """Report a statement that failed; return whether the database or the way to it did."""
@@ -327,8 +342,10 @@ class Saves:
 
         self._home.spawn(self._alone(item)).add_done_callback(ended)
 
-    async def _run(self, items: Sequence[_Item], deadline: _Deadline) -> dict[str, tuple[int, int]]:
-        """Run the statement; return (line, sequence) by thread for the saves that it wrote."""
+    async def _run(
+        self, items: Sequence[_Item], deadline: _Deadline
+    ) -> dict[Line, tuple[int, int]]:
+        """Run the statement; return each written save's place, with its line's key and sequence."""
         database = self._database
         alone, common = self._alone_of(items), self._common()
         group = database.hot.group[database.has_index, database.user_id_type]
@@ -338,11 +355,14 @@ class Saves:
                     left = deadline.seconds_left()
                     found = await connection.fetch(database.hot.append, *alone, timeout=left)
                     if found:
-                        return {decode_key(alone.thread_id): (alone.line, found[0]["sequence"])}
+                        return {items[0].line: (alone.line, found[0]["sequence"])}
                 fields = tuple(zip(*(it.row for it in items if it.row), strict=True))
                 left = deadline.seconds_left()
                 found = await connection.fetch(group, *common, *fields, timeout=left)
-        return {decode_key(thread_id): (line, sequence) for thread_id, line, sequence in found}
+        return {
+            (decode_key(thread_id), decode_key(namespace)): (line, sequence)
+            for thread_id, namespace, line, sequence in found
+        }
 
     def _common(self) -> SaveGroup:
         database = self._database

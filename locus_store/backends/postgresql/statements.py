@@ -43,7 +43,7 @@ locked AS MATERIALIZED (
   SELECT l.line, l.thread_id, l.namespace, l.head, l.open_chain, l.open_bytes, l.floor,
     l.last_sequence, l.writer, l.run
   FROM {lines} l WHERE l.line = ANY ($6) AND (l.tenant = $1) IS TRUE AND l.head IS NOT NULL
-  ORDER BY l.line FOR UPDATE SKIP LOCKED),
+  ORDER BY l.line FOR NO KEY UPDATE SKIP LOCKED),
 looked AS MATERIALIZED (
   SELECT i.*, l.head, l.open_chain, l.open_bytes, l.last_sequence + 1 AS sequence,
     CASE WHEN i.keep_last IS NULL THEN l.floor
@@ -76,28 +76,63 @@ moved AS (
       + length(w.payload) + {overhead},
     writer = w.writer, run = w.run, updated_at = statement_timestamp()
   FROM appended w WHERE l.line = w.line),
+-- A new line of a live thread: shared, so that saves of its other lines do not wait. A deletion
+-- does, and finds the line.
+there AS MATERIALIZED (
+  SELECT t.thread, t.thread_id, t.active_at, t.expires_at FROM {threads} t
+  WHERE t.tenant = $1 AND t.thread_id IN (SELECT i.thread_id FROM input i WHERE i.line IS NULL)
+    AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+  FOR KEY SHARE SKIP LOCKED),
+active AS (
+  SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
+  UNION ALL
+  SELECT t.thread, i.ttl, i.slack FROM input i JOIN there t ON t.thread_id = i.thread_id
+  WHERE i.line IS NULL AND i.owner IS NULL
+    AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))),
+ordered AS MATERIALIZED (  -- Two statements may touch the same threads.
+  SELECT t.thread FROM {threads} t WHERE t.thread IN (SELECT w.thread FROM active w)
+  ORDER BY t.thread FOR NO KEY UPDATE),
 touched AS (
   UPDATE {threads} t SET active_at = {minute},
     expires_at = CASE WHEN w.ttl IS NOT NULL AND {is_late_touched}
       THEN {expiry_touched} ELSE t.expires_at END
-  FROM appended w WHERE w.thread < 0 AND t.thread = -w.thread),
+  FROM active w JOIN ordered o ON o.thread = w.thread WHERE t.thread = w.thread),
 new_threads AS (
   INSERT INTO {threads} AS t (tenant, thread_id, user_id, name, metadata, created_at, active_at,
     expires_at)
-  SELECT $1, i.thread_id, i.owner{user_type}, i.thread_name, i.thread_metadata::jsonb,
-    statement_timestamp(), {minute}, {expiry}
-  FROM input i WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
-  ON CONFLICT (tenant, thread_id) DO UPDATE SET active_at = excluded.active_at,
-    expires_at = coalesce(excluded.expires_at, t.expires_at)
-  WHERE (t.expires_at IS NULL OR t.expires_at > statement_timestamp()) AND excluded.user_id IS NULL
+  SELECT DISTINCT ON (i.thread_id COLLATE "C") $1, i.thread_id, i.owner{user_type}, i.thread_name,
+    i.thread_metadata::jsonb, statement_timestamp(), {minute}, {expiry}
+  FROM input i WHERE i.line IS NULL AND i.thread_id NOT IN (SELECT t.thread_id FROM there t)
+  ORDER BY i.thread_id COLLATE "C", i.owner IS NULL, i.namespace COLLATE "C"
+  ON CONFLICT (tenant, thread_id) DO NOTHING
   RETURNING t.thread_id),
+new_places AS MATERIALIZED (
+  SELECT i.* FROM input i JOIN there t ON t.thread_id = i.thread_id
+  WHERE i.line IS NULL AND i.owner IS NULL
+  UNION ALL
+  SELECT i.* FROM input i JOIN new_threads t ON t.thread_id = i.thread_id
+  WHERE i.line IS NULL AND (i.owner IS NULL OR i.namespace COLLATE "C" <= ALL (
+    SELECT o.namespace FROM input o WHERE o.thread_id = i.thread_id AND o.owner IS NOT NULL))),
+written AS MATERIALIZED (  -- Lines that have pending writes alone.
+  SELECT l.line, l.thread_id, l.namespace FROM {lines} l JOIN new_places i
+    ON l.thread_id = i.thread_id AND l.namespace = i.namespace
+  WHERE l.tenant = $1 AND l.head IS NULL AND l.last_sequence = 0
+  FOR NO KEY UPDATE OF l SKIP LOCKED),
+begun AS (
+  UPDATE {lines} l SET head = 1, open_chain = 1, open_bytes = length(i.payload) + {overhead},
+    floor = CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, last_sequence = 1, writer = i.writer,
+    run = i.run, updated_at = statement_timestamp()
+  FROM new_places i JOIN written w ON w.thread_id = i.thread_id AND w.namespace = i.namespace
+  WHERE l.line = w.line
+  RETURNING l.line, l.thread_id, l.namespace),
 new_lines AS (
   INSERT INTO {lines} (tenant, thread_id, namespace, head, open_chain, open_bytes, floor,
     last_sequence, writer, run, updated_at)
   SELECT $1, i.thread_id, i.namespace, 1, 1, length(i.payload) + {overhead},
     CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, 1, i.writer, i.run, statement_timestamp()
-  FROM input i JOIN new_threads t ON t.thread_id = i.thread_id
-  WHERE i.line IS NULL ORDER BY i.thread_id COLLATE "C"
+  FROM new_places i WHERE NOT EXISTS (SELECT FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = i.thread_id AND l.namespace = i.namespace)
+  ORDER BY i.thread_id COLLATE "C", i.namespace COLLATE "C"
   ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
   RETURNING line, thread_id, namespace),
 won AS MATERIALIZED (
@@ -105,7 +140,8 @@ won AS MATERIALIZED (
     AS chain, w.head AS parent, {shown} FROM appended w
   UNION ALL
   SELECT n.line, 1, 1, NULL, {shown} FROM input w
-  JOIN new_lines n ON n.thread_id = w.thread_id AND n.namespace = w.namespace
+  JOIN (SELECT * FROM new_lines UNION ALL SELECT * FROM begun) n
+    ON n.thread_id = w.thread_id AND n.namespace = w.namespace
   WHERE w.line IS NULL),
 {indexed}
 kept AS (
@@ -113,7 +149,7 @@ kept AS (
     labels, created_at, text, payload)
   SELECT w.line, w.sequence, w.chain, w.parent, w.checkpoint_id, w.digest, 0, w.metadata::jsonb,
     w.labels::jsonb, statement_timestamp(), w.added, w.payload FROM won w)
-SELECT thread_id, line, sequence FROM won
+SELECT thread_id, namespace, line, sequence FROM won
 """
 
 # A save alone in its statement, whose thread's activity is up to date: nearly every save.
@@ -124,7 +160,8 @@ WITH moved AS (
     open_bytes = CASE WHEN {is_frames} THEN l.open_bytes ELSE 0 END
       + length({payload}) + {overhead},
     writer = {writer}, run = {run}, updated_at = statement_timestamp()
-  WHERE l.line = (SELECT m.line FROM {lines} m WHERE m.line = {line} FOR UPDATE SKIP LOCKED)
+  WHERE l.line = (SELECT m.line FROM {lines} m WHERE m.line = {line}
+    FOR NO KEY UPDATE SKIP LOCKED)
     AND l.head = {known} AND (l.tenant = {tenant}) IS TRUE
     AND (l.thread_id = {thread_id}) IS TRUE AND (l.namespace = {namespace}) IS TRUE
     AND ({is_held} OR l.writer = {writer} OR ({writer} IS NULL AND l.run = {run}))
@@ -152,7 +189,8 @@ found AS (
   FROM won w WHERE w.words <> ''),
 """
 _SHOWN: Final = (
-    "w.thread_id, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, w.payload"
+    "w.thread_id, w.namespace, w.checkpoint_id, w.digest, w.metadata, w.labels, w.added, w.words, "
+    "w.payload"
 )
 _USER_TYPES: Final = {"string": "", "int": "::integer", "bigint": "::bigint"}
 _MINUTE: Final = "date_trunc('minute', statement_timestamp())"
@@ -193,35 +231,65 @@ LEFT JOIN LATERAL (
     AND r.digest = q.digest AND r.chain = c.chain) q ON true"""
 
 _WRITES: Final = """,
-  (SELECT array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis, w.payload))
+  (SELECT pg_catalog.array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis,
+      w.payload))
     FROM {writes} w WHERE w.line = c.line AND w.checkpoint_id = c.checkpoint_id) AS writes"""
 
-# Batches of writes, each on an existing line. If another transaction is about to remove versions
-# or the line, a transaction has to decide. Two statements may add to one checkpoint. A version
-# that is removed while the statement runs may leave a write behind, which every reader
-# ignores.
+# Batches of writes, each on a line of a live thread; the line is created if it is missing. If
+# another transaction is about to remove versions or the line, a transaction has to decide. Two
+# statements may add to one checkpoint. A version that is removed while the statement runs may leave
+# a write behind, which every reader ignores.
 _PUT_WRITES: Final = """
-WITH l AS MATERIALIZED (
-  SELECT b.number, b.checkpoint_id, l.line
-  FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-    $9::bytea[]) b (number, thread_id, namespace, checkpoint_id, sequence, line, digest)
-  CROSS JOIN LATERAL (
+WITH b AS MATERIALIZED (
+  SELECT * FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
+    $9::bytea[], $10::boolean[], $11::double precision[], $12::double precision[])
+    b (number, thread_id, namespace, checkpoint_id, sequence, line, digest, must_exist, ttl, slack)
+  WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2),
+there AS MATERIALIZED (
+  SELECT t.thread_id FROM {threads} t
+  WHERE t.tenant = $1 AND t.thread_id IN (SELECT b.thread_id FROM b
+      WHERE b.sequence IS NULL AND NOT b.must_exist AND NOT EXISTS (SELECT FROM {lines} l
+        WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace))
+    AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+  FOR KEY SHARE SKIP LOCKED),
+new_lines AS (
+  INSERT INTO {lines} (tenant, thread_id, namespace, updated_at)
+  SELECT $1, b.thread_id, b.namespace, statement_timestamp()
+  FROM b JOIN there t ON t.thread_id = b.thread_id
+  WHERE b.sequence IS NULL AND NOT b.must_exist AND NOT EXISTS (SELECT FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace)
+  ORDER BY b.thread_id COLLATE "C", b.namespace COLLATE "C"
+  ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
+  RETURNING line, thread_id, namespace),
+l AS MATERIALIZED (
+  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, n.line
+  FROM b JOIN new_lines n ON n.thread_id = b.thread_id AND n.namespace = b.namespace
+  UNION ALL
+  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, l.line
+  FROM b CROSS JOIN LATERAL (
     SELECT l.line FROM {lines} l
     WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
       AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
         WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
-      AND (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2
       AND (b.sequence IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = b.line
         AND c.line = l.line AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
         = b.sequence)
+      AND (NOT b.must_exist OR (SELECT c.sequence FROM {checkpoints} c
+        WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)
     FOR KEY SHARE SKIP LOCKED) l),
+renewed AS (  -- Waits for nobody: whoever holds the thread is active in it.
+  UPDATE {threads} t SET expires_at = {expiry_of_writes} FROM l
+  WHERE l.ttl IS NOT NULL AND t.thread = (SELECT t.thread FROM {threads} t
+    WHERE t.tenant = $1 AND t.thread_id = l.thread_id
+      AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
+    FOR NO KEY UPDATE SKIP LOCKED)),
 kept AS (
   INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
     payload, created_at)
   SELECT l.line, l.checkpoint_id, i.task_id, i.idx, i.channel, i.type, i.task_path, i.basis,
     i.payload, statement_timestamp()
-  FROM unnest($10::int[], $11::text[], $12::int[], $13::text[], $14::text[], $15::text[],
-    $16::bigint[], $17::bytea[]) i (number, task_id, idx, channel, type, task_path, basis, payload)
+  FROM unnest($13::int[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
+    $19::bigint[], $20::bytea[]) i (number, task_id, idx, channel, type, task_path, basis, payload)
   JOIN l ON l.number = i.number
   ORDER BY l.line, l.checkpoint_id COLLATE "C", i.task_id COLLATE "C", i.idx
   ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
@@ -277,7 +345,7 @@ class Hot:
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
-        self.put_writes = self._filled(_PUT_WRITES)
+        self.put_writes = self._filled(_PUT_WRITES, expiry_of_writes=_expiry("l"))
 
     # --- what they are given, and what they give
 

@@ -1,13 +1,11 @@
 """Redis and Valkey."""
 
-from locus_store.errors import MissingExtraError
+from locus_store.errors import MissingExtraError, pip_install
 
 try:
     import redis  # noqa: F401  (whatever is imported first says what to install)
 except ImportError as exc:
-    raise MissingExtraError(
-        'Redis needs redis-py: pip install "locus-store[redis]"', name="redis"
-    ) from exc
+    raise MissingExtraError(f"Redis needs redis-py: {pip_install('redis')}", name="redis") from exc
 
 from locus_store.backends.redis.backend import (
     RedisBackend,

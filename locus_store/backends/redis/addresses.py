@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 
-from locus_store.backends.redis.connections import Connections
+from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Tried
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
 
@@ -28,6 +29,13 @@ RETRY_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 30.0
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 5.0
+ALIVE: Final = {
+    "TCP_KEEPIDLE": 30,
+    "TCP_KEEPINTVL": 10,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 30_000,
+}
+"""As for PostgreSQL; the last one is in milliseconds."""
 MAX_SECONDS: Final = 1e6
 
 _URL: Final = re.compile(
@@ -107,13 +115,32 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
         "retry": Retry(NoBackoff(), 0),  # this library knows which calls may be repeated
         "decode_responses": False,
     }
+    pool["health_check_interval"] = IDLE_SECONDS
+    if scheme != "unix":
+        pool["socket_keepalive"], pool["socket_keepalive_options"] = True, _alive()
     if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
         pool["reinitialize_steps"] = 0
     kind: Any = driver.RedisCluster if is_cluster else driver.Redis
     plain = f"{scheme}://{url[found.end('cluster' if found['cluster'] else 'scheme') + 3 :]}"
-    make = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
+    client = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
+    make = client if is_cluster else partial(_tried, client)
     _try_out(make, where, is_cluster=is_cluster)
     return options.connections(where, make, is_owner=True)
+
+
+def _tried(client: Callable[[], Any]) -> Any:
+    """Return a client whose connections are tried within a limit of their own."""
+    made = client()
+    pool = made.connection_pool
+    kind = pool.connection_class
+    pool.connection_class = type(kind.__name__, (Tried, kind), {})
+    return made
+
+
+def _alive() -> dict[int, int]:
+    """Return options by which the system ends connections a minute after a host has vanished."""
+    options = {getattr(socket, name, 0): value for name, value in ALIVE.items()}
+    return {option: value for option, value in options.items() if option}
 
 
 def _require_one_place(scheme: str, place: str, path: str, db: int, *, is_cluster: bool) -> None:

@@ -24,6 +24,7 @@ from locus_store.backends.redis.threads import AT_ONCE, RedisThreads, all_read
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
+from locus_store.runtime.progress import steps
 from locus_store.saver import CheckpointSaver
 from locus_store.types import (
     Active,
@@ -51,7 +52,7 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
-from locus_store.versions.sweeping import Sweep
+from locus_store.versions.sweeping import Sweep, Swept
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -394,12 +395,18 @@ class RedisBackend(FullBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool = False,
+        ttl_seconds: float | None = None,
     ) -> bool:
         home = await self._home()
         return await home.in_order(
             thread_id,
             lambda: self._threads.put_writes(
-                home, thread_id, namespace, checkpoint_id, writes, known=known, seen=seen
+                *(home, thread_id, namespace, checkpoint_id, writes),
+                known=known,
+                seen=seen,
+                must_exist=must_exist,
+                ttl_seconds=ttl_seconds,
             ),
         )
 
@@ -445,7 +452,7 @@ class RedisBackend(FullBackend):
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
         home = await self._home()
         sweep = Sweep()
-        async for name in self._names():
+        for name in steps([it async for it in self._names()]):
             with sweep.of(name):
                 await self._vacuum(home, name, limit, sweep)
         return sweep.report()
@@ -461,15 +468,17 @@ class RedisBackend(FullBackend):
             if whole is None:
                 return
             thread, revisions = whole
-            if thread.newest_at < limit:
+            if thread.is_older_than(limit):
                 removed = await self._threads.drop(home, name, revisions)
-                sweep.count(name, removed.versions)
+                is_whole = removed.existed or not thread.exists
+                messages = len(thread.messages) if is_whole else 0
+                sweep.count(name, Swept(removed.versions, messages, is_whole=is_whole))
                 return
         for namespace, space in thread.spaces.items():
             if any(row.created_at < limit for row in space.rows.values()):
                 body = partial(_vacuum, name, namespace, limit)
                 with sweep.of(name):
-                    sweep.count(name, await self._take(home, name, namespace, body))
+                    sweep.count(name, Swept(await self._take(home, name, namespace, body)))
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)

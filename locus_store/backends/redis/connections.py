@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redis import exceptions as driver
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_limit: ContextVar[float | None] = ContextVar("limit", default=None)
+"""The seconds of an attempt; ``None``: the client's own limit holds."""
+
 DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
 """The errors that redis-py raises."""
 Client = Redis | RedisCluster
@@ -34,8 +38,29 @@ PAUSE_SECONDS: Final = 0.02
 PIPELINE: Final = 1000
 """Calls in one round trip at most."""
 
+IDLE_SECONDS: Final = 1.0
+"""A connection that was idle for longer is tried before it is used."""
+
+PING_LIMIT_SECONDS: Final = 2.0
+"""A connection that does not answer in this time is replaced, and so are the idle ones."""
+
+SILENT_SECONDS: Final = 3.0
+"""The first attempt of a call that is safe to repeat: its connection may be forgotten by a
+firewall or a host. The next one has the whole time."""
+
 CLOSE_SECONDS: Final = 5.0
 """The time for which ``close`` waits for the server to close the connection."""
+
+
+class Tried:
+    """A connection that is tried within a limit of its own; beside a class of redis-py."""
+
+    async def _send_ping(self) -> None:
+        try:
+            async with asyncio.timeout(PING_LIMIT_SECONDS):
+                await super()._send_ping()  # type: ignore[misc]  # the other class's
+        except (driver.RedisError, OSError) as exc:
+            raise failures.StaleError("no answer on an idle connection") from exc
 
 
 class Connections:
@@ -178,7 +203,12 @@ class LoopClient(loops.Home):
         """Await a call while holding one of the slots for concurrent calls."""
         async with self._places:
             try:
-                return await call(*args)
+                async with asyncio.timeout(_limit.get()):
+                    return await call(*args)
+            except TimeoutError as exc:
+                if _limit.get() is None:
+                    raise
+                raise failures.SilentError("no answer") from exc
             except AttributeError as exc:
                 # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
                 # others are just opening: their writer is None then.
@@ -226,9 +256,22 @@ class LoopClient(loops.Home):
                     await self.client.nodes_manager.initialize()
                 self._found += 1
 
+    async def drop_idle(self) -> None:
+        """Close the idle connections: they lead where one did that is of no more use."""
+        nodes = self.client.get_nodes() if self.is_cluster else [self.client.connection_pool]
+        for node in nodes:
+            idle = node._free if self.is_cluster else node._available_connections  # noqa: SLF001
+            for connection in list(idle):
+                with suppress(*DRIVER_ERRORS):
+                    await connection.disconnect(nowait=True)
+
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work that is safe to repeat until it succeeds or its time is over."""
-        return await self._patiently(work, failures.is_lost)
+        before = _limit.set(SILENT_SECONDS)
+        try:
+            return await self._patiently(work, failures.is_lost)
+        finally:
+            _limit.reset(before)
 
     async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work that must not be repeated; retry only until the server accepts it."""
@@ -248,6 +291,7 @@ class LoopClient(loops.Home):
                 try:
                     answer = await work()
                 except DRIVER_ERRORS as exc:
+                    _limit.set(None)
                     await patience.after(exc, may_again)
                 else:
                     self._note_reached()
@@ -322,6 +366,8 @@ class Patience:
             raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc
         observe.retried("connection", exc)
         await self.rest()
+        if isinstance(exc, failures.REPLACING):
+            await home.drop_idle()
         if failures.is_lost(exc):
             await home.find_masters()
 

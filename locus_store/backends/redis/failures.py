@@ -23,7 +23,20 @@ from locus_store.errors import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
+class StaleError(driver.ConnectionError):
+    """A connection that was idle did not answer; nothing else was sent on it."""
+
+
+class SilentError(driver.TimeoutError):
+    """There was no answer in the time of the first attempt."""
+
+
+REPLACING: Final = (StaleError, SilentError, driver.ReadOnlyError)
+"""After these the other connections are of no use either; the last: the master was demoted."""
+
 _TRANSIENT: Final = (
+    StaleError,
     driver.BusyLoadingError,
     driver.ClusterDownError,
     driver.ClusterError,

@@ -169,6 +169,7 @@ class RedisStore(BaseStore):
             layout, dimension = await home.command("HMGET", settings, "layout", "dimension")
             self._require("layout", layout)
             self._require("dimension", dimension)
+            self.stored_dimension = None if dimension is None else int(dimension)
             self._is_known = True
         return await connections.home()  # the other one may be closed by now
 

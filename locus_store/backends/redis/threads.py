@@ -181,6 +181,8 @@ class RedisThreads:
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
+        must_exist: bool,
+        ttl_seconds: float | None,
     ) -> bool:
         """See ``StorageBackend.store_writes``."""
         store = await self.store(home)
@@ -191,22 +193,32 @@ class RedisThreads:
             mark = [known.line, known.sequence, known.digest.hex()]
         fields = [] if seen is None else [f"{task}\0{idx}" for task, idx in seen]
         args = [thread_id, namespace, store, new_line_id(), "", checkpoint_id, *mark]
+        args += ["1" if must_exist else "", *time_to_live(ttl_seconds)]
         args += ["" if seen is None else len(fields), *fields]
         for it in writes:
             args += [place(it), stored_write(checkpoint_id, it, None)]
         answer = await home.again(
             lambda: self._given(home, scripts.PUT, thread_id, namespace, args, creates_at=4)
         )
+        if answer[0] == b"gone":
+            raise versions.gone(checkpoint_id)
         if answer[0] == b"no":
             return False
         if answer[0] == b"done":
             return True
 
         def put(edit: NamespaceEdit) -> bool:
+            if must_exist and edit.find(thread_id, namespace) is None:
+                raise versions.gone(checkpoint_id)
             line = replace(edit.open_space(namespace).line)
-            return versions.put_writes(edit, line, checkpoint_id, writes, known=known, seen=seen)
+            return versions.put_writes(
+                edit, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
+            )
 
-        return await self.edit(home, thread_id, namespace, put, creates=True)
+        stored: bool = await self.edit(home, thread_id, namespace, put, creates=True)
+        if stored and ttl_seconds is not None:
+            await self.renew(home, thread_id, ttl_seconds)
+        return stored
 
     async def edit(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.engine import Engine
 
-from locus_store.backends.sqlite import dialect
+from locus_store.backends.sqlite import connecting, dialect
 from locus_store.backends.sqlite.diagnostics import SQLiteExamination
 from locus_store.backends.sqlite.engine_runner import AsyncEngineRunner
 from locus_store.backends.sqlite.runners import READERS, ThreadRunner
@@ -18,7 +18,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.names import prefix_of
-from locus_store.sql.options import DAY
+from locus_store.sql.options import DAY, refuse_ours
 from locus_store.sql.schema import tables
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -77,7 +77,14 @@ class SQLiteBackend(SqlBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         handed_in = _checked_engine(engine)
+        if handed_in is not None:
+            refuse_ours(
+                path=(path, DEFAULT_PATH),
+                busy_timeout_seconds=(busy_timeout_seconds, BUSY_TIMEOUT_SECONDS),
+            )
         file = None if handed_in is not None else _checked_path(path)
+        self.path = file
+        """Path of the file; ``None`` with ``engine``."""
         self._where = file or _url_of(handed_in)
         check_tenant(tenant)
         database = self.database(
@@ -109,7 +116,7 @@ class SQLiteBackend(SqlBackend):
 
 def _own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> Runner:
     engines = partial(_engines, database, path, timeout)
-    return ThreadRunner(database, engines, keeps_open=path == dialect.MEMORY)
+    return ThreadRunner(database, engines, keeps_open=path == connecting.MEMORY)
 
 
 def _runner(database: dialect.SQLiteDatabase, engine: Any) -> Runner:
@@ -124,10 +131,10 @@ def _engines(
     database: dialect.SQLiteDatabase, path: str, timeout: float
 ) -> tuple[Engine, Engine | None]:
     database.require_file()
-    writes = dialect.engine(path, busy_timeout_seconds=timeout)
-    if path == dialect.MEMORY:
+    writes = connecting.engine(path, busy_timeout_seconds=timeout)
+    if path == connecting.MEMORY:
         return writes, None
-    return writes, dialect.engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
+    return writes, connecting.engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
 
 
 def sqlite_checkpointer(
@@ -202,8 +209,8 @@ def _create_index(repository: Repository) -> bool:
 def _checked_path(path: object) -> str:
     if not isinstance(path, str | os.PathLike) or not str(path) or "\0" in str(path):
         raise InvalidArgumentError(f"path must name a file or be ':memory:', not {path!r}")
-    if str(path) == dialect.MEMORY:
-        return dialect.MEMORY
+    if str(path) == connecting.MEMORY:
+        return connecting.MEMORY
     try:
         return str(Path(path).expanduser().absolute())
     except RuntimeError as exc:

@@ -166,7 +166,7 @@ def _opened(url: URL) -> Iterator[Connection]:
     try:
         engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
     except ImportError as error:
-        raise missing_driver(shown, "", error) from error
+        raise missing_driver(shown, error) from error
     except sa.exc.ArgumentError as error:
         raise InvalidArgumentError(f"{shown}: {error}") from error
     try:

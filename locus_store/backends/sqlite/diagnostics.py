@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+WORTH_SHRINKING = 1_000_000
+"""Bytes of free space from which a remedy is given."""
+
+
 class SQLiteExamination(Examination):
     """A database file, or a database in memory."""
 
@@ -30,6 +34,11 @@ class SQLiteExamination(Examination):
         yield Fact(
             "journal mode", mode, "ok" if is_fine else "warn", "" if is_fine else f"{remedy}, once"
         )
+
+        free = int(self._pragma("freelist_count")) * int(self._pragma("page_size"))
+        is_much = free > WORTH_SHRINKING and free > (self.total_bytes() or 0) // 4
+        remedy = 'later saves use it; to shrink the file: sqlite3 FILE "VACUUM"' if is_much else ""
+        yield Fact("free space in the file", f"{free:,} bytes", "info", remedy)
 
     def table_bytes(self, table: sa.Table) -> int | None:
         """Return ``None``: SQLite reports only the size of the whole file."""

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import time
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool, QueuePool, SingletonThreadPool, StaticPool
+from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from locus_store import versions
 from locus_store.backends.sqlite import appends
 from locus_store.backends.sqlite.columns import storage_classes
+from locus_store.backends.sqlite.connecting import MEMORY, emptied
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -39,14 +38,12 @@ from locus_store.values.text import words
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine import Connection
 
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Copied
     from locus_store.sql.schema import Tables
     from locus_store.types import Save
-
-MEMORY = ":memory:"
 
 _INDEXED_WORDS = 64
 """Words of a query that the index is asked for; SQLite compounds 500 selects at most."""
@@ -78,16 +75,20 @@ class SQLiteRepository(Repository):
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
-        """Return the condition that the key, or its first part, exists; the key is bound."""
-        del value
-        each = sa.func.json_each(column).table_valued("key", "value")
+        """Return the condition that the key, or its first part, exists; the key is bound.
+
+        If a string is wanted, it must stand there, or a list or object.
+        """
+        each = sa.func.json_each(column).table_valued("key", "value", "type")
         names = [
             sa.literal(escape_text(it), sa.Text())
             for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
         ]
-        return sa.and_(
-            column.is_not(None), sa.exists().select_from(each).where(each.c.key.in_(names))
-        )
+        found = sa.exists().select_from(each).where(each.c.key.in_(names))
+        if isinstance(value, str):
+            text = sa.literal(escape_text(value), sa.Text())
+            found = found.where(sa.or_(each.c.value == text, each.c.type.in_(["array", "object"])))
+        return sa.and_(column.is_not(None), found)
 
     def save(self, save: Save) -> Written:
         """A plain append looks at its line once; the full rules decide all other saves."""
@@ -147,17 +148,18 @@ class SQLiteRepository(Repository):
         for some in self.connection.execute(texts).partitions(BATCH):
             self._index_rows(_INDEX, some)
 
-    def unindex(self, line: int, sequences: Sequence[int] | None = None) -> None:
+    def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """See ``Repository``; FTS5 needs the exact words that were indexed."""
         if not self.has_index:
             return
         checkpoints = self.tables.checkpoints
-        query = sa.select(checkpoints.c.sequence, checkpoints.c.text).where(
-            checkpoints.c.line == line, checkpoints.c.text.is_not(None)
+        columns = (checkpoints.c[name] for name in ("line", "sequence", "text"))
+        query = sa.select(*columns).where(
+            checkpoints.c.line.in_(lines), checkpoints.c.text.is_not(None)
         )
         if sequences is not None:
             query = query.where(checkpoints.c.sequence.in_(sequences))
-        rows = [(line, row.sequence, row.text) for row in self.connection.execute(query)]
+        rows = [(it.line, it.sequence, it.text) for it in self.connection.execute(query)]
         if rows:
             self._has_tombstones = True
             self._index_rows(_UNINDEX, rows)
@@ -224,61 +226,6 @@ class SQLiteRepository(Repository):
         for line in list(self.connection.execute(lines).scalars()):
             self.reindex(line)
         return True
-
-
-# --- connections
-
-
-def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
-    """Return an engine on a database file: one connection to write, or several to read.
-
-    WAL lets readers work during a write; ``synchronous=FULL`` makes a commit durable;
-    ``secure_delete`` overwrites deleted bytes.
-    """
-    pool: dict[str, Any] = {"poolclass": NullPool}
-    if readers:
-        pool = {"poolclass": QueuePool, "pool_size": readers, "max_overflow": 0}
-    made = sa.create_engine(
-        sa.URL.create("sqlite", database=path),
-        connect_args={"check_same_thread": False, "timeout": busy_timeout_seconds},
-        hide_parameters=True,  # values in errors would come into logs
-        **pool,
-    )
-    set_up = partial(_set_up, busy_timeout_seconds) if path != MEMORY else _set_up_memory
-    event.listen(made, "connect", set_up)
-    return made
-
-
-def _set_up_memory(connection: sqlite3.Connection, _: object) -> None:
-    connection.isolation_level = None  # transactions are begun by us
-
-
-def _set_up(busy_timeout_seconds: float, connection: sqlite3.Connection, record: object) -> None:
-    _set_up_memory(connection, record)
-    _use_wal(connection, busy_timeout_seconds)
-    for pragma in ("synchronous=FULL", "secure_delete=ON"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _use_wal(connection: sqlite3.Connection, busy_timeout_seconds: float) -> None:
-    """Switch the file to WAL.
-
-    Two connections that do so to a new file wait for each other's lock, so SQLite fails one of them
-    without its busy timeout.
-    """
-    end = time.monotonic() + busy_timeout_seconds
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as exc:
-            if _code(exc) != "SQLITE_BUSY" or time.monotonic() >= end:
-                raise
-            time.sleep(_WAL_PAUSE_SECONDS)
-        else:
-            return
-
-
-_WAL_PAUSE_SECONDS: Final = 0.002
 
 
 class SQLiteDatabase(Database):
@@ -370,13 +317,38 @@ class SQLiteDatabase(Database):
     def identity(self) -> object:
         if self._path is None:
             return self._where
-        found = _file_identity(self._path)
+        found = _stat(self._path)
         if found is None and self._known is not None:
             raise ConnectionFailedError(
                 f"SQLite {self._where}: the file does not exist any more; restore it, or close() "
                 "this object to start a new one"
             )
-        return found
+        if found is not None and found.st_size == 0 and self._known == _identity(found):
+            raise emptied(self._where)
+        return _identity(found)
+
+    def has_log(self) -> bool:
+        """Return whether commits go into the log that other connections read."""
+        return self._log is None or _file_identity(f"{self._path}-wal") == self._log
+
+    def fold_log(self, connection: Connection) -> None:
+        """Write the commits in a log that was removed into the file, and end the use of the log.
+
+        Raises:
+            BackendError: Another connection still uses the removed log, or a new one.
+        """
+        driver: Any = connection.connection.driver_connection
+        try:
+            driver.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself
+        except sqlite3.OperationalError as exc:
+            if _file_identity(f"{self._path}-wal") is None:  # nobody has begun a new one
+                driver.execute("PRAGMA wal_checkpoint")
+            raise BackendError(
+                f"SQLite {self._where}: its log {self._path}-wal was removed or replaced while it "
+                "was open, and other connections have the file open, too; nothing was written. "
+                "close() all objects and processes that use the file, then open it again. Remove "
+                "-wal and -shm files never, or with the file and while nothing has it open"
+            ) from exc
 
     def left(self) -> None:
         """Refuse a replaced file that has the old one's log: SQLite finds the log by name."""
@@ -457,13 +429,20 @@ def _causes(exc: BaseException) -> Iterator[BaseException]:
         at = at.orig if isinstance(at, DBAPIError) else at.__cause__
 
 
-def _file_identity(path: str) -> tuple[int, int] | None:
-    """Return the file's identity, which changes if it is replaced; ``None`` if it is missing."""
+def _stat(path: str) -> os.stat_result | None:
     try:
-        found = Path(path).stat()
+        return os.stat(path)  # before each call: Path's takes three times as long
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _file_identity(path: str) -> tuple[int, int] | None:
+    """Return the file's identity, which changes if it is replaced; ``None`` if it is missing."""
+    return _identity(_stat(path))
+
+
+def _identity(found: os.stat_result | None) -> tuple[int, int] | None:
+    return (found.st_dev, found.st_ino) if found is not None else None
 
 
 def shares_connection(engine: Any) -> bool:

@@ -26,7 +26,7 @@ from locus_store.runtime import driven, loops, observe
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
-    from locus_store.sql.database import Database
+    from locus_store.backends.sqlite.dialect import SQLiteDatabase
     from locus_store.sql.runner import Body
 
 T = TypeVar("T")
@@ -38,6 +38,8 @@ GROUP = 256
 
 READERS = 4
 """Reading threads, each with a connection of its own."""
+
+_READER = "locus-store-reader"
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class _Writer:
     Who uses it has the turn.
     """
 
-    def __init__(self, engine: Engine, database: Database, release_readers: Release) -> None:
+    def __init__(self, engine: Engine, database: SQLiteDatabase, release_readers: Release) -> None:
         self._engine = engine
         self._database = database
         self._release_readers = release_readers
@@ -186,11 +188,16 @@ class _Writer:
 
     def _opened(self) -> Connection:
         if self._connection is not None:
-            if self._database.identity() == self._identity:
+            is_same = self._database.identity() == self._identity
+            if is_same and self._database.has_log():
                 return self._connection
-            observe.replaced("another database stands in the place of the opened one")
-            self._release()
             self._release_readers()  # the last connection takes its log with it
+            if is_same:
+                self._database.fold_log(self._connection)
+                observe.replaced("the log of the database was removed")
+            else:
+                observe.replaced("another database stands in the place of the opened one")
+            self._release()
         self._database.left()
         connection = self._engine.connect()
         try:
@@ -242,7 +249,7 @@ class ThreadRunner:
 
     def __init__(
         self,
-        database: Database,
+        database: SQLiteDatabase,
         make_engines: Callable[[], tuple[Engine, Engine | None]],
         *,
         owns_engines: bool = True,
@@ -312,7 +319,10 @@ class ThreadRunner:
         with self._lock:
             here, self._open = self._open, None
         if here is not None and here.pid == os.getpid():
-            await asyncio.to_thread(here.close)
+            try:
+                await asyncio.to_thread(here.close)
+            except RuntimeError:  # a function of `atexit`: Python begins no more threads
+                here.close()
 
 
 _inherited: list[object] = []
@@ -347,14 +357,14 @@ class _Open:
     """The resources of one process, held apart from the runner for its finalizer."""
 
     def __init__(
-        self, database: Database, writes: Engine, reads: Engine | None, *, owned: bool
+        self, database: SQLiteDatabase, writes: Engine, reads: Engine | None, *, owned: bool
     ) -> None:
         self.pid = os.getpid()
         self.finalizer: Any = None
         self._database = database
         self._reads = reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix=_READER)
         self._turn = threading.Lock()
         """Held while a caller's own thread reads."""
         self._gate = threading.Lock()
@@ -411,7 +421,8 @@ class _Open:
         with self._gate:
             self.is_closed = True
         self.writer.stop()
-        self._readers.shutdown()
+        is_reader = threading.current_thread().name.startswith(_READER)  # it runs the finalizer
+        self._readers.shutdown(wait=not is_reader)
         with self._turn:
             for engine in self._engines:
                 engine.dispose()

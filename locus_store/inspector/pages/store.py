@@ -73,7 +73,9 @@ async def _neighbours(visit: Visit, found: StoreItem) -> dict[str, Any]:
     """Return the nearest items with their scores, or the reason why there are none."""
     store = _store(visit)
     if not store.capabilities.semantic_search:
-        return {"nearest": [], "without": "This store has no embeddings."}
+        there = store.stored_dimension
+        opened = f"This store was opened without its embeddings: start it with --dimension {there}."
+        return {"nearest": [], "without": opened if there else "This store has no embeddings."}
     embedding = await store.get_embedding(found.namespace, found.key)
     if embedding is None:
         return {"nearest": [], "without": "This item has no embedding."}

@@ -25,9 +25,9 @@ def value_payload(value: object, max_bytes: int) -> bytes:
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    _, root = measure({_KEY: value}, None)
-    require_pinned(lambda: value, root.size, max_bytes)
-    return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(value)))
+    plain, root = measure({_KEY: value}, None)
+    require_pinned(lambda: plain[_KEY], root.size, max_bytes)
+    return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(plain[_KEY])))
 
 
 def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
@@ -44,7 +44,7 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
         node = cast("ObjectNode", child)
     old = ObjectNode(node.digest, node.size, b"", {_KEY: node})
     plain, root = measure({_KEY: value}, Shape(old))
-    require_pinned(lambda: value, root.size, max_bytes)
+    require_pinned(lambda: plain[_KEY], root.size, max_bytes)
     if root.size <= FRAMED_BYTES:
         return None
     frame = Frame()

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from google.adk.agents import LlmAgent, RunConfig
 from google.adk.agents.run_config import StreamingMode
+from google.adk.cli.service_registry import load_services_module
+from google.adk.cli.utils.service_factory import create_session_service_from_options
 from google.adk.errors import StaleSessionError as AdkStaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
 from google.adk.events import Event, EventActions
@@ -29,6 +31,7 @@ from locus_store import (
     ConflictError,
     ConnectionFailedError,
     IntegrityError,
+    InvalidArgumentError,
     LocusStoreError,
     NewMessage,
     NotFoundError,
@@ -504,6 +507,71 @@ class TestOurService:
         (found,) = await log.page("app/u/s", search="porto")
         assert (found.role, found.message_id) == ("user", first.events[0].id)
         assert await service.get_session(app_name="app", user_id="u", session_id=" s") == first
+
+    async def test_shared_states_outlive_sessions_and_vacuums(self, log: Any) -> None:
+        log.ttl_seconds = 1e-6
+        service = LocusSessionService(log)
+        state = {"app:plan": "gold", "user:lang": "pt", "seat": 1}
+        first = await made(service, state=state, session_id="s")
+        assert await got(service, first) is None
+        again = await made(service, session_id="s")
+        shared = {"app:plan": "gold", "user:lang": "pt"}
+        assert again.state == shared
+        await log.backend.expire()
+        await log.backend.vacuum(0)
+        assert await log.backend.scan() == ["app//", "app/u/"]
+        assert (await made(service)).state == shared
+
+    async def test_threads_belong_to_the_user_of_the_session(self, log: Any) -> None:
+        service = LocusSessionService(log)
+        for user in ("u", "u2"):
+            state = {"app:n": 1, "user:n": 1}
+            session = await made(service, user, state=state, session_id="s")
+            await service.append_event(session, said("Porto"))
+        backend = log.backend
+        assert sorted(await backend.threads_of("u")) == ["app/u/", "app/u/s"]
+        assert (await backend.forget_user("u"))["threads"] == 2
+        assert await backend.scan() == ["app//", "app/u2/", "app/u2/s"]
+
+    async def test_a_user_is_deleted_with_sessions_and_state(self, log: Any) -> None:
+        service = LocusSessionService(log)
+        for user in ("u", "u2", "a/b"):
+            for n in range(2):
+                await made(service, user, state={"app:n": 1, "user:n": 1}, session_id=f"s{n}")
+        assert await service.delete_user(app_name="app", user_id="u") == 2
+        assert await service.delete_user(app_name="app", user_id="a/b") == 2
+        assert await service.delete_user(app_name="app", user_id="u") == 0
+        assert await log.backend.scan() == ["app//", "app/u2/", "app/u2/s0", "app/u2/s1"]
+        assert (await made(service)).state == {"app:n": 1}
+        with pytest.raises(InvalidArgumentError, match="user_id is empty"):
+            await service.delete_user(app_name="app", user_id="")
+        assert await service.get_user_state(app_name="app", user_id="u2") == {"n": 1}
+
+    async def test_a_session_without_a_user_id_belongs_to_nobody(self, log: Any) -> None:
+        first = await made(LocusSessionService(log), "", state={"user:n": 1, "app:n": 2})
+        assert (await got(LocusSessionService(log), first)).state == first.state
+
+    async def test_services_yaml_opens_a_service(self, tmp_path: Path) -> None:
+        (tmp_path / "services.yaml").write_text(
+            "services:\n"
+            "  - scheme: locus+sqlite\n"
+            "    type: session\n"
+            "    class: locus_store.adapters.adk.LocusSessionService\n"
+        )
+        load_services_module(str(tmp_path))
+        service: Any = create_session_service_from_options(
+            base_dir=tmp_path, session_service_uri=f"locus+sqlite:///{tmp_path / 'a.db'}"
+        )
+        assert isinstance(service, LocusSessionService)
+        await made(service, session_id="s")
+        await service.close()
+        async with LocusSessionService(uri=f"sqlite:///{tmp_path / 'a.db'}", tenant="b") as other:
+            assert (await other.list_sessions(app_name="app")).sessions == []
+
+    def test_a_log_or_a_uri_is_needed(self) -> None:
+        for options in ({}, {"log": open_message_log("memory://"), "uri": "memory://"}):
+            with pytest.raises(InvalidArgumentError, match="uri="):
+                LocusSessionService(**options)
 
     async def test_tenants_have_sessions_of_their_own(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path / 'a.db'}"

@@ -24,7 +24,13 @@ from agent_framework import (
 )
 from log_urls import OURS, url_of
 
-from locus_store import IntegrityError, SerializationError, UnsupportedError, open_message_log
+from locus_store import (
+    IntegrityError,
+    InvalidArgumentError,
+    SerializationError,
+    UnsupportedError,
+    open_message_log,
+)
 from locus_store.adapters.agent_framework import LocusCheckpointStorage, LocusHistoryProvider
 from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS
@@ -327,3 +333,17 @@ async def test_a_search_finds_what_a_person_reads(provider: LocusHistoryProvider
     hidden = ["user", "assistant", "tool", "cGljdHVyZQ", "image/png", "ZW5j", "call-1", "msg-1"]
     for text in (*hidden, "town", "carrier", "function"):
         assert await provider.log.page("s", search=text) == [], text
+
+
+async def test_messages_belong_to_the_user_of_the_provider(
+    provider: LocusHistoryProvider,
+) -> None:
+    mine = LocusHistoryProvider(provider.log, user_id="u")
+    await mine.save_messages("s", [user("a")])
+    await provider.save_messages("t", [user("b")])
+    assert await provider.log.backend.threads_of("u") == ["s"]
+
+
+def test_what_is_no_name_of_a_source_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="source_id"):
+        LocusHistoryProvider(open_message_log("memory://"), source_id="")

@@ -311,3 +311,12 @@ async def test_a_search_finds_what_a_person_reads(store: LocusSessionStore) -> N
     hidden = ["user", "assistant", "iVBO", "c2ln", "ZW5j", "toolu", "msg_1", "a-model", "repeated"]
     for text in (*hidden, "tool_use", "leaf", "/home", entries[0]["uuid"]):
         assert await store.log.page("p/s", search=text) == [], text
+
+
+async def test_transcripts_belong_to_the_user_of_the_store(store: LocusSessionStore) -> None:
+    mine: Any = LocusSessionStore(store.log, user_id="u")
+    key: Any = {"project_key": "p", "session_id": "s"}
+    await mine.append(key, chain("a", "b"))
+    await mine.append({**key, "session_id": "t", "subpath": "agents/x"}, chain("c"))
+    await store.append({**key, "session_id": "v"}, chain("d"))
+    assert sorted(await store.log.backend.threads_of("u")) == ["p/s", "p/t"]

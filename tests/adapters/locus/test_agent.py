@@ -42,6 +42,8 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty database."""
     if kind == "sqlite":
         return f"sqlite:///{tmp_path / 'agents.db'}"
+    if kind == "file":
+        return f"file://{tmp_path / 'agents'}"
     if kind == "oci":
         return str(request.getfixturevalue("bucket").url())
     if kind == "opensearch":
@@ -61,7 +63,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "memory", *ELSEWHERE])
+@pytest.fixture(params=["sqlite", "postgresql", "memory", "file", *ELSEWHERE])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []
@@ -120,6 +122,28 @@ async def test_a_new_agent_answers_from_the_earlier_turn(opened: Open) -> None:
 async def test_a_thread_that_nobody_wrote_starts_empty(opened: Open) -> None:
     result = await agent_of(opened(), model=FunctionModel(who_am_i)).arun("Who?", thread_id="t1")
     assert result.text == "We have not met."
+
+
+async def test_the_sample_of_the_locus_documentation_as_it_is_typed(opened: Open) -> None:
+    checkpointer, asked = opened(), []
+
+    def model(messages: list[Message], _: list[dict[str, Any]]) -> str:
+        asked.append([it.content for it in messages if it.role.value == "user"])
+        return "Hello."
+
+    options: dict[str, Any] = {"checkpointer": checkpointer, "model": FunctionModel(model)}
+
+    agent1 = Agent(**options)
+    await agent1.run("I'm Alex.", thread_id="t1").__anext__()
+    del agent1
+
+    # Simulates a process restart / different worker.
+    agent2 = Agent(**options)
+    await agent2.run("Who am I?", thread_id="t1").__anext__()
+    # The model sees the earlier user turn.
+
+    assert asked[-1] == ["I'm Alex.", "Who am I?"]
+    assert said(await checkpointer.load("t1"))[:3] == ["I'm Alex.", "Hello.", "Who am I?"]
 
 
 async def test_a_run_that_was_left_after_its_first_event_is_remembered(opened: Open) -> None:

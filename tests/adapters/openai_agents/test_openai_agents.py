@@ -24,10 +24,18 @@ from openai.types.responses import (
     ResponseOutputText,
 )
 
-from locus_store import IntegrityError, NewMessage, UnsupportedError, open_message_log
+from locus_store import (
+    IntegrityError,
+    InvalidArgumentError,
+    NewMessage,
+    NotOwnerError,
+    SerializationError,
+    UnsupportedError,
+    open_message_log,
+)
 from locus_store.adapters.openai_agents import LocusSession
 from locus_store.backends import FileBackend
-from locus_store.testing.kit import HOSTILE_IDS
+from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -437,3 +445,42 @@ async def test_a_search_finds_what_a_person_reads(log: Any) -> None:
     hidden += ["completed", "town", "carrier", "data:", "function_call", "auto"]
     for text in hidden:
         assert await log.page("s", search=text) == [], text
+
+
+async def test_a_compaction_of_a_whole_history_is_one_change(log: Any) -> None:
+    session = LocusSession("s", log, user_id="u")
+    await session.add_items([user(str(n)) for n in range(5)])
+    before = await log.info("s")
+    wrapped = OpenAIResponsesCompactionSession("s", session, client=SimpleNamespace())
+    await wrapped._replace_underlying_session_items(
+        output_items=[user("all")], previous_items=await session.get_items()
+    )
+    assert await session.get_items() == [user("all")]
+    assert (await log.info("s")).revision == before.revision + 1
+    with pytest.raises(SerializationError):
+        await session._atomic_replace_items([user("a"), {"role": "user", "content": "\udead"}])
+    assert await session.get_items() == [user("all")]
+
+
+async def test_a_subclass_replaces_its_items_itself(log: Any) -> None:
+    class Mine(LocusSession):
+        pass
+
+    assert not await Mine("s", log)._atomic_replace_items([user("a")])
+    assert await LocusSession("s", log).get_items() == []
+
+
+async def test_a_session_belongs_to_its_user(log: Any, tmp_path: Path) -> None:
+    await LocusSession("s", log, user_id="u").add_items([user("a")])
+    assert await log.backend.threads_of("u") == ["s"]
+    with pytest.raises(NotOwnerError):
+        await LocusSession("s", log, user_id="v").add_items([user("b")])
+    async with LocusSession.from_url("s", f"sqlite:///{tmp_path / 'u.db'}", user_id="u") as other:
+        await other.add_items([user("a")])
+        assert await other.log.backend.threads_of("u") == ["s"]
+
+
+@pytest.mark.parametrize("name", INVALID_IDS, ids=ascii)
+def test_what_is_no_id_is_refused_by_the_constructor(name: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="session_id"):
+        LocusSession(name, open_message_log("memory://"))

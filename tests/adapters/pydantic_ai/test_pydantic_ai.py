@@ -32,7 +32,13 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 
-from locus_store import ConflictError, IntegrityError, SerializationError, UnsupportedError
+from locus_store import (
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    SerializationError,
+    UnsupportedError,
+)
 from locus_store import open_message_log as opened
 from locus_store.adapters.pydantic_ai import ConversationConflictError, LocusConversationStore
 from locus_store.backends import FileBackend, SQLiteBackend
@@ -512,3 +518,37 @@ async def test_a_search_finds_what_a_person_reads(store: LocusConversationStore)
     hidden = ["user", "request", "cGljdHVyZQ", "image/png", "c2ln", "call-1", "a-model", "Be good"]
     for text in (*hidden, "town", "carrier", "thinking"):
         assert await store.log.page("c", namespace="messages", search=text) == [], text
+
+
+async def test_conversations_belong_to_their_scope(store: LocusConversationStore) -> None:
+    for name, scope in (("a", "u"), ("b", "v"), ("c", "u"), ("d", None)):
+        await saved(store, name, "x", scope=scope)
+    backend = store.log.backend
+    assert sorted(await backend.threads_of("u")) == ["a", "c"]
+    assert [it.conversation_id for it in await store.list_conversations(scope="u")] == ["c", "a"]
+    assert len(await store.list_conversations()) == 4
+    assert (await backend.forget_user("u"))["threads"] == 2
+    assert await store.list_conversations(scope="u") == []
+
+
+async def test_the_list_of_a_scope_reads_its_threads_only(
+    store: LocusConversationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(6):
+        await saved(store, f"c{n}", "x", scope="u" if n % 3 == 0 else "v")
+    read: list[Any] = []
+    find_heads = store.log.find_heads
+
+    async def counting(wanted: Any) -> Any:
+        found = await find_heads(wanted)
+        read.extend(found)
+        return found
+
+    monkeypatch.setattr(store.log, "find_heads", counting)
+    assert len(await store.list_conversations(scope="u")) == len(read) == 2
+
+
+async def test_a_scope_that_can_be_no_user_is_refused(store: LocusConversationStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="scope"):
+        await saved(store, "a", "x", scope="x" * 256)
+    assert await store.list_conversations() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -305,3 +306,16 @@ def test_a_search_finds_what_a_person_reads(repository: LocusSessionRepository) 
     hidden = ["user", "cGljdHVyZQ", "ZG9jdW1lbnQ", "c2ln", "tooluse", "success", "town", "png"]
     for text in (*hidden, "carrier", "secret"):
         assert log.page("s", namespace="messages/a", search=text) == [], text
+
+
+def test_sessions_belong_to_the_user_of_the_repository(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.db'}"
+    with LocusSessionRepository.from_url(url, user_id="u") as repository:
+        ready(repository, "a").create_message("s", "a", message(0))
+
+    async def forgotten() -> dict[str, int]:
+        async with SQLiteBackend(tmp_path / "a.db") as backend:
+            return await backend.forget_user("u")
+
+    counts = asyncio.run(forgotten())
+    assert (counts["threads"], counts["messages"]) == (1, 3)

@@ -16,8 +16,10 @@ from locus_store import (
     BackendError,
     ConflictError,
     ConnectionFailedError,
+    InMemoryMessageLog,
     InvalidArgumentError,
     MemoryBackend,
+    NewMessage,
     SerializationError,
     http_checkpointer,
     open_checkpointer,
@@ -26,6 +28,7 @@ from locus_store import (
     open_store,
 )
 from locus_store.backends.http import HTTPBackend
+from locus_store.backends.http.messages import HTTPMessageLog
 from locus_store.blocking import BlockingCheckpointer
 
 if TYPE_CHECKING:
@@ -45,6 +48,13 @@ def inner() -> MemoryBackend:
 @pytest.fixture
 def service(inner: MemoryBackend) -> Iterator[Service]:
     made = Service(inner)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def with_logs(inner: MemoryBackend) -> Iterator[Service]:
+    made = Service(inner, messages=InMemoryMessageLog(backend=inner))
     yield made
     made.stop()
 
@@ -190,6 +200,36 @@ async def test_what_may_not_be_done_twice_is_not_sent_again(service: Service) ->
             await backend.delete("t")
         assert transport.sent == 2  # the description, and the call
         assert not await backend.exists("t")
+
+
+async def test_an_append_whose_replies_are_lost_is_repeated_until_one_comes(
+    with_logs: Service,
+) -> None:
+    async with failing(with_logs, *["lost"] * 3) as (backend, transport):
+        log = HTTPMessageLog(backend=backend)
+        await log.append("t", [NewMessage({"n": 1}), NewMessage({"n": 2})])
+        assert transport.sent == 5  # the description, and the call four times
+        assert await log.contents("t") == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("kind", ["lost", "503"])
+async def test_a_write_that_may_have_been_done_says_so(with_logs: Service, kind: str) -> None:
+    async with failing(with_logs, *[kind] * 9, retry_seconds=0.0) as (backend, _):
+        log = HTTPMessageLog(backend=backend)
+        with pytest.raises(ConnectionFailedError, match="may have been written"):
+            await log.append("t", [NewMessage(1)], expected_revision=0)
+        with pytest.raises(ConnectionFailedError) as caught:
+            await log.load("t")
+        assert "written" not in str(caught.value)
+
+
+async def test_a_write_that_was_not_sent_does_not_say_that_it_may_be_there(
+    with_logs: Service,
+) -> None:
+    async with failing(with_logs, *["refused"] * 9, retry_seconds=0.0) as (backend, _):
+        with pytest.raises(ConnectionFailedError) as caught:
+            await HTTPMessageLog(backend=backend).append("t", [NewMessage(1)], expected_revision=0)
+    assert "written" not in str(caught.value)
 
 
 async def test_an_unreachable_service_is_named_without_its_token() -> None:

@@ -32,6 +32,7 @@ from locus_store import (
     open_store,
 )
 from locus_store.backends.documents import segmented
+from locus_store.backends.oci.access import POOL_SIZE
 from locus_store.backends.oci.backend import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
@@ -120,6 +121,39 @@ async def test_lists_page_through_any_number_of_threads(
     assert await backend.list_threads(100) == [f"t{n:04}" for n in reversed(range(2900, 3000))]
     assert there["list"] == 3
     assert there["get"] <= 2 * 100
+
+
+async def test_a_page_reads_about_its_threads_however_busy_the_bucket_is(
+    backend: BucketBackend, bucket: DoubleBucket, requests: Any
+) -> None:
+    shelf = Shelf()
+    source = shelf_backend(shelf, prefix=DEFAULT_PREFIX)
+    for n in range(1100):  # within a second or two
+        await source.write_state(f"t{n:04}", {"n": n})
+    filled(bucket, shelf)
+    after, read_ahead = None, 2 * POOL_SIZE + 2
+    for page in range(3):
+        there = requests()
+        names = await backend.list_threads(100, after=after)
+        last = 1100 - 100 * page
+        assert names == [f"t{n:04}" for n in reversed(range(last - 100, last))]
+        assert there["get"] <= 100 + read_ahead
+        after = names[-1]
+    there = requests()
+    await backend.list_threads(300)
+    assert there["get"] <= read_ahead  # the list says which heads are unchanged
+
+
+async def test_a_renewed_thread_keeps_its_place_in_a_list(
+    backend: BucketBackend, bucket: DoubleBucket
+) -> None:
+    for name in ("a", "b", "c"):
+        await backend.write_state(name, {"of": name}, ttl_seconds=60)
+    assert await backend.renew("a", 120)
+    assert await backend.list_threads(10) == ["c", "b", "a"]
+    other = bucket.backend()
+    assert await other.list_threads(10) == ["c", "b", "a"]
+    await other.close()
 
 
 async def test_a_thread_of_many_versions_is_listed_and_loaded(

@@ -600,7 +600,13 @@ def test_keepalives_are_options_of_the_socket() -> None:
     def options(query: str) -> dict[str, int]:
         return dict(parse(f"postgresql://u@h/db?{query}").socket_options)
 
-    assert options("") == {"SO_KEEPALIVE": 1}
+    assert options("") == {
+        "SO_KEEPALIVE": 1,
+        "TCP_KEEPIDLE": 30,
+        "TCP_KEEPINTVL": 10,
+        "TCP_KEEPCNT": 3,
+        "TCP_USER_TIMEOUT": 30_000,
+    }
     assert options("keepalives=0&keepalives_idle=5") == {}
     assert options("keepalives=0&tcp_user_timeout=5") == {"TCP_USER_TIMEOUT": 5}
     assert options(

@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,6 +39,22 @@ def name_of(url: str) -> str:
 
 async def in_time(work: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(work, DEADLINE_SECONDS)
+
+
+async def test_calls_on_forgotten_connections_are_done_again(
+    postgresql: servers.Server, migrated_database: str
+) -> None:
+    """A firewall forgets them; both ends believe that they live, and new ones are let through."""
+    with closing(servers.Proxy(postgresql.port)) as proxy:
+        url = proxy.url(postgresql, name_of(migrated_database))
+        async with opened(url, pool_size=4) as checkpointer:
+            await asyncio.gather(*(checkpointer.save({"n": 1}, f"t{it}") for it in range(4)))
+            for call in (checkpointer.load, lambda it: checkpointer.save({"n": 2}, it)):
+                proxy.freeze()
+                began = time.monotonic()
+                await asyncio.gather(*(call(f"t{it}") for it in range(4)))
+                assert time.monotonic() - began < DEADLINE_SECONDS / 3  # of a statement: 60
+            assert (await checkpointer.load("t0"))["n"] == 2
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]]) -> None:

@@ -36,6 +36,7 @@ from locus_store import (
 from locus_store.backends.redis import scripts, threads
 from locus_store.backends.redis.keys import BUCKETS, RedisKeys, bucket_of
 from locus_store.backends.redis.records import restoring
+from locus_store.errors import pip_install
 from locus_store.sql import migrate
 from locus_store.types import ArchivedMessage, PendingWrite
 
@@ -1099,5 +1100,5 @@ for call in (*(lambda it=it: import_module(it) for it in {names!r}), opened, nam
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
     )
-    told = 'Redis needs redis-py: pip install "locus-store[redis]"'
+    told = f"Redis needs redis-py: {pip_install('redis')}"
     assert done.stdout.splitlines() == [told] * (len(names) + 2)

@@ -247,3 +247,80 @@ async def test_a_schema_that_is_behind_names_the_command(
     monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0099"))
     monkeypatch.setattr(status, "HEAD", "0099")
     await refused(path, SchemaError, "locus-store db upgrade")
+
+
+# --- files that are removed or truncated while they are open
+
+
+@pytest.mark.parametrize("removed", [("-wal",), ("-wal", "-shm")])
+async def test_saves_survive_the_removal_of_the_log(database_file, tmp_path, removed) -> None:
+    checkpointer = sqlite_checkpointer(database_file, state_type=dict)
+    await checkpointer.save({"n": 1}, "before")
+    for log in removed:
+        os.remove(f"{database_file}{log}")
+    await checkpointer.save({"n": 2}, "after")
+    crashed = tmp_path / "crashed.db"  # what a process finds that comes after a kill
+    for log in ("", "-wal"):
+        copyfile(f"{database_file}{log}", f"{crashed}{log}")
+    await checkpointer.close()
+    found = sqlite_checkpointer(crashed, state_type=dict)
+    assert [await found.load(it) for it in ("before", "after")] == [{"n": 1}, {"n": 2}]
+    await found.close()
+
+
+async def test_no_save_goes_into_a_removed_log_that_others_use(database_file, tmp_path) -> None:
+    checkpointer, other = (sqlite_checkpointer(database_file, state_type=dict) for _ in range(2))
+    await checkpointer.save({"n": 1}, "before")
+    assert await other.load("before") == {"n": 1}
+    os.remove(f"{database_file}-wal")
+    with pytest.raises(BackendError, match="-wal was removed or replaced while it was open"):
+        await checkpointer.save({"n": 2}, "after")
+    crashed = tmp_path / "crashed.db"
+    copyfile(database_file, crashed)
+    found = sqlite_checkpointer(crashed, state_type=dict)
+    assert await found.load("before") == {"n": 1}
+    for it in (found, other):
+        await it.close()
+    await checkpointer.save({"n": 2}, "after")
+    await checkpointer.close()
+    assert await other.load("after") == {"n": 2}
+    await other.close()
+
+
+async def test_a_file_that_was_emptied_while_it_was_open_is_reported_at_once(database_file) -> None:
+    checkpointer, other = (sqlite_checkpointer(database_file, state_type=dict) for _ in range(2))
+    await checkpointer.save({"n": 1}, "t")
+    os.truncate(database_file, 0)
+    for call in (other.load("t"), other.save({}, "t"), checkpointer.load("t")):
+        with pytest.raises(IntegrityError, match="truncated to 0 bytes while it was open"):
+            await call
+    with pytest.raises(IntegrityError, match="truncated to 0 bytes while it was open"):
+        await checkpointer.save({}, "t")
+    await other.close()
+    await checkpointer.close()
+
+
+# --- ends of processes
+
+
+def test_an_object_may_be_closed_as_python_ends(database_file) -> None:
+    code = """
+import atexit, sys
+from locus_store import blocking
+
+checkpointer = blocking.open_checkpointer(f"sqlite:///{sys.argv[1]}", state_type=dict)
+atexit.register(checkpointer.close)
+checkpointer.save({"n": 1}, "t")
+"""
+    run = [sys.executable, "-c", code, database_file]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    assert not Path(f"{database_file}-wal").exists()
+
+
+async def test_a_reading_thread_may_collect_an_object_that_was_not_closed(database_file) -> None:
+    checkpointer = sqlite_checkpointer(database_file, state_type=dict)
+    assert await checkpointer.load("t") is None
+    here = checkpointer.backend._runner._open
+    await asyncio.wrap_future(here._readers.submit(here.close))
+    await checkpointer.close()

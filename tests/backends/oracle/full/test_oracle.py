@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import oracledb
 import pytest
+import sqlalchemy as sa
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -314,6 +315,28 @@ async def test_a_save_whose_connection_was_lost_is_asked_about(twin: TwinServer)
         assert len(await checkpointer.list_checkpoints("t")) == 2
 
 
+async def test_a_save_on_a_demoted_primary_is_done_again_on_new_connections(
+    twin: TwinServer,
+) -> None:
+    async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        made: list[Any] = []
+        sa.event.listen(sa.pool.Pool, "connect", lambda *_: made.append(_))
+        twin.failures.append(server_error(16000, "open for read-only access"))
+        await checkpointer.save({"n": 2}, "t")
+        assert made
+        assert await checkpointer.load("t") == {"n": 2}
+        twin.watch = refuse_writes
+        with pytest.raises(BackendError, match="ORA-16000: the database is read-only"):
+            await checkpointer.save({"n": 3}, "t")
+
+
+def refuse_writes(statement: str) -> None:
+    """The primary was demoted."""
+    if "locus_" in statement and not statement.startswith("SELECT"):
+        raise server_error(16000, "open for read-only access")
+
+
 def lose_loads(statement: str) -> None:
     """The connection goes under each query."""
     if statement.startswith("SELECT"):
@@ -340,7 +363,6 @@ async def test_a_load_whose_connection_was_lost_is_done_again(twin: TwinServer) 
         (1031, BackendError, "docs/oracle.md"),
         (1653, BackendError, "tablespace is full"),
         (1536, BackendError, "QUOTA"),
-        (16000, BackendError, "read-only"),
         (4063, BackendError, "ORA-04063"),
     ],
 )

@@ -18,7 +18,14 @@ import pytest
 from oracle_methods import SAME, SCENARIOS, Opened, prepare
 from storages.oracle import PLACE
 
-from locus_store import OracleBackend, OracleCheckpointSaver, OracleMessageLog, OracleStore
+from locus_store import (
+    NewMessage,
+    OracleBackend,
+    OracleCheckpointSaver,
+    OracleMessageLog,
+    OracleStore,
+)
+from locus_store.errors import InvalidArgumentError
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -169,7 +176,7 @@ async def test_a_payload_of_any_size_is_one_block(
 
 @pytest.mark.parametrize("idx", [9, -1])
 @pytest.mark.parametrize("size", [100, 4_001, 32_768, 1_000_000])
-async def test_a_pending_write_of_any_size_is_bound_as_bytes(
+async def test_a_pending_write_of_any_size_is_bound_as_bytes_or_a_lob(
     size: int, idx: int, opened: Opened, twin: TwinServer
 ) -> None:
     """Not in a ``MERGE`` where it is long: Oracle may refuse it there."""
@@ -179,10 +186,60 @@ async def test_a_pending_write_of_any_size_is_bound_as_bytes(
         assert await opened.backend.put_writes("t", "v3", [write])
         verb = "MERGE" if size == 100 else "INSERT INTO locus_writes"
         for call in (it for it in twin.calls if it.statement.startswith(verb)):
-            assert call.sizes["payload"].name == "DB_TYPE_RAW"  # the driver makes LONG RAW of it
+            kind = "RAW" if size == 100 else "BLOB"  # of which the driver makes a temporary LOB
+            assert call.sizes["payload"].name == f"DB_TYPE_{kind}"
         assert write in await opened.backend.get_writes("t", "v3")
     has_merge = any(it.statement.startswith("MERGE") for it in twin.calls)
     assert has_merge == (size == 100 and idx < 0)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("p" * 4_000, "NVARCHAR"), ("€" * 1_334, "CLOB")])
+async def test_a_long_path_of_a_task_is_bound_as_a_lob(
+    text: str, kind: str, opened: Opened, twin: TwinServer
+) -> None:
+    write = PendingWrite("task", 9, "channel", "json", b"{}", task_path=text)
+    twin.calls.clear()
+    assert await opened.backend.put_writes("t", "v3", [write])
+    (call,) = (it for it in twin.calls if it.statement.startswith("INSERT INTO locus_writes"))
+    assert call.sizes["task_path"].name == f"DB_TYPE_{kind}"
+    assert write in await opened.backend.get_writes("t", "v3")
+
+
+async def test_no_long_value_of_any_call_is_bound_without_a_lob(
+    opened: Opened, twin: TwinServer
+) -> None:
+    long = os.urandom(3_000).hex()
+    backend, saver = opened.backend, opened.saver
+    await backend.create_search_index()
+    twin.calls.clear()
+    await backend.write_state("first", {"text": long}, metadata={"text": long})
+    await backend.write_state("first", {"text": long, "n": 1}, keep_last=1)
+    await backend.put_thread("first", metadata={"text": long})
+    await backend.copy_thread("first", "copy")
+    await saver.put(thread_id="s", checkpoint_id="v", checkpoint_data={"text": long})
+    await saver.put_writes(thread_id="s", checkpoint_id="v", task_id="t", writes=[("c", long)])
+    await opened.store.put(("ns",), "k", {"text": long}, metadata={"text": long})
+    await opened.log.append("log", [NewMessage({"text": long}, role="user", text=long)])
+    await backend.query("text", long)
+    for call in twin.calls:
+        rows = call.parameters if isinstance(call.parameters, list) else [call.parameters or {}]
+        for name, value in ((name, it) for row in rows for name, it in dict(row).items()):
+            if isinstance(value, str | bytes) and len(value) > 4_000 and name != "its_payload":
+                assert call.sizes[name].name in {"DB_TYPE_BLOB", "DB_TYPE_CLOB"}, call.statement
+
+
+async def test_a_name_longer_than_its_column_is_refused_unsent(
+    opened: Opened, twin: TwinServer
+) -> None:
+    """The column takes 4,000 bytes, which are 1,000 characters of four bytes each."""
+    await opened.backend.put_thread("t", name="\U0001f600" * 1000)
+    twin.calls.clear()
+    with pytest.raises(InvalidArgumentError, match="1000"):
+        await opened.backend.put_thread("t", name="\U0001f600" * 1001)
+    assert twin.calls == []
+    facts = await opened.backend.thread_facts("t")
+    assert facts is not None
+    assert facts.name == "\U0001f600" * 1000
 
 
 @pytest.mark.parametrize("size", [4_001, 32_768, 1_000_000])

@@ -1,0 +1,45 @@
+"""Public names that are absent where their extra is not installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from locus_store.errors import MissingExtraError
+
+_NAMES: Final = {
+    "aiohttp": {
+        "HTTPBackend", "HTTPCheckpointer", "HTTPMessageLog", "HTTPStore", "http_checkpointer",
+    },
+    "redis": {"RedisBackend", "RedisCheckpointSaver", "RedisStore", "redis_checkpointer"},
+}  # fmt: skip
+"""By the driver that their modules import."""
+
+
+def keep_available(names: list[str]) -> None:
+    """Remove the names whose driver is not installed: ``import *`` would fail at them."""
+    missing = [absent for driver, absent in _NAMES.items() if find_spec(driver) is None]
+    names[:] = [it for it in names if not any(it in absent for absent in missing)]
+
+
+def loaded(package: str, modules: dict[str, str], name: str) -> Any:
+    """Return a public name of a package, from the module that defines it.
+
+    Raises:
+        AttributeError: There is no such name, or its extra is missing: ``hasattr`` is false.
+        MissingExtraError: It is imported from the package, and its extra is missing.
+    """
+    if name not in modules:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"locus_store.{modules[name]}"), name)
+    except MissingExtraError as exc:
+        # Python replaces an AttributeError of `from … import …`, and with it the advice.
+        if sys._getframe(2).f_globals.get("__name__") in _IMPORTING:  # noqa: SLF001
+            raise
+        raise AttributeError(f"{package}.{name}: {exc}", name=name) from exc
+
+
+_IMPORTING: Final = {"importlib._bootstrap", "_frozen_importlib", __name__}

@@ -1,0 +1,113 @@
+"""Strings with lone surrogates, which UTF-8 and databases refuse, in a form that all of them take.
+
+Programs that cut strings at UTF-16 units leave half a character behind. Such a surrogate is stored
+as four noncharacters, which Unicode reserves for internal use: U+FDD0, and one of U+FDE0 to U+FDEF
+for each of the last three hexadecimal digits. Payloads, columns, indexes and the wire hold this
+form; readers get the string that was saved. A search takes the noncharacters for a separator.
+
+A string that contains the four noncharacters itself is read as one with a surrogate.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from locus_store.values.encoding import decode, pinned
+
+if TYPE_CHECKING:
+    from locus_store.values.encoding import Json
+
+T = TypeVar("T")
+
+_MARK: Final = "\ufdd0"
+_MARK_BYTES: Final = _MARK.encode()
+_FIRST_DIGIT, _FIRST_SURROGATE = 0xFDE0, 0xD800
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_ESCAPED: Final = re.compile(f"{_MARK}([\ufde0-\ufde7][\ufde0-\ufdef]{{2}})")
+
+
+def escaped(text: str) -> str:
+    """Return a string without lone surrogates, from which ``unescaped`` gives the same one."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATE.sub(_escape, text)
+    return text
+
+
+def unescaped(text: str) -> str:
+    """Return the string of ``escaped``."""
+    return _ESCAPED.sub(_surrogate, text) if _MARK in text else text
+
+
+def restored(value: T) -> T:
+    """Return a value with the strings that were given; itself if none was escaped.
+
+    Lists and dicts are searched, and other objects stay what they are.
+    """
+    try:
+        may_have_one = bool(value) and _MARK_BYTES in pinned(value)
+    except ValueError:
+        may_have_one = True
+    return cast("T", _restored(value)) if may_have_one else value
+
+
+def decode_restored(encoded: bytes) -> Json:
+    """Return the value of JSON bytes with the strings that were given.
+
+    Raises:
+        IntegrityError: They are not JSON.
+    """
+    value = decode(encoded)
+    return cast("Json", _restored(value)) if _MARK_BYTES in encoded else value
+
+
+def escaped_within(value: Any) -> Any:
+    """Return a JSON value with all strings escaped; numbers may be any."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, list):
+        return [escaped_within(it) for it in value]
+    if isinstance(value, dict):
+        return {escaped(key): escaped_within(it) for key, it in value.items()}
+    return value
+
+
+def restored_within(value: Any) -> Any:
+    """Return ``restored`` of a value; the fields of dataclasses are changed in place."""
+    if is_dataclass(value) and not isinstance(value, type):
+        for it in fields(value):
+            held = getattr(value, it.name, None)
+            if (found := restored_within(held)) is not held:
+                object.__setattr__(value, it.name, found)
+        return value
+    if isinstance(value, list):
+        value[:] = map(restored_within, value)
+        return value
+    if isinstance(value, dict):
+        return {unescaped(key): restored_within(it) for key, it in value.items()}
+    return unescaped(value) if isinstance(value, str) else value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, str):
+        return unescaped(value)
+    if isinstance(value, list):
+        return [_restored(it) for it in value]
+    if isinstance(value, dict):
+        return {unescaped(key): _restored(it) for key, it in value.items()}
+    return value
+
+
+def _escape(found: re.Match[str]) -> str:
+    digits = f"{ord(found[0]) - _FIRST_SURROGATE:03x}"
+    return _MARK + "".join(chr(_FIRST_DIGIT + int(it, 16)) for it in digits)
+
+
+def _surrogate(found: re.Match[str]) -> str:
+    digits = "".join(f"{ord(it) - _FIRST_DIGIT:x}" for it in found[1])
+    return chr(_FIRST_SURROGATE + int(digits, 16))

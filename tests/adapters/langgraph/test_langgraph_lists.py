@@ -1,0 +1,165 @@
+"""Lists over many threads and namespaces: the backend's own order against a merge of lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store.adapters.langgraph import LangGraphSaver
+from locus_store.errors import ConflictError
+from locus_store.saver import CheckpointSaver
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from langchain_core.runnables import RunnableConfig
+
+pytestmark = pytest.mark.anyio
+
+USERS = ("u0", "u1", ["u1", "u2"], {"id": "u1"}, 1, True, None)
+
+
+def config(thread_id: str, namespace: str | None = "", **more: Any) -> RunnableConfig:
+    """Return the config of a namespace, or of all."""
+    where = {"thread_id": thread_id} | ({} if namespace is None else {"checkpoint_ns": namespace})
+    return {"configurable": {**where, **more}}
+
+
+def point(name: str) -> Any:
+    """Return a checkpoint."""
+    return {
+        "v": 4,
+        "id": name,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "channel_values": {"said": [name]},
+        "channel_versions": {"said": f"{1:032}"},
+        "versions_seen": {},
+        "updated_channels": None,
+    }
+
+
+async def grow(saver: LangGraphSaver) -> None:
+    """Save 7 threads of three namespaces with two checkpoints each, and a write on each."""
+    for step in range(2):
+        for thread, user in enumerate(USERS):
+            for namespace in ("", "a", "b"):
+                parent = {"checkpoint_id": f"{thread}{namespace}0"} if step else {}
+                where = config(f"t{thread}", namespace, **parent)
+                told = {"source": "loop", "step": step, "user": user}
+                made = await saver.aput(
+                    where, point(f"{thread}{namespace}{step}"), told, {"said": f"{1:032}"}
+                )
+                await saver.aput_writes(made, [("said", ["w"])], "task")
+
+
+@pytest.fixture
+async def saver(tmp_path: Path) -> AsyncIterator[LangGraphSaver]:
+    async with LangGraphSaver.from_url(f"sqlite:///{tmp_path / 'lists.db'}") as made:
+        await grow(made)
+        yield made
+
+
+async def shown(saver: LangGraphSaver, where: Any, **options: Any) -> list[Any]:
+    """Return what a list gives, without times."""
+    return [
+        (it.config, it.parent_config, it.metadata, it.checkpoint["id"], it.pending_writes)
+        async for it in saver.alist(where, **options)
+    ]
+
+
+LISTS: list[tuple[Any, dict[str, Any]]] = [
+    (None, {"limit": 5}),
+    (None, {"limit": 100}),
+    (None, {"filter": {"user": "u1"}}),
+    (None, {"filter": {"user": "u1"}, "limit": 2}),
+    (None, {"filter": {"user": ["u1"]}}),
+    (None, {"filter": {"user.id": "u1"}}),
+    (None, {"filter": {"user": 1.0}}),
+    (None, {"filter": {"user": True}}),
+    (None, {"filter": {"user": None, "step": 1}}),
+    (None, {"filter": {"user": "nobody"}}),
+    (None, {"filter": {"step": 0}, "before": config("t1", "", checkpoint_id="11")}),
+    (config("t1", None), {}),
+    (config("t1", None), {"limit": 1}),
+    (config("t1", None), {"before": config("t1", "", checkpoint_id="11")}),
+    (config("t1", None), {"before": config("t1", "a", checkpoint_id="1a1"), "limit": 2}),
+    (config("t1", None, checkpoint_id="1a0"), {}),
+    (config("t1", "b"), {"filter": {"step": 0}}),
+    (config("missing", None), {"limit": 3}),
+]
+
+
+async def test_a_backends_own_order_is_that_of_merged_lines(
+    saver: LangGraphSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [await shown(saver, where, **options) for where, options in LISTS]
+    monkeypatch.setattr(saver, "_by_time", lambda *_: None)
+    assert found == [await shown(saver, where, **options) for where, options in LISTS]
+    assert [len(it) for it in found[:4]] == [5, 42, 6, 2]
+
+
+async def test_a_list_asks_once_and_not_for_each_thread_and_namespace(
+    saver: LangGraphSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    for name in ("newest", "contents", "history", "namespaces", "records", "writes_of", "recent"):
+
+        def counted(*args: Any, _name: str = name, **kwargs: Any) -> Any:
+            calls[_name] += 1
+            return getattr(type(saver.saver.backend), _name)(saver.saver.backend, *args, **kwargs)
+
+        monkeypatch.setattr(saver.saver.backend, name, counted)
+    for where, options in LISTS[:5]:
+        assert await shown(saver, where, **options)
+    assert calls == {"newest": 5, "contents": 5}
+
+
+async def test_a_thread_of_many_namespaces_is_deleted_by_few_statements(
+    saver: LangGraphSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy import Connection
+
+    statements: list[str] = []
+    execute = Connection.execute
+
+    def counted(self: Connection, statement: Any, *args: Any, **kwargs: Any) -> Any:
+        statements.append(str(statement))
+        return execute(self, statement, *args, **kwargs)
+
+    for at in range(30):
+        await saver.aput(config("t0", f"n{at}"), point("1"), {"step": 0}, {"said": f"{1:032}"})
+    monkeypatch.setattr(Connection, "execute", counted)
+    await saver.adelete_thread("t0")
+    assert len([it for it in statements if it.startswith("DELETE")]) < 10
+    assert await shown(saver, config("t0", None)) == []
+
+
+async def test_late_writes_of_a_deleted_thread_are_refused(saver: LangGraphSaver) -> None:
+    seen = await saver.aget_tuple(config("t0"))
+    assert seen is not None
+    other = CheckpointSaver(saver.saver.backend)
+    await other.delete_thread("t0")
+    for where in (seen.config, config("t0", "a", checkpoint_id="0a1")):
+        with pytest.raises(ConflictError, match="gone"):
+            await saver.aput_writes(where, [("said", ["secret"])], "late")
+    assert "t0" not in await saver.saver.backend.scan()  # type: ignore[attr-defined]
+
+
+async def test_writes_of_a_step_that_keep_last_removed_are_dropped(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'kept.db'}"
+    async with LangGraphSaver.from_url(url, keep_last=1) as saver:
+        where = config("t")
+        for step in range(70):  # hidden versions are removed in batches
+            where = await saver.aput(where, point(f"{step:03}"), {"step": step}, {"said": "1"})
+        await saver.aput_writes(config("t", checkpoint_id="000"), [("said", ["w"])], "late")
+        assert await saver.saver.get_writes(thread_id="t", checkpoint_id="000") == []
+
+
+async def test_a_thread_of_nothing_but_writes_expires(tmp_path: Path) -> None:
+    async with LangGraphSaver.from_url(f"sqlite:///{tmp_path / 'w.db'}", ttl_seconds=60) as saver:
+        await saver.aput_writes(config("t", checkpoint_id="later"), [("said", ["w"])], "task")
+        found = await saver.saver.backend.read_thread("t")  # type: ignore[attr-defined]
+        assert found.expires_at is not None

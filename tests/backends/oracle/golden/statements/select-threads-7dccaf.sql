@@ -1,3 +1,0 @@
--- param_1: int as int
-SELECT locus_threads.tenant, count(CASE WHEN (locus_threads.expires_at IS NULL OR locus_threads.expires_at > FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')) THEN :param_1 END) AS count_1
-FROM locus_threads GROUP BY locus_threads.tenant

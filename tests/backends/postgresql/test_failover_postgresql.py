@@ -1,0 +1,144 @@
+"""A name that moves to the new primary, and leaves the connections of now on the old one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import servers
+
+from locus_store import BackendError, ConnectionFailedError, postgresql_checkpointer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE_SECONDS = 60.0
+THREADS = 8
+HBA = f"{servers.TRUST}\nlocal replication postgres trust\n"
+FENCED = "ALTER SYSTEM SET default_transaction_read_only TO on"
+POSITION = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
+IS_THERE = "SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0') >= $1"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[servers.PostgreSQL, servers.Standby]]:
+    """A primary, and a standby that follows it."""
+    try:
+        primary = servers.PostgreSQL(hba=HBA)
+    except servers.UnavailableError as exc:
+        servers.missing(exc)
+    try:
+        standby = servers.Standby(primary)
+        try:
+            yield primary, standby
+        finally:
+            standby.stop()
+    finally:
+        primary.stop()
+
+
+class Load:
+    """Threads that save one version after another, and know which of them were acknowledged."""
+
+    def __init__(self, checkpointer: Any) -> None:
+        self.checkpointer = checkpointer
+        self.acknowledged = dict.fromkeys(map(str, range(THREADS)), 0)
+        self.saved = asyncio.Event()
+        self.is_over = False
+
+    async def saves(self, thread_id: str) -> None:
+        while not self.is_over:
+            number = self.acknowledged[thread_id] + 1
+            try:
+                await self.checkpointer.save({"n": number}, thread_id)
+            except (BackendError, ConnectionFailedError):
+                await asyncio.sleep(0.01)
+            else:
+                self.acknowledged[thread_id] = number
+                self.saved.set()
+
+    async def goes_on(self) -> None:
+        """Wait until every thread has saved three more versions."""
+        wanted = {it: number + 3 for it, number in self.acknowledged.items()}
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while any(self.acknowledged[it] < number for it, number in wanted.items()):
+                await self.saved.wait()
+                self.saved.clear()
+
+
+async def switched(
+    primary: servers.PostgreSQL, standby: servers.Standby, proxy: servers.Proxy
+) -> None:
+    """Fail over as managed services do: fence, let the standby catch up, move the name, promote."""
+    ask = asyncio.to_thread
+    await ask(primary.execute, FENCED)
+    await ask(primary.execute, "SELECT pg_reload_conf()")
+    await asyncio.sleep(0.1)  # statements that were let in before
+    position = await ask(primary.value, POSITION)
+    await ask(
+        servers.wait_until, lambda: standby.value(IS_THERE, position), "the standby to catch up"
+    )
+    proxy.switch(standby.port)
+    await ask(standby.value, "SELECT pg_promote()")
+
+
+@pytest.mark.parametrize("pooled", [False, True], ids=["direct", "pgbouncer"])
+async def test_saves_go_on_after_a_fail_over(
+    pair: tuple[servers.PostgreSQL, servers.Standby], pooled: bool
+) -> None:
+    primary, standby = pair
+    with closing(servers.Proxy(primary.port)) as proxy:
+        way: Any = proxy
+        bouncer = None
+        if pooled:
+            upstream: Any = SimpleNamespace(
+                user=primary.user, socket_directory=servers.LOOPBACK, port=proxy.port
+            )
+            bouncer = servers.PgBouncer(upstream)
+        try:
+            url = bouncer.url() if bouncer else way.url(primary)
+            async with postgresql_checkpointer(url, pgbouncer=pooled) as checkpointer:
+                load = Load(checkpointer)
+                running = [asyncio.create_task(load.saves(it)) for it in load.acknowledged]
+                await load.goes_on()
+                await switched(primary, standby, proxy)
+                await load.goes_on()
+                load.is_over = True
+                await asyncio.gather(*running)
+                for thread_id, number in load.acknowledged.items():
+                    found = await checkpointer.load(thread_id)
+                    assert found["n"] in {number, number + 1}  # or one whose answer was lost
+        finally:
+            if bouncer:
+                bouncer.stop()
+        assert not standby.value("SELECT pg_is_in_recovery()")
+
+
+async def test_a_database_that_is_read_only_by_default_is_told_at_once(
+    postgresql: servers.Server,
+) -> None:
+    with postgresql.migrated_database() as name, closing(servers.Proxy(postgresql.port)) as proxy:
+        url = proxy.url(postgresql, name)
+        async with postgresql_checkpointer(url) as checkpointer:
+            await checkpointer.save({"n": 1}, "t")
+            quoted = f'"{name}"'
+            postgresql.execute(f"ALTER DATABASE {quoted} SET default_transaction_read_only TO on")
+        try:
+            async with postgresql_checkpointer(url, pool_size=1) as checkpointer:
+                assert (await checkpointer.load("t"))["n"] == 1
+                before = proxy.accepted
+                with pytest.raises(BackendError, match=r"25006.*target_session_attrs=read-write"):
+                    await checkpointer.save({"n": 2}, "t")
+                assert proxy.accepted == before
+        finally:
+            postgresql.execute(f"ALTER DATABASE {quoted} RESET default_transaction_read_only")
