@@ -17,7 +17,7 @@ from test_cli_threads import save
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMMAND = f"{sys.executable} -m locus_store"
 FULL = "/dev/full"
 NEEDS_FULL = pytest.mark.skipif(not os.path.exists(FULL), reason="Linux has /dev/full")

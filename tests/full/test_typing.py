@@ -28,7 +28,7 @@ from locus_store.backends.redis.options import RedisOptions
 from locus_store.backends.sqlite.options import SQLiteOptions
 from locus_store.open import options_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 PASSING = """
 from pydantic import BaseModel

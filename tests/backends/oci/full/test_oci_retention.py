@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from buckets import DoubleBucket
 
 pytestmark = pytest.mark.anyio
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
