@@ -161,8 +161,6 @@ class CheckpointSaver(ForTenants):
         labels = labels_of(checkpoint_data) | line_labels(checkpoint_ns)
         if rebuilt:
             labels[REBUILT] = sorted(rebuilt)
-        if connection is None:  # else it is not there for other connections yet
-            self._known.add(thread_id, namespace, checkpoint_id)
         with self._under_way(thread_id, namespace, checkpoint_id):
             written = await self.backend.write_state(
                 thread_id,
@@ -180,6 +178,8 @@ class CheckpointSaver(ForTenants):
                 ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
                 connection=connection,
             )
+            if connection is None:  # else it is not there for other connections yet
+                self._known.add(thread_id, namespace, written.checkpoint_id)
         return written.checkpoint_id
 
     @contextmanager

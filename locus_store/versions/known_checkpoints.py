@@ -14,7 +14,7 @@ MOST: Final = 16_384
 
 
 class KnownCheckpoints:
-    """Ids of checkpoints that were stored, or whose save was begun; bounded."""
+    """Ids of checkpoints that were loaded or stored; bounded."""
 
     def __init__(self) -> None:
         self._places: OrderedDict[Place, None] = OrderedDict()
