@@ -31,6 +31,7 @@ from locus_store.values.encoding import unpack_frames
 from locus_store.versions import lines as lines_
 from locus_store.versions import pending, reading, removing, saving
 from locus_store.versions.saving import Destination
+from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,7 +216,7 @@ def vacuum_takes_an_old_head(patch: Patch) -> None:
         line, rows = edit.find(edit.thread_id, ""), edit.thread.spaces[""].rows
         old = [it for it, row in rows.items() if row.created_at < limit]
         versions.forget(edit, line, old)
-        return len(old)
+        return Swept(len(old))
 
     patch.setattr(documents, "_vacuum", vacuumed)
 

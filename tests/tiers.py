@@ -26,8 +26,8 @@ TESTS = Path(__file__).parent
 
 def is_everyday(config: pytest.Config) -> bool:
     """Return whether a run takes the everyday tests only."""
-    if config.option.everyday:
-        return True
+    if config.option.everyday or config.option.eighth is not None:
+        return config.option.everyday
     named = {(config.invocation_params.dir / it).resolve() for it in config.args}
     return not ALL and named <= {TESTS, TESTS.parent}
 

@@ -59,9 +59,8 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     A save is written to the database first, then to the cache. Writes continue when their caller
     is cancelled. Methods with ``a`` before their names are asynchronous; each has a blocking twin.
 
-    A config that has the key ``_checkpoint_version`` is given the version that a load or save came
-    to; a state that is saved with it raises ``ConflictError`` if the thread was moved on. Other
-    states without a version count as made from the newest one that this object has seen, if any.
+    A load or save notes its version in the config as ``_checkpoint_version``; a save with it raises
+    ``ConflictError`` if the thread was moved on. A state without one is made from the newest seen.
 
     Args:
         backend: SQLite, PostgreSQL, Oracle or memory; or a function that returns it, which the

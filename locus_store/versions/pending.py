@@ -48,9 +48,8 @@ def put_writes(
 def gone(checkpoint_id: str) -> ConflictError:
     """Return the error for writes on a checkpoint that existed and does not exist any more."""
     return ConflictError(
-        f"checkpoint {checkpoint_id!r} is gone: it, or its thread, was deleted, or its own save "
-        "failed; its pending writes were not stored. Run the graph again to start from what is "
-        "stored now",
+        f"checkpoint {checkpoint_id!r} is gone: it, or its thread, was deleted; its pending "
+        "writes were not stored. Run the graph again to start from what is stored now",
         head_id=None,
         parent_id=checkpoint_id,
     )

@@ -464,7 +464,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
 
 def _told(failed: Sequence[LocusStoreError], sweep: Sweep) -> str:
     more = f"; {len(failed) - 1} more, which `locus-store verify` names" if failed[1:] else ""
-    return f"{sweep.threads} threads, {sweep.removed} versions were removed from the others{more}"
+    return f"removed from the others: threads {sweep.threads}, versions {sweep.removed}{more}"
 
 
 def _has(space: Space, sequence: int, key: str, value: Any) -> bool:

@@ -475,18 +475,18 @@ def sized(
 ) -> None:
     """SQLAlchemy's hook: bind JSON as objects, long values as LOBs, and times with fractions.
 
-    Outside of a plain ``INSERT``, Oracle refuses a long value that is not a LOB (ORA-01461). For a
-    parameter of a LOB's type, the driver writes a temporary LOB.
+    Outside of a plain ``INSERT``, Oracle refuses a long value that is not a LOB (ORA-01461).
     """
     del cursor, statement
     dbapi = context.dialect.dbapi
-    lobs = {dbapi.DB_TYPE_RAW: dbapi.DB_TYPE_BLOB, dbapi.DB_TYPE_NVARCHAR: dbapi.DB_TYPE_CLOB}
+    lobs = ((dbapi.DB_TYPE_RAW, dbapi.DB_TYPE_BLOB), (dbapi.DB_TYPE_NVARCHAR, dbapi.DB_TYPE_CLOB))
     for bound, name in context.compiled.bind_names.items():
         if isinstance(bound.type, (Json, JsonValue)):
             sizes[bound] = dbapi.DB_TYPE_JSON
         elif isinstance(bound.type, Instant):
             sizes[bound] = dbapi.DB_TYPE_TIMESTAMP
-        elif (lob := lobs.get(sizes.get(bound))) and any(_is_long(it[name]) for it in parameters):
+        lob = next((lob for plain, lob in lobs if sizes.get(bound) is plain), None)
+        if lob is not None and any(_is_long(it[name]) for it in parameters):
             sizes[bound] = lob
 
 

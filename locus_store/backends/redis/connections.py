@@ -59,7 +59,9 @@ class Tried:
         try:
             async with asyncio.timeout(PING_LIMIT_SECONDS):
                 await super()._send_ping()  # type: ignore[misc]  # the other class's
-        except (driver.RedisError, OSError) as exc:
+        except driver.AuthenticationError:  # an answer, and of redis-py's connection errors
+            raise
+        except (driver.ConnectionError, driver.TimeoutError, OSError) as exc:
             raise failures.StaleError("no answer on an idle connection") from exc
 
 

@@ -368,13 +368,13 @@ async def test_the_view_shows_heads_as_people_wrote_them(backend, migrated_datab
         "SELECT column_name::text, data_type::text FROM information_schema.columns "
         "WHERE table_name = 'locus_heads' ORDER BY ordinal_position",
     )
-    moment, key, text = "timestamp with time zone", "character varying", "text"
+    moment, text = "timestamp with time zone", "text"
     assert columns == [
-        ("tenant", key),
-        ("thread_id", key),
-        ("checkpoint_id", key),
+        ("tenant", text),
+        ("thread_id", text),
+        ("checkpoint_id", text),
         ("agent_id", text),
-        ("user_id", key),
+        ("user_id", text),
         ("created_at", moment),
         ("updated_at", moment),
         ("metadata", "jsonb"),
