@@ -109,6 +109,12 @@ def database_file(tmp_path, migrated) -> Path:
     return Path(copyfile(migrated, tmp_path / "migrated.db"))
 
 
+@pytest.fixture(scope="session")
+def shared_file(tmp_path_factory, migrated) -> Path:
+    """An SQLite database in which each test has a tenant."""
+    return Path(copyfile(migrated, tmp_path_factory.mktemp("shared") / "tenants.db"))
+
+
 @pytest.fixture
 def packs_of_two(monkeypatch) -> None:
     """Each second save is packed, and returns after its pack was written."""

@@ -145,6 +145,13 @@ def database(postgresql: servers.Server) -> Iterator[str]:
     postgresql.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def shared_database(postgresql: servers.Server) -> Iterator[str]:
+    """URL of a database in which each test has a tenant."""
+    with postgresql.migrated_database() as name:
+        yield postgresql.url(name)
+
+
 @pytest.fixture
 def migrated_database(postgresql: servers.Server) -> Iterator[str]:
     """URL of a database with our schema and nothing in it."""

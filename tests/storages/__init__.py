@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -62,6 +63,16 @@ class Storage:
     def fixture(self, name: str) -> Any:
         """Return the value of a fixture."""
         return self.request.getfixturevalue(name)
+
+    def own_tenant(self) -> dict[str, str]:
+        """Return the options of a tenant of the test's own, in a database that tests share.
+
+        A test that looks below the storage or is about tenants has a database, and no options.
+        """
+        node = self.request.node
+        function = getattr(node, "function", None)  # the machines have no node of their own
+        is_alone = function is None or function.__module__.endswith(".tenants")
+        return {} if is_alone or "storage" in node.fixturenames else {"tenant": uuid.uuid4().hex}
 
     async def open(self) -> None:
         """Prepare the storage, in the event loop of the test."""

@@ -76,30 +76,33 @@ class ServerProbe:
 
 
 class OnServer(Storage):
-    """A database of the test's own."""
+    """A database, with a tenant of the test's own where that is enough."""
 
     options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)
-        self.database: str = self.fixture("migrated_database")
+        self.tenant = self.own_tenant()
+        name = "shared_database" if self.tenant else "migrated_database"
+        self.database: str = self.fixture(name)
         self.url = self.reached()
+        self.connecting = {"pool_size": 4, **self.tenant, **self.options}
 
     def reached(self) -> str:
         """Return the URL by which the objects reach the database."""
         return self.database
 
     def checkpointer(self, **options: Any) -> Any:
-        return postgresql_checkpointer(self.url, **{"pool_size": 4, **self.options, **options})
+        return postgresql_checkpointer(self.url, **{**self.connecting, **options})
 
     def backend(self) -> Any:
-        return PostgreSQLBackend(self.url, pool_size=4)
+        return PostgreSQLBackend(self.url, **self.connecting)
 
     def store(self, **options: Any) -> Any:
-        return PostgreSQLStore(self.url, **{"dimension": 3, "pool_size": 4, **options})
+        return PostgreSQLStore(self.url, **{"dimension": 3, **self.connecting, **options})
 
     def log(self, **options: Any) -> Any:
-        return PostgreSQLMessageLog(self.url, **{"pool_size": 4, **options})
+        return PostgreSQLMessageLog(self.url, **{**self.connecting, **options})
 
     def probe(self) -> ServerProbe:
         return ServerProbe(self.database)
@@ -109,7 +112,14 @@ class Ungrouped(OnServer):
     options: ClassVar = {"group_saves": False}
 
 
-class Packed(OnServer):
+class Alone(OnServer):
+    """A database of the test's own."""
+
+    def own_tenant(self) -> dict[str, str]:
+        return {}
+
+
+class Packed(Alone):
     """Packs change no answer, and nothing that was deleted is left in them."""
 
     def __init__(self, request: Any) -> None:
@@ -117,7 +127,7 @@ class Packed(OnServer):
         self.fixture("packs_of_two")
 
 
-class Indexed(OnServer):
+class Indexed(Alone):
     """The full-text index gives the answers of the scan, whatever is deleted, replaced, copied."""
 
     async def open(self) -> None:
@@ -125,7 +135,7 @@ class Indexed(OnServer):
             await backend.create_search_index()
 
 
-class OverEngine(OnServer):
+class OverEngine(Alone):
     async def open(self) -> None:
         url = self.url.replace("postgresql://", "postgresql+asyncpg://")
         self.engine = create_async_engine(url, poolclass=NullPool)
@@ -137,7 +147,7 @@ class OverEngine(OnServer):
         return postgresql_checkpointer(engine=self.engine, **options)
 
 
-class OverPool(OnServer):
+class OverPool(Alone):
     """With codecs of its owner's, which are no concern of ours."""
 
     async def open(self) -> None:
@@ -168,7 +178,7 @@ class OverPgBouncer(OnServer):
         return url
 
 
-class OracleStatements(OnServer):
+class OracleStatements(Alone):
     """Executed in kind: what Oracle gets for saves, loads and pending writes, on PostgreSQL."""
 
     def checkpointer(self, *, max_state_bytes: int = MAX_STATE_BYTES, **options: Any) -> Any:

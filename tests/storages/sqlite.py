@@ -74,23 +74,24 @@ class EngineProbe(FileProbe):
 
 
 class OnFile(Storage):
-    """A file in a directory of the test's own."""
+    """A file, with a tenant of the test's own where that is enough."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)
-        self.path: Path = self.fixture("database_file")
+        self.tenant = self.own_tenant()
+        self.path: Path = self.fixture("shared_file" if self.tenant else "database_file")
 
     def checkpointer(self, **options: Any) -> Any:
-        return sqlite_checkpointer(self.path, **options)
+        return sqlite_checkpointer(self.path, **self.tenant, **options)
 
     def backend(self) -> Any:
-        return SQLiteBackend(self.path)
+        return SQLiteBackend(self.path, **self.tenant)
 
     def store(self, **options: Any) -> Any:
-        return SQLiteStore(self.path, **{"dimension": 3, **options})
+        return SQLiteStore(self.path, **{"dimension": 3, **self.tenant, **options})
 
     def log(self, **options: Any) -> Any:
-        return SQLiteMessageLog(self.path, **options)
+        return SQLiteMessageLog(self.path, **self.tenant, **options)
 
     def probe(self) -> FileProbe | None:
         return FileProbe(self.path)
@@ -101,7 +102,14 @@ class Blocking(OnFile):
         return Unblocked(BlockingCheckpointer(super().checkpointer(**options)))
 
 
-class Indexed(OnFile):
+class Alone(OnFile):
+    """A file of the test's own."""
+
+    def own_tenant(self) -> dict[str, str]:
+        return {}
+
+
+class Indexed(Alone):
     """The full-text index gives the answers of the scan, whatever is deleted, replaced, copied."""
 
     async def open(self) -> None:
@@ -109,7 +117,7 @@ class Indexed(OnFile):
             await backend.create_search_index()
 
 
-class Packed(OnFile):
+class Packed(Alone):
     """Packs change no answer, and nothing that was deleted is left in them."""
 
     def __init__(self, request: Any) -> None:
@@ -131,7 +139,7 @@ def set_up(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-class OverAsyncEngine(OnFile):
+class OverAsyncEngine(Alone):
     async def open(self) -> None:
         # SQLAlchemy's async pool belongs to one loop; these tests use several at once.
         self.engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}", poolclass=NullPool)
@@ -147,7 +155,7 @@ class OverAsyncEngine(OnFile):
         return EngineProbe(self.path)
 
 
-class OverEngine(OnFile):
+class OverEngine(Alone):
     async def open(self) -> None:
         # Some tests open many objects.
         self.engine = create_engine(f"sqlite:///{self.path}", max_overflow=-1)
