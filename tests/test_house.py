@@ -102,6 +102,11 @@ def test_no_class_has_too_many_methods() -> None:
     assert [it for it in found if found[it] > LARGE_CLASSES[it]] == []
 
 
+def test_no_test_module_lies_beside_the_folders_of_adapters() -> None:
+    """pytest would put their folder on the path, where they pass for frameworks."""
+    assert not list((PACKAGE.parent / "tests" / "adapters").glob("*.py"))
+
+
 def test_one_class_has_one_name() -> None:
     places = defaultdict(set)
     for name, it in classes():

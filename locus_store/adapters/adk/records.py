@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 from google.adk.events import Event
 from google.adk.sessions import State
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from locus_store.adapters.json_values import has_null, numbers_in, with_lost, with_numbers
+from locus_store.adapters.json_values import (
+    may_have_lost,
+    numbers_in,
+    with_lost,
+    with_numbers,
+)
 from locus_store.adapters.logs import thread_of
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
@@ -160,9 +165,16 @@ def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Documen
 
 
 def event_message(event: Event) -> tuple[NewMessage, Scopes]:
-    """Return an event as a message without ``temp:`` keys, and the changes that it makes."""
-    content = event.model_dump(mode="json", exclude_none=True)
-    if has_null(content):
+    """Return an event as a message without ``temp:`` keys, and the changes that it makes.
+
+    Raises:
+        SerializationError: JSON cannot keep a value or key of it.
+    """
+    try:
+        content = event.model_dump(mode="json", exclude_none=True)
+    except (PydanticSerializationError, UnicodeEncodeError) as exc:
+        raise SerializationError(f"JSON cannot keep event {event.id!r}: {exc}") from exc
+    if may_have_lost(content):
         content = with_lost(content, event.model_dump(exclude_none=True))
     actions = content.get("actions", {})
     scopes = Scopes.of(actions.get("state_delta", {}))

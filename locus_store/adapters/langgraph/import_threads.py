@@ -28,6 +28,7 @@ from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import ArchivedThread, ArchivedWrite
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
+from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS
 from locus_store.versions import in_order as order_of_writes
 
@@ -225,7 +226,7 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
             if (
                 record is None
                 or record.digest != digest
-                or record.metadata != version.metadata
+                or restored(record.metadata) != version.metadata
                 or names.get(record.parent or 0) != version.parent_id
             ):
                 raise _differs(f"checkpoint {version.checkpoint_id!r}")

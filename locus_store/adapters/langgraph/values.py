@@ -159,7 +159,7 @@ class ChannelValues:
 
     def metadata_from_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of ``metadata_to_json``."""
-        return {name: restored(self.from_json(it)) for name, it in metadata.items()}
+        return restored({name: self.from_json(it) for name, it in metadata.items()})
 
     def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version."""

@@ -22,6 +22,7 @@ from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types.codec import labels_of
 from locus_store.types.marks import without_mark
 from locus_store.values import frames
+from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,7 +145,7 @@ def _compare(
         raise IntegrityError("what was stored has other checkpoints, or was changed meanwhile")
     found = _fingerprints(lines[0], max_bytes)
     for entry, record, kept in zip(entries, records, found, strict=True):
-        there = (record.checkpoint_id, record.created_at, kept, record.metadata)
+        there = (record.checkpoint_id, record.created_at, kept, restored(record.metadata))
         if there != (entry.checkpoint_id, entry.created_at, *states[entry.checkpoint_id]):
             raise IntegrityError(f"what was stored of {entry.where} differs from it")
 
@@ -155,5 +156,5 @@ def _fingerprints(line: ArchivedLine, max_bytes: int) -> list[str]:
     for record in line.records:
         folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
         folder.apply(record.payload)
-        found.append(fingerprint(folder.state()))
+        found.append(fingerprint(restored(folder.state())))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -387,8 +388,9 @@ class TestOurService:
         service = LocusSessionService(log)
         first = await made(service)
         before = await got(service, first)
+        deep = json.loads("[" * 210 + "]" * 210)
         with pytest.raises(LocusStoreError):
-            await service.append_event(first, delta({"temp:a": 1, "b": 2, "user:big": 2**70}))
+            await service.append_event(first, delta({"temp:a": 1, "b": 2, "user:deep": deep}))
         assert first == before == await got(service, first)
 
     async def test_a_session_that_was_deleted_and_created_again_is_another_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -99,6 +100,27 @@ async def test_sessions_become_threads_with_their_events_states_and_times(
     await ours.append_event(listed, event(9))
     with pytest.raises(ConflictError, match="s%2F1"):
         await import_adk(backend, url)
+
+
+async def test_cut_strings_and_long_integers_are_imported_exactly(
+    tmp_path: Path, backend: Any
+) -> None:
+    path = tmp_path / "theirs.db"
+    odd = {"a\ud83e": ["\udd8a", 2**70]}
+    await filled(SqliteSessionService(str(path)))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table in ("app_states", "user_states", "sessions"):
+            connection.execute(f"UPDATE {table} SET state = ?", (json.dumps({"odd": odd}),))
+        connection.execute(
+            "UPDATE events SET event_data = json_set(event_data, '$.custom_metadata', json(?))",
+            (json.dumps(odd),),
+        )
+    url = f"sqlite:///{path}"
+    assert await import_adk(backend, url) == Counts(4, 0)
+    assert await import_adk(backend, url) == Counts(0, 4)
+    found, _ = await sessions(LocusSessionService(backend))
+    assert found["state"] == {"odd": odd, "app:odd": odd, "user:odd": odd}
+    assert [it["custom_metadata"] for it in found["events"]] == [odd] * 3
 
 
 async def test_events_of_one_time_keep_their_order(tmp_path: Path, backend: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -201,6 +202,7 @@ async def test_another_process_continues_a_session(tmp_path: Path) -> None:
         await turn(provider, Scripted("For which day?"), "Two tickets to Porto.")
     script = f"""
 import asyncio
+import json
 from locus_store.adapters.agent_framework import LocusHistoryProvider
 from test_agent_framework_history import Scripted, texts, turn
 
@@ -285,7 +287,7 @@ async def test_a_cancelled_save_ends_first(provider: LocusHistoryProvider) -> No
 
 
 async def test_a_message_that_is_not_json_is_refused(provider: LocusHistoryProvider) -> None:
-    odd = user("a", additional_properties={"x": 2**70})
+    odd = user("a", additional_properties={"x": json.loads("[" * 210 + "]" * 210)})
     with pytest.raises(SerializationError):
         await provider.save_messages("s", [user("first"), odd])
     assert await provider.get_messages("s") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -187,6 +188,19 @@ async def _has_embeddings(url: str) -> None:
     other = await import_langgraph_store(InMemoryStore(dimension=4), url)
     assert (other.written, other.without_embeddings) == (4, 4)
     assert (await import_langgraph_store(InMemoryStore(), url)).without_embeddings == 4
+
+
+async def test_cut_strings_are_imported_exactly(tmp_path) -> None:
+    path = tmp_path / "theirs.db"
+    fill(lambda **options: SqliteStore.from_conn_string(str(path), **options))
+    cut = {"a\ud83e": ["\udd8a"]}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE store SET value = ?", (json.dumps(cut),))
+    store = InMemoryStore()
+    first = await import_langgraph_store(store, f"sqlite:///{path}")
+    again = await import_langgraph_store(store, f"sqlite:///{path}")
+    assert (first.written, again.written, again.same) == (4, 0, 4)
+    assert await store.get(("users", "u1"), "a") == cut
 
 
 async def test_a_damaged_item_stops_no_other(tmp_path) -> None:

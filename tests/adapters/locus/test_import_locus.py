@@ -613,7 +613,6 @@ BROKEN = {
     "too deep": (edit(None, "[" * 100_000), IntegrityError),
     "NaN": (edit(lambda it: it.update(confidence=float("nan"))), SerializationError),
     "a huge integer": (edit(lambda it: it.update(iteration=2**70 + 1)), SerializationError),
-    "half a character": (edit(lambda it: it.update(agent_id="\ud83e")), SerializationError),
 }
 
 
@@ -636,6 +635,25 @@ async def test_what_is_damaged_is_named_and_nothing_of_its_thread_is_written(
     with pytest.raises(error, match="0 were written, 2 were there"):
         await import_locus(backend, place.source)
     await place.theirs.close()
+
+
+@pytest.mark.parametrize("kind", ["files", "sqlite", "redis"])
+async def test_half_a_character_is_imported_exactly(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place = place_of(kind, request, tmp_path)
+    cut: dict[str, Any] = {"a\ud83e": ["\udd8a"]}
+    for checkpoint_id in ("c1", "c2", "c3"):
+        await place.theirs.save(state(checkpoint_id), "bad", checkpoint_id, cut)
+    edit(lambda it: it.update(agent_id="\ud83e", metadata=cut))(place)
+    await place.theirs.close()
+    backend = MemoryBackend()
+    assert await import_locus(backend, place.source) == Counts(1, 0)
+    assert await import_locus(backend, place.source) == Counts(0, 1)
+    read = OurAdapter(backend, state_type=dict)
+    found = await read.load("bad", "c2") or {}
+    assert (found["agent_id"], found["metadata"] | cut) == ("\ud83e", found["metadata"])
+    assert await read.get_metadata("bad", "c2") == cut
 
 
 async def test_a_damaged_checkpoint_whose_id_has_a_colon_stops_its_thread(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -457,8 +458,9 @@ async def test_a_compaction_of_a_whole_history_is_one_change(log: Any) -> None:
     )
     assert await session.get_items() == [user("all")]
     assert (await log.info("s")).revision == before.revision + 1
+    deep = {"role": "user", "content": json.loads("[" * 210 + "]" * 210)}
     with pytest.raises(SerializationError):
-        await session._atomic_replace_items([user("a"), {"role": "user", "content": "\udead"}])
+        await session._atomic_replace_items([user("a"), deep])
     assert await session.get_items() == [user("all")]
 
 

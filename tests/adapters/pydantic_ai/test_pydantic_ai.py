@@ -442,10 +442,8 @@ async def test_a_cancelled_save_ends_first(store: LocusConversationStore) -> Non
 
 async def test_a_message_that_is_not_json_is_refused(store: LocusConversationStore) -> None:
     odd = [ModelRequest(parts=[ToolReturnPart("f", object(), "t")])]
-    large = [ModelResponse(parts=[ToolCallPart("f", {"n": 2**70}, "t")])]
-    for messages in (odd, large):
-        with pytest.raises(SerializationError):
-            await store.save(Conversation(conversation_id="c", messages=messages))
+    with pytest.raises(SerializationError):
+        await store.save(Conversation(conversation_id="c", messages=odd))
     assert await store.load("c") is None
     assert await store.log.logs("c") == []
 

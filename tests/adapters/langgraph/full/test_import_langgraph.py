@@ -9,7 +9,7 @@ import operator
 import os
 import sqlite3
 import uuid
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
@@ -293,6 +293,20 @@ async def test_what_our_json_cannot_hold_comes_along(tmp_path: Path) -> None:
     assert len(found.checkpoint["channel_values"]["messages"]) == 2
     assert math.isnan(found.metadata["score"])
     assert found.metadata["big"] == 2**70
+
+
+async def test_cut_strings_in_metadata_are_imported_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "graph.db"
+    with opened_saver(f"sqlite:///{path}") as saver:
+        talk_to(saver)
+    cut = {"a\ud83e": ["\udd8a"]}
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE checkpoints SET metadata = ?", (json.dumps(cut).encode(),))
+    backend = MemoryBackend()
+    assert (await import_langgraph(backend, f"sqlite:///{path}")).written == 3
+    assert (await import_langgraph(backend, f"sqlite:///{path}")).same == 3
+    found = await LangGraphSaver(backend).aget_tuple({"configurable": {"thread_id": "asked"}})
+    assert found.metadata == cut
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])

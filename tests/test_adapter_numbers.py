@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.adapters.json_values import numbers_in, with_numbers
-from locus_store.errors import IntegrityError
+from locus_store.errors import IntegrityError, SerializationError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ async def test_adk_keeps_them(url: str) -> None:
     async with LocusSessionService.from_url(url) as service:
         state = {"own": ODD, "user:his": float("nan")}
         session = await service.create_session(**names, state=state)
-        delta = {"new": ODD, "app:all": 2**70}
+        delta = {"new": ODD, "app:all": 2**70, "a\ud83d": {"\ufffd": float("nan")}}
         event = Event(author="u", content=content, actions=EventActions(state_delta=delta))
         await service.append_event(session, event)
         found = await service.get_session(**names, session_id=session.id)
@@ -99,6 +99,12 @@ async def test_adk_keeps_them(url: str) -> None:
         same(stored.actions.state_delta, delta)
         (listed,) = (await service.list_sessions(**names)).sessions
         same(listed.state, {**state, **delta})
+        halves = Event(author="u", custom_metadata=dict.fromkeys(["\ud83d", "\ude00"], 1))
+        with pytest.raises(SerializationError, match=r"'\\ud83d', '\\ude00'.* rename one"):
+            await service.append_event(session, halves)
+        inner = Event(author="u", actions=EventActions(state_delta={"a": {"\ud83d": 1}}))
+        with pytest.raises(SerializationError, match=inner.id):
+            await service.append_event(session, inner)
 
 
 @needs("pydantic_ai.conversation_store")
