@@ -246,19 +246,17 @@ WITH b AS MATERIALIZED (
     b (number, thread_id, namespace, checkpoint_id, sequence, line, digest, must_exist, ttl, slack)
   WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2),
 there AS MATERIALIZED (
-  SELECT t.thread_id FROM {threads} t
-  WHERE t.tenant = $1 AND t.thread_id IN (SELECT b.thread_id FROM b
-      WHERE b.sequence IS NULL AND NOT b.must_exist AND NOT EXISTS (SELECT FROM {lines} l
-        WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace))
-    AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
-  FOR KEY SHARE SKIP LOCKED),
+  SELECT t.thread_id, b.namespace FROM b CROSS JOIN LATERAL (
+    SELECT t.thread_id FROM {threads} t
+    WHERE t.tenant = $1 AND t.thread_id = b.thread_id
+      AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    FOR KEY SHARE SKIP LOCKED) t
+  WHERE b.sequence IS NULL AND NOT b.must_exist AND (SELECT l.line FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace) IS NULL),
 new_lines AS (
   INSERT INTO {lines} (tenant, thread_id, namespace, updated_at)
-  SELECT $1, b.thread_id, b.namespace, statement_timestamp()
-  FROM b JOIN there t ON t.thread_id = b.thread_id
-  WHERE b.sequence IS NULL AND NOT b.must_exist AND NOT EXISTS (SELECT FROM {lines} l
-    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace)
-  ORDER BY b.thread_id COLLATE "C", b.namespace COLLATE "C"
+  SELECT $1, t.thread_id, t.namespace, statement_timestamp() FROM there t
+  ORDER BY t.thread_id COLLATE "C", t.namespace COLLATE "C"
   ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
   RETURNING line, thread_id, namespace),
 l AS MATERIALIZED (
@@ -278,11 +276,13 @@ l AS MATERIALIZED (
         WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)
     FOR KEY SHARE SKIP LOCKED) l),
 renewed AS (  -- Waits for nobody: whoever holds the thread is active in it.
-  UPDATE {threads} t SET expires_at = {expiry_of_writes} FROM l
-  WHERE l.ttl IS NOT NULL AND t.thread = (SELECT t.thread FROM {threads} t
-    WHERE t.tenant = $1 AND t.thread_id = l.thread_id
-      AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
-    FOR NO KEY UPDATE SKIP LOCKED)),
+  UPDATE {threads} t SET expires_at = {expiry_of_writes}
+  FROM (SELECT l.slack, o.thread FROM l CROSS JOIN LATERAL (
+      SELECT t.thread FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = l.thread_id
+        AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
+      FOR NO KEY UPDATE SKIP LOCKED) o
+    WHERE l.ttl IS NOT NULL) l
+  WHERE t.thread = l.thread),
 kept AS (
   INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
     payload, created_at)
