@@ -158,10 +158,12 @@ class CheckpointSaver(ForTenants):
             SerializationError: The data cannot be kept exactly; nothing was written.
         """
         namespace = line_name(checkpoint_ns)
+        if namespace and parent_checkpoint_id is None and connection is None:
+            await self._require_thread(thread_id, checkpoint_id)
         labels = labels_of(checkpoint_data) | line_labels(checkpoint_ns)
         if rebuilt:
             labels[REBUILT] = sorted(rebuilt)
-        with self._under_way(thread_id, namespace, checkpoint_id):
+        with self.saving(thread_id, checkpoint_ns, checkpoint_id):
             written = await self.backend.write_state(
                 thread_id,
                 checkpoint_data,
@@ -183,17 +185,38 @@ class CheckpointSaver(ForTenants):
         return written.checkpoint_id
 
     @contextmanager
-    def _under_way(self, thread_id: str, namespace: str, checkpoint_id: str) -> Iterator[None]:
-        """Make a checkpoint's pending writes wait until it is stored."""
-        place = (thread_id, namespace, checkpoint_id)
+    def saving(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Iterator[None]:
+        """Make a checkpoint's pending writes wait until it is stored; refuse them if it is not.
+
+        A caller that repeats a refused ``put`` may use it around both attempts.
+        """
+        place = (thread_id, line_name(checkpoint_ns), checkpoint_id)
+        if place in self._puts:
+            yield
+            return
         done: Future[None] = Future()
         self._puts[place] = done
         try:
             yield
+        except ConflictError:
+            self._known.add(*place, stored=False)  # it is not there, so its writes are refused
+            raise
         finally:
-            if self._puts.get(place) is done:
-                del self._puts[place]
+            self._puts.pop(place, None)
             done.set_result(None)
+
+    async def _require_thread(self, thread_id: str, checkpoint_id: str) -> None:
+        """Refuse what would bring back a thread that was deleted since this saver used it.
+
+        A deletion between this read and the following write is not noticed.
+        """
+        if self._known.has_thread(thread_id) and not await self.backend.exists(thread_id):
+            raise ConflictError(
+                f"thread {thread_id!r} is gone: it was deleted since this saver loaded or saved "
+                "it; nothing was written. Run the graph again to start from what is stored now",
+                head_id=None,
+                parent_id=checkpoint_id,
+            )
 
     @observed("get")
     async def get(
@@ -212,9 +235,15 @@ class CheckpointSaver(ForTenants):
             thread_id, checkpoint_id, namespace=line_name(checkpoint_ns)
         )
         if found is None:
+            self.note_missing(thread_id, checkpoint_id, checkpoint_ns)
             return None
         self.note_read(found.version)
         return _step(found.version, found.state)
+
+    def note_missing(self, thread_id: str, checkpoint_id: str | None, checkpoint_ns: str) -> None:
+        """Note a load that found nothing: a thread without versions may begin again."""
+        if checkpoint_id is None and not checkpoint_ns:
+            self._known.forget_thread(thread_id)
 
     def note_read(self, version: Version) -> None:
         """Note a version that was loaded: writes on it need it from now on.
@@ -263,10 +292,11 @@ class CheckpointSaver(ForTenants):
     ) -> None:
         """Save a task's writes to channels, before the step that follows ``checkpoint_id``.
 
-        A checkpoint that this saver loaded or saved must still be stored. Another one, and even its
-        thread, may be saved later; a thread without any checkpoint expires with the saver's
-        ``ttl_seconds``. An existing write (same task, same place) stays; one to a special channel
-        replaces the task's last one there. Writes renew a thread's time to live.
+        A checkpoint that this saver loaded or saved must still be stored. Another one may be saved
+        later, and even its thread, if this saver loaded and saved nothing of it; a thread without
+        any checkpoint expires with the saver's ``ttl_seconds``. An existing write (same task, same
+        place) stays; one to a special channel replaces the task's last one there. Writes renew a
+        thread's time to live.
 
         Args:
             thread_id: The thread.
@@ -289,6 +319,9 @@ class CheckpointSaver(ForTenants):
         note(writes=len(writes))
         if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
             await asyncio.shield(asyncio.wrap_future(under_way))
+        must_exist = self._known.has(thread_id, namespace, checkpoint_id)
+        if not must_exist:
+            await self._require_thread(thread_id, checkpoint_id)
         known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
         limit = self.backend.max_state_bytes
         made = [
@@ -301,7 +334,7 @@ class CheckpointSaver(ForTenants):
             *(thread_id, checkpoint_id),
             namespace=namespace,
             seen=seen,
-            must_exist=self._known.has(thread_id, namespace, checkpoint_id),
+            must_exist=must_exist,
             ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
         )
         try:

@@ -244,6 +244,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             thread_id, checkpoint_id, namespace=line_name(checkpoint_ns), with_writes=True
         )
         if found is None:
+            self.saver.note_missing(thread_id, checkpoint_id, checkpoint_ns)
             return None
         self.saver.note_read(found.version)
         writes = current(found.writes or [], found.version.mark.sequence)
@@ -318,14 +319,16 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             "keep_last": self._kept(counters[it] for it in rebuilt),
             "ttl_seconds": ttl_of(config),
         }
-        try:
-            name = await self.saver.put(
-                **save, **made_from(config, told, self._given.find(checkpoint_in(config)))
-            )
-        except ConflictError as exc:
-            if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
-                raise
-            name = await self.saver.put(**save, **fork_of(checkpoint_in(config)))
+        parent = checkpoint_in(config)
+        with self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"]):
+            try:
+                name = await self.saver.put(
+                    **save, **made_from(config, told, self._given.find(parent))
+                )
+            except ConflictError as exc:
+                if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
+                    raise
+                name = await self.saver.put(**save, **fork_of(parent))
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 

@@ -148,6 +148,25 @@ async def test_late_writes_of_a_deleted_thread_are_refused(saver: LangGraphSaver
     assert "t0" not in await saver.saver.backend.scan()  # type: ignore[attr-defined]
 
 
+async def test_nothing_of_a_run_brings_a_deleted_thread_back(saver: LangGraphSaver) -> None:
+    seen = await saver.aget_tuple(config("t0"))
+    assert seen is not None
+    await CheckpointSaver(saver.saver.backend).delete_thread("t0")
+    later = config("t0", checkpoint_id="0b1")  # overtakes its checkpoint
+    for write in (
+        lambda: saver.aput_writes(later, [("said", ["secret"])], "late"),
+        lambda: saver.aput(seen.config, point("0b1"), {"step": 9}, {"said": "9"}),
+        lambda: saver.aput_writes(later, [("said", ["secret"])], "late"),
+        lambda: saver.aput(config("t0", "sub:1"), point("1"), {"step": -1}, {"said": "1"}),
+    ):
+        with pytest.raises(ConflictError):
+            await write()
+    assert "t0" not in await saver.saver.backend.scan()  # type: ignore[attr-defined]
+    assert await saver.aget_tuple(config("t0")) is None  # a new run begins
+    await saver.aput_writes(later, [("said", ["new"])], "task")
+    await saver.aput(config("t0"), point("0b1"), {"step": -1}, {"said": "1"})
+
+
 async def test_writes_of_a_step_that_keep_last_removed_are_dropped(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'kept.db'}"
     async with LangGraphSaver.from_url(url, keep_last=1) as saver:
