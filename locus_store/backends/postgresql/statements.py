@@ -277,7 +277,7 @@ l AS MATERIALIZED (
     FOR KEY SHARE SKIP LOCKED) l),
 renewed AS (  -- Waits for nobody: whoever holds the thread is active in it.
   UPDATE {threads} t SET expires_at = {expiry_of_writes}
-  FROM (SELECT l.slack, o.thread FROM l CROSS JOIN LATERAL (
+  FROM (SELECT l.ttl, l.slack, o.thread FROM l CROSS JOIN LATERAL (
       SELECT t.thread FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = l.thread_id
         AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
       FOR NO KEY UPDATE SKIP LOCKED) o
