@@ -212,7 +212,7 @@ class CheckpointSaver(ForTenants):
         """
         if self._known.has_thread(thread_id) and not await self.backend.exists(thread_id):
             raise ConflictError(
-                f"thread {thread_id!r} is gone: it was deleted since this saver loaded or saved "
+                f"thread {thread_id!r} was deleted since this saver loaded or saved "
                 "it; nothing was written. Run the graph again to start from what is stored now",
                 head_id=None,
                 parent_id=checkpoint_id,
