@@ -1,4 +1,4 @@
-"""The blocking facade, as code without an event loop uses it; see test_contract too."""
+"""The blocking facade, as code without an event loop uses it; see tests/contracts too."""
 
 from __future__ import annotations
 

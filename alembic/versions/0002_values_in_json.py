@@ -48,7 +48,7 @@ def upgrade() -> None:
 
 
 LOSES = {"embeddings": "the embeddings of store items"}
-"""What ``downgrade`` deletes, by the table it is kept in."""
+"""The data that ``downgrade`` deletes, by table."""
 
 
 def downgrade() -> None:

@@ -35,7 +35,7 @@ def upgrade() -> None:
 
 
 LOSES = {"logs": "the message logs of namespaces, and the revision of each log"}
-"""What ``downgrade`` deletes, by the table it is kept in."""
+"""The data that ``downgrade`` deletes, by table."""
 
 
 def downgrade() -> None:

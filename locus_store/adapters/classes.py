@@ -409,7 +409,7 @@ _CONTENTS: Final[dict[type, Any]] = {
     list: list.__iter__,
     dict: dict.items,
 }
-"""What gives the content of an object, whatever its class overrides."""
+"""Functions that return the content of an object, whatever its class overrides."""
 
 _FILLS: Final[dict[type, Any]] = {list: list.extend, dict: dict.update}
-"""What puts content into a new object of a class that can be changed."""
+"""Functions that put content into a new object of a mutable class."""

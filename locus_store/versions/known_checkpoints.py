@@ -18,10 +18,10 @@ class KnownCheckpoints:
 
     def __init__(self) -> None:
         self._places: OrderedDict[Place, bool] = OrderedDict()
-        """Whether each was stored; the others were refused."""
+        """Maps a checkpoint to True if it was stored, and to False if its save was refused."""
 
         self._threads: Counter[str] = Counter()
-        """How many stored checkpoints of a thread are remembered."""
+        """The number of remembered checkpoints of each thread."""
 
         self._lock = threading.Lock()  # several loops may use one saver
 

@@ -1,4 +1,4 @@
-"""What a person types: prefixes, misspelt names, ``--url`` and profiles before a command."""
+"""Prefixes of ids, misspelt names, and ``--url`` and profiles before a command."""
 
 from __future__ import annotations
 

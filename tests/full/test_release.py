@@ -130,7 +130,7 @@ def test_the_jobs_of_ci_run_each_test_once() -> None:
     backends = [
         f"tests/backends/{it.name}"
         for it in (tree / "backends").iterdir()
-        if list(it.glob("test_*.py"))
+        if list(it.rglob("test_*.py"))
     ]
     assert folders == sorted(whole + backends)
     assert "rest" in parts

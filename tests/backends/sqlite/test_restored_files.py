@@ -1,4 +1,4 @@
-"""What only an SQLite file can suffer."""
+"""SQLite files that are restored from a backup or removed beneath a live object."""
 
 from __future__ import annotations
 
