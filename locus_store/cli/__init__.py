@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -123,9 +124,15 @@ def _printed() -> int:
     return code
 
 
+@cache
+def _command() -> Any:
+    """Return all commands as Click has them; making them takes Typer 0.1 s."""
+    return typer.main.get_command(app)
+
+
 def _run() -> int:
     try:
-        app()
+        _command()()
     except SystemExit as stop:  # how Typer ends
         return stop.code if isinstance(stop.code, int) else DONE
     except (LocusStoreError, OSError) as error:
