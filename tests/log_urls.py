@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tiers import full
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-OURS = ("sqlite", "postgresql", "memory", "http")
+OURS = ("sqlite", "memory", "postgresql", "http")
+EACH = (*OURS[:2], *full(*OURS[2:]))
+"""Parameters: what `make test` takes, and the others."""
 
 
 def url_of(kind: str, request: Any, folder: Path) -> str:

@@ -92,6 +92,7 @@ def test_a_child_that_never_uses_the_object_ends() -> None:
 
 @on_disk
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.full
 def test_a_process_is_given_the_url(url: str, method: str) -> None:
     assert ran("in_a_worker", url, method) == [0]
     with open_blocking(url, state_type=dict) as checkpointer:
@@ -172,6 +173,7 @@ def gunicorn(request: pytest.FixtureRequest, url: str) -> Iterator[Gunicorn]:
 
 
 @on_disk
+@pytest.mark.full
 def test_workers_forked_from_a_master_that_opened_it_share_a_store(
     gunicorn: Gunicorn, url: str
 ) -> None:
@@ -225,6 +227,7 @@ def test_an_end_in_memory_is_quiet(how: str) -> None:
 
 
 @on_disk
+@pytest.mark.full
 def test_what_is_told_while_the_interpreter_ends_is_no_error(url: str) -> None:
     told = [it for it in ran("exit_while_told_of", url) if isinstance(it, str)]
     opens = not url.startswith("file:")

@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from tiers import first_of
 
 from locus_store import (
     BaseCheckpointer,
@@ -44,7 +45,7 @@ pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[1]
 SECRET = "s3cr3t"  # noqa: S105
-BACKENDS = ["memory", "sqlite", "postgresql", "redis"]
+BACKENDS = ["memory", *first_of("sqlite", "postgresql", "redis")]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -629,6 +630,7 @@ asyncio.run(main())
     assert fresh(code) == "{'n': 1}"
 
 
+@pytest.mark.full
 def test_the_example_prints_spans_and_metrics(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", ROOT / "examples" / "telemetry.py"],

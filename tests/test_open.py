@@ -84,6 +84,7 @@ def test_sqlite_imports_alembic_off_the_loop_and_only_to_migrate(tmp_path: Path)
     run(url, "there")
 
 
+@pytest.mark.full
 def test_postgresql_imports_alembic_off_the_loop_and_only_to_migrate(database: str) -> None:
     run(database, "new")
     run(database, "there")

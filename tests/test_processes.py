@@ -87,6 +87,7 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("database")
 
 
+@pytest.mark.full
 async def test_another_process_reads_every_version(url: str) -> None:
     state = {"said": ["Zürich\0", 1, 1.0, True, None, -0.0, 2**63]}
     async with open_checkpointer(url, state_type=dict) as checkpointer:
@@ -106,6 +107,7 @@ async def test_a_conversation_goes_from_process_to_process(url: str) -> None:
 
 
 @pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.full
 async def test_of_two_racing_processes_one_is_told(url: str, exists: bool) -> None:
     async with open_checkpointer(url, state_type=dict) as checkpointer:
         if exists:
@@ -122,6 +124,7 @@ async def test_of_two_racing_processes_one_is_told(url: str, exists: bool) -> No
         assert (await checkpointer.load("t"))["said"][-1] in {"x", "y"}
 
 
+@pytest.mark.full
 async def test_8_cold_processes_may_make_the_tables_at_once(empty_url: str) -> None:
     workers = [Worker("begin", empty_url, f"t{n}") for n in range(8)]
     try:
@@ -155,6 +158,7 @@ async def test_a_killed_writer_loses_no_acknowledged_save(url: str) -> None:
         told = newest
 
 
+@pytest.mark.full
 async def test_a_version_deleted_and_put_again_by_another_process_is_noticed(url: str) -> None:
     async with open_checkpointer(url, state_type=dict) as checkpointer:
         await checkpointer.save({"said": ["a"]}, "t", "v1")
@@ -173,6 +177,7 @@ def _said(state: Any, text: str) -> Any:
 
 
 @pytest.mark.parametrize("closes_first", ["parent", "child"])
+@pytest.mark.full
 def test_a_forked_child_and_its_parent_lose_nothing(url: str, closes_first: str) -> None:
     # Python 3.12 warns of any fork in a process that has threads.
     flags = ("-W", "error", "-W", "ignore::DeprecationWarning")
@@ -192,6 +197,7 @@ WAYS_TO_LEAVE = [
 
 
 @pytest.mark.parametrize("how", WAYS_TO_LEAVE)
+@pytest.mark.full
 def test_an_object_that_nobody_closed_ends_with_its_process(url: str, how: str) -> None:
     if url.startswith("postgresql"):
         # asyncpg asks for TLS when it cancels a statement; a loop that ends just then says so.

@@ -73,6 +73,7 @@ async def grown(shelf: Shelf, turns: int) -> dict[str, Any]:
 
 
 @pytest.mark.anyio
+@pytest.mark.full
 async def test_a_thousand_turns_take_few_requests_and_bytes() -> None:
     shelf = Shelf()
     state = await grown(shelf, 1000)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tiers import first_of
 
 from locus_store import (
     BackendError,
@@ -27,7 +28,7 @@ NS = ("memory", "u42")
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def make(request):
     """Makes a store of each kind, on the same place each time."""
     if request.param == "sqlite":

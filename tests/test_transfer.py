@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from tiers import ALL
+from tiers import ALL, first_of
 
 from locus_store import (
     ConflictError,
@@ -44,7 +44,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", *first_of("sqlite", "postgresql")])
 async def target(request):
     if request.param == "memory":
         made = MemoryBackend()
@@ -311,6 +311,7 @@ COLUMNS = ["checkpoints.payload", "checkpoints.digest", "writes.payload"]
 
 
 @pytest.mark.parametrize("place", COLUMNS)
+@pytest.mark.full
 async def test_every_flipped_byte_is_found(database_file, place: str) -> None:
     table, column = place.split(".")
     async with SQLiteBackend(database_file) as backend:
@@ -396,6 +397,7 @@ ANOTHER = {
 """A value of another type, by how a column is declared."""
 
 
+@pytest.mark.full
 async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> None:
     async with SQLiteBackend(database_file) as backend:
         await backend.save("t", {"n": 1}, checkpoint_id="v")

@@ -50,7 +50,7 @@ def _url(
 
 url = pytest.fixture(params=first_of("sqlite", "postgresql", "redis"), name="url")(_url)
 sql_url = pytest.fixture(params=first_of("sqlite", "postgresql"), name="sql_url")(_url)
-each_sql_url = pytest.fixture(params=["sqlite", "postgresql"], name="sql_url")(_url)
+each_sql_url = pytest.fixture(params=first_of("sqlite", "postgresql"), name="sql_url")(_url)
 
 
 def save(url: str, thread: str, *states: dict[str, Any], **options: Any) -> None:

@@ -164,6 +164,7 @@ async def test_a_state_beside_a_damaged_pack_is_read_from_its_records(tmp_path: 
     assert seen.state == {"n": 63, "said": said}
 
 
+@pytest.mark.full
 async def test_the_origins_of_a_large_state_are_computed_once_beside_one_copy_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -250,6 +250,7 @@ async def test_an_interrupted_checkpoint_says_so(graphs: Site) -> None:
 # --- all of them
 
 
+@pytest.mark.full
 async def test_every_link_of_every_page_leads_to_a_page(site: Site, graphs: Site) -> None:
     for it, start in ((site, "/"), (graphs, "/")):
         found = await it.crawled(start, most=120)

@@ -254,6 +254,7 @@ def test_a_caller_that_reads_nothing_is_disconnected(
     assert found < len(whole)
 
 
+@pytest.mark.full
 def test_options_of_serve_that_make_no_sense_are_refused_before_anything_is_served(
     tmp_path: Path,
 ) -> None:
@@ -306,6 +307,7 @@ async def test_tokens_change_without_a_restart(
     assert status(second) == 503
 
 
+@pytest.mark.full
 def test_the_command_line_adds_lists_and_revokes_tokens(tmp_path: Path) -> None:
     def told(*arguments: str, fails: bool = False) -> str:
         command = [str(Path(sys.executable).parent / "locus-store"), "tokens", *arguments]
@@ -391,6 +393,7 @@ def metrics(served: Served) -> float:
     return sum(float(it) for it in re.findall(r'total\{path="/health",status="200"\} (.+)', text))
 
 
+@pytest.mark.full
 def test_workers_count_together_and_one_that_is_killed_is_started_again(tmp_path: Path) -> None:
     served = Served(f"sqlite:///{tmp_path / 'db'}", "--workers", "2")
     try:
@@ -407,6 +410,7 @@ def test_workers_count_together_and_one_that_is_killed_is_started_again(tmp_path
         assert served.stop() in {0, -signal.SIGTERM}
 
 
+@pytest.mark.full
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     served = Served(f"sqlite:///{tmp_path / 'db'}", "--workers", "2")
     found = workers(served)
@@ -420,6 +424,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
                 os.kill(it, signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_an_interrupt_of_all_processes_starts_no_worker_again(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "locus-store"), "serve", "--port", "0"]
     command += ["--workers", "2", "--url", f"sqlite:///{tmp_path / 'db'}"]

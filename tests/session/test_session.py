@@ -866,6 +866,7 @@ async def test_one_session_serves_several_event_loops(storage) -> None:
     assert len(await session.alist_threads({})) == 4
 
 
+@pytest.mark.full
 async def test_50_users_at_once(session) -> None:
     async def talk(n: int) -> None:
         config = {"thread_id": f"t{n}", "user_id": f"u{n % 5}"}

@@ -12,6 +12,7 @@ import pytest
 import redis.asyncio
 from session_storage import Storage
 from test_session import ALICE, BOB, T, said, texts
+from tiers import first_of
 
 from locus_store import (
     ConflictError,
@@ -56,7 +57,7 @@ def clock(monkeypatch):
     return made
 
 
-@pytest.fixture(params=["local", "redis", "cluster"])
+@pytest.fixture(params=["local", *first_of("redis", "cluster")])
 def caches(request):
     """Makes caches on one empty storage."""
     if request.param == "local":
@@ -635,7 +636,7 @@ async def test_failures_are_counted(database, monkeypatch) -> None:
 # --- Redis
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=first_of("sqlite", "postgresql"))
 def place(request):
     return Storage(request.param, request)
 

@@ -109,6 +109,7 @@ async def differing(seed: int) -> int:
     return wrong
 
 
+@pytest.mark.full
 async def test_bisect_answers_as_the_evaluation_of_every_version() -> None:
     for seed in range(250):
         assert await differing(seed) == 0, f"history {seed}"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tiers import first_of
 
 from locus_store import open_checkpointer
 from locus_store.timeline.graph import Cursor, graph, stored_sizes
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["memory", *first_of("sqlite", "file", "postgresql", "redis")])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     urls = {
         "memory": lambda: "memory://",

@@ -25,7 +25,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
-from log_urls import OURS, url_of
+from log_urls import EACH, OURS, url_of
 from tiers import full
 
 from locus_store import (
@@ -67,14 +67,14 @@ def theirs(kind: str, path: Path) -> Any:
     return DatabaseSessionService(f"sqlite+aiosqlite:///{path / 'theirs.db'}")
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=EACH)
 async def log(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     url = url_of(request.param, request, tmp_path)
     async with open_message_log(url) as opened:
         yield opened
 
 
-@pytest.fixture(params=[*OURS, *full(*THEIRS)])
+@pytest.fixture(params=[*EACH, *full(*THEIRS)])
 async def either(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     if request.param in OURS:
         url = url_of(request.param, request, tmp_path)
@@ -691,6 +691,7 @@ class TestRunner:
         assert model.asked[-1] == ["1", "One.", "3"]
         assert len((await found_in(either)).events) == 7
 
+    @pytest.mark.full
     async def test_another_process_continues_a_session(self, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path / 'a.db'}"
         async with LocusSessionService.from_url(url) as service:

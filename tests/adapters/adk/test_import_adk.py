@@ -13,6 +13,7 @@ from google.adk.events import Event, EventActions
 from google.adk.sessions.database_session_service import DatabaseSessionService
 from google.adk.sessions.sqlite_session_service import SqliteSessionService
 from google.genai import types
+from tiers import first_of
 
 from locus_store import (
     ConflictError,
@@ -65,7 +66,7 @@ async def sessions(service: Any) -> list[Any]:
     ]
 
 
-@pytest.fixture(params=["Sqlite", "Database", "PostgreSQL"])
+@pytest.fixture(params=["Sqlite", *first_of("Database", "PostgreSQL")])
 def source(request: Any, tmp_path: Path) -> tuple[str, Any]:
     """Return the URL of a database, and the framework's service on it."""
     path = tmp_path / "theirs.db"

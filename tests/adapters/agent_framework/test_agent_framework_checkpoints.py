@@ -29,7 +29,7 @@ from agent_framework import (
 from agent_framework._workflows._runner_context import WorkflowMessage
 from agent_framework.exceptions import WorkflowCheckpointException
 from approval_workflow import Order, workflow
-from log_urls import OURS, url_of
+from log_urls import EACH, url_of
 from pydantic import BaseModel
 
 from locus_store import (
@@ -151,14 +151,14 @@ def same_form(value: Any) -> Any:
     return value.to_dict() if isinstance(value, Message) else value
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=EACH)
 async def storage(request: Any, tmp_path: Path) -> AsyncIterator[LocusCheckpointStorage]:
     url = url_of(request.param, request, tmp_path)
     async with LocusCheckpointStorage.from_url(url, allowed=ALLOWED) as opened:
         yield opened
 
 
-@pytest.fixture(params=(*OURS, *THEIRS))
+@pytest.fixture(params=(*EACH, *THEIRS))
 async def either(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     """Our storage, and the framework's own ones."""
     if request.param == "InMemoryCheckpointStorage":
@@ -344,6 +344,7 @@ class TestStorages:
 # --- ours alone
 
 
+@pytest.mark.full
 async def test_another_process_continues_a_workflow(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     async with LocusCheckpointStorage.from_url(url, allowed=[Order]) as storage:

@@ -23,7 +23,7 @@ from agent_framework import (
     WorkflowBuilder,
     tool,
 )
-from log_urls import OURS, url_of
+from log_urls import EACH, url_of
 
 from locus_store import (
     IntegrityError,
@@ -46,13 +46,13 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=EACH)
 async def provider(request: Any, tmp_path: Path) -> AsyncIterator[LocusHistoryProvider]:
     async with LocusHistoryProvider.from_url(url_of(request.param, request, tmp_path)) as made:
         yield made
 
 
-@pytest.fixture(params=(*OURS, "theirs"))
+@pytest.fixture(params=(*EACH, "theirs"))
 async def either(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     """Our provider, and the framework's own one of files."""
     if request.param == "theirs":
@@ -196,6 +196,7 @@ async def test_an_interrupted_run_continues(either: Any) -> None:
     assert (result.text, paid) == ("Done.", [3])
 
 
+@pytest.mark.full
 async def test_another_process_continues_a_session(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     async with LocusHistoryProvider.from_url(url) as provider:

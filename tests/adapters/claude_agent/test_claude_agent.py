@@ -16,7 +16,7 @@ from claude_agent_sdk._internal.session_resume import (
 )
 from claude_agent_sdk.testing import run_session_store_conformance
 from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS, _has_optional
-from log_urls import OURS, url_of
+from log_urls import EACH, url_of
 
 from locus_store import (
     HTTPMessageLog,
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.anyio
 PROJECT = sdk.project_key_for_directory(None)
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=EACH)
 async def store(request: Any, tmp_path: Path) -> AsyncIterator[LocusSessionStore]:
     url = url_of(request.param, request, tmp_path)
     async with LocusSessionStore.from_url(url) as made:

@@ -14,6 +14,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.store.postgres import PostgresStore
 from langgraph.store.sqlite import SqliteStore
 from servers import wait_until
+from tiers import first_of
 from typer.testing import CliRunner
 
 from locus_store import (
@@ -61,7 +62,7 @@ def redis_store_url(redis_stack) -> str:
     return redis_stack.url()
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(params=first_of("sqlite", "postgresql", "redis"))
 def source(request, tmp_path) -> tuple[str, Callable[..., Any]]:
     """A URL, and LangGraph's store behind it."""
     if request.param == "redis":

@@ -21,7 +21,7 @@ import yaml
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import Capability
-from tiers import SERVICES, first_of, full
+from tiers import SERVICES, full
 
 from locus_store import (
     CheckpointSaver,
@@ -59,8 +59,8 @@ SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume_
 
 
 STORAGES = [
-    *("memory", "sqlite", "postgresql", *first_of("file", "redis", "oci", "opensearch")),
-    *full(*SERVICES),
+    *("memory", "sqlite"),
+    *full("postgresql", "file", "redis", "oci", "opensearch", *SERVICES),
 ]
 
 

@@ -370,6 +370,7 @@ SHAPES = [(60, 40, 20), (60, 20, 2000), (4, 700, 200), (800, 1, 100)]
 
 
 @pytest.mark.parametrize(("threads", "count", "size"), SHAPES if ALL else SHAPES[:3:2])
+@pytest.mark.full
 def test_what_is_remembered_stays_within_one_bound_of_real_memory(
     tmp_path, threads, count, size
 ) -> None:

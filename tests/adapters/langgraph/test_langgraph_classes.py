@@ -355,6 +355,7 @@ def test_a_list_narrows_what_is_kept(monkeypatch):
     assert widened.loads_typed(widened.dumps_typed(Step(name="a"))) == Step(name="a")
 
 
+@pytest.mark.full
 def test_strict_mode_allows_the_classes_of_the_graphs_state():
     code = """
 import operator, sys

@@ -495,6 +495,7 @@ def test_a_killed_process_is_resumed_in_another(storage, call):
     assert told == ["two", "three", {"state": ["in", "one", "two", "three"]}]
 
 
+@pytest.mark.full
 def test_what_tasks_wrote_before_the_kill_is_not_done_again(storage, call):
     saver = storage.open()
     with Process("run", storage.url, call.form, "fan_out", "sync") as process:
@@ -512,12 +513,14 @@ def test_what_tasks_wrote_before_the_kill_is_not_done_again(storage, call):
     assert told == [2, {"state": ["in", "split", 0, 1, 2, "end"]}]
 
 
+@pytest.mark.full
 def test_a_run_that_asks_is_answered_in_another_process(storage, call):
     assert ran("run", storage.url, call.form, "asking", "exit") == [["in"]]
     told = ran("resume", storage.url, call.form, "asking", "yes")
     assert told == [{"state": ["in", "yes", "told"]}]
 
 
+@pytest.mark.full
 def test_the_classes_of_a_state_are_allowed_by_compile_in_strict_mode(storage, call):
     told = ran("strict", storage.url, call.form, LANGGRAPH_STRICT_MSGPACK="true")
     assert told == [[3, ["Item"], "Order", "Item"], ["tuple"]]
@@ -728,6 +731,7 @@ def test_a_second_run_may_be_kept_beside_or_win(storage, call, on_conflict, newe
 # --- growth and durability
 
 
+@pytest.mark.full
 def test_a_thousand_steps_grow_by_what_they_say(storage, call, postgresql):
     steps, text = 1000, "a step that says something of a hundred characters or so, as a node does"
 

@@ -31,6 +31,7 @@ from langgraph.checkpoint.serde.jsonplus import EXT_NUMPY_ARRAY, JsonPlusSeriali
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel
+from tiers import first_of
 
 from locus_store import (
     FileBackend,
@@ -115,7 +116,7 @@ def exact(value: Any) -> Any:
     return type(value), repr(value)
 
 
-@pytest.fixture(params=["memory", "file", "sqlite", "postgresql"])
+@pytest.fixture(params=["memory", *first_of("sqlite", "file", "postgresql")])
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param == "memory":

@@ -82,7 +82,7 @@ def place(request, tmp_path):
     return request.getfixturevalue(found) if found else f"sqlite:///{tmp_path / 'store.db'}"
 
 
-STORAGES = ["memory", "sqlite", "postgresql", "redis", *full("opensearch"), *full(*SERVICES)]
+STORAGES = ["memory", "sqlite", *full("postgresql", "redis", "opensearch", *SERVICES)]
 
 
 @pytest.fixture(params=STORAGES)

@@ -20,7 +20,7 @@ from locus.core.messages import Message
 from locus.core.state import AgentState
 from locus.memory.registry import get_checkpointer
 from locus.testing import FunctionModel, ScriptedModel, tool_call
-from tiers import SERVICES, first_of, full
+from tiers import SERVICES, full
 
 from locus_store import (
     BaseCheckpointer,
@@ -55,15 +55,15 @@ def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-ELSEWHERE = [*first_of("redis", "oci", "opensearch"), *full(*SERVICES)]
+ELSEWHERE = full("postgresql", "redis", "oci", "opensearch", *SERVICES)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", *ELSEWHERE])
+@pytest.fixture(params=["sqlite", *ELSEWHERE])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place(request.param, request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "memory", "file", *ELSEWHERE])
+@pytest.fixture(params=["sqlite", "memory", *full("file"), *ELSEWHERE])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same storage with every call, as another process would."""
     made: list[BaseCheckpointer] = []
@@ -498,6 +498,7 @@ async def test_a_turn_whose_process_was_killed_is_continued_by_another(killed: s
         assert len(await checkpointer.list_checkpoints("t1")) == 1
 
 
+@pytest.mark.full
 async def test_a_new_turn_may_follow_one_whose_process_was_killed(killed: str) -> None:
     async with open_checkpointer(killed) as checkpointer:
         result = await agent_of(checkpointer, "Nothing.").arun("What now?", thread_id="t1")
@@ -602,6 +603,7 @@ async def test_the_sdk_asks_a_backend_for_nothing_but_load_before_its_model_runs
 # --- the demo
 
 
+@pytest.mark.full
 def test_the_demo_tells_its_story_without_a_warning(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "examples" / "conversation.py"
     command = [sys.executable, "-W", "error", script, "--url", "sqlite:///demo.db"]
@@ -613,6 +615,7 @@ def test_the_demo_tells_its_story_without_a_warning(tmp_path: Path) -> None:
     assert "You are Robin." in done.stdout
 
 
+@pytest.mark.full
 def test_the_demo_says_why_it_cannot_run_in_memory(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "examples" / "conversation.py"
     done = subprocess.run(

@@ -28,6 +28,7 @@ from locus.memory.backends import (
 )
 from locus.testing import FunctionModel, ScriptedModel, tool_call
 from servers import run
+from tiers import first_of
 
 from locus_store import (
     BackendError,
@@ -133,14 +134,14 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Place
     return Place(PgCheckpointer(url), url)
 
 
-@pytest.fixture(params=["files", "sqlite", "postgresql", "tenants", "redis"])
+@pytest.fixture(params=first_of("sqlite", "files", "postgresql", "tenants", "redis"))
 async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     made = place_of(request.param, request, tmp_path)
     yield made
     await made.theirs.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+@pytest.fixture(params=first_of("sqlite", "postgresql", "redis"))
 async def keys(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
     """A table of ``thread:checkpoint`` keys."""
     made = place_of(request.param, request, tmp_path)
@@ -265,6 +266,7 @@ async def test_times_are_kept(place: Place) -> None:
     assert thread.created_at == times[-1]
 
 
+@pytest.mark.full
 async def test_a_thousand_checkpoints_are_taken_over_in_their_order(
     place: Place, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from locus import Agent
 from locus.memory.manager import LLMMemoryManager, Memory, MemoryScope, MemoryType
 from locus.memory.store import NamespacedStore, StoreContext
 from locus.testing import ScriptedModel
+from tiers import first_of
 
 from locus_store import open as opening
 from locus_store.adapters.locus import LocusStore
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.anyio
 TEXTS = ("tea", "coffee", "milk")
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql", "redis"])
+@pytest.fixture(params=["memory", *first_of("sqlite", "postgresql", "redis")])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocusStore]:
     if request.param == "memory":
         made = LocusStore(InMemoryStore(dimension=len(TEXTS)))

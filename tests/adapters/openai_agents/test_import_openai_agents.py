@@ -12,6 +12,7 @@ import pytest
 from agents.extensions.memory import AsyncSQLiteSession, SQLAlchemySession
 from agents.memory import SQLiteSession
 from sqlalchemy.ext.asyncio import create_async_engine
+from tiers import first_of
 
 from locus_store import (
     ConflictError,
@@ -44,7 +45,9 @@ ITEMS = [
 ]
 
 
-@pytest.fixture(params=["SQLiteSession", "AsyncSQLiteSession", "SQLAlchemySession", "PostgreSQL"])
+@pytest.fixture(
+    params=["SQLiteSession", "AsyncSQLiteSession", *first_of("SQLAlchemySession", "PostgreSQL")]
+)
 async def source(request: Any, tmp_path: Path) -> str:
     """Return the URL of a database in which the SDK keeps the sessions a and b."""
     path = tmp_path / "theirs.db"

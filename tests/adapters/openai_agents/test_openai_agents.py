@@ -18,7 +18,7 @@ from agents.memory import (
     SQLiteSession,
 )
 from agents.models.interface import Model
-from log_urls import OURS, url_of
+from log_urls import EACH, OURS, url_of
 from openai.types.responses import (
     ResponseFunctionToolCall,
     ResponseOutputMessage,
@@ -47,14 +47,14 @@ THEIRS = ("SQLiteSession", "SQLAlchemySession")
 set_tracing_disabled(disabled=True)
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=EACH)
 async def log(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     url = url_of(request.param, request, tmp_path)
     async with open_message_log(url) as opened:
         yield opened
 
 
-@pytest.fixture(params=(*OURS, *THEIRS))
+@pytest.fixture(params=(*EACH, *THEIRS))
 async def named(request: Any, tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Return sessions by their ids, all on one storage: ours, and the SDK's own."""
     path, made = tmp_path / "theirs.db", []

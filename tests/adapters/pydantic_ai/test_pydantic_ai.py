@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from log_urls import OURS, url_of
+from log_urls import EACH, url_of
 from pydantic_ai import Agent, BinaryContent, DeferredToolRequests
 from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import (
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=EACH)
 async def store(request: Any, tmp_path: Path) -> AsyncIterator[LocusConversationStore]:
     url = url_of(request.param, request, tmp_path)
     async with LocusConversationStore.from_url(url) as made:
         yield made
 
 
-@pytest.fixture(params=(*OURS, "theirs"))
+@pytest.fixture(params=(*EACH, "theirs"))
 async def either(request: Any, tmp_path: Path) -> AsyncIterator[Any]:
     """Our store, and the library's own one in memory."""
     if request.param == "theirs":
@@ -363,6 +363,7 @@ async def test_an_interrupted_run_continues(either: Any) -> None:
     assert (await either.load("c")).deferred_tool_requests is None
 
 
+@pytest.mark.full
 async def test_another_process_continues_a_conversation(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'a.db'}"
     async with LocusConversationStore.from_url(url) as store:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from log_urls import OURS, url_of
+from log_urls import EACH, url_of
 from strands import Agent, tool
 from strands.models import Model
 from strands.session import FileSessionManager, RepositorySessionManager
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture(params=OURS)
+@pytest.fixture(params=EACH)
 def repository(request: Any, tmp_path: Path) -> Iterator[LocusSessionRepository]:
     with LocusSessionRepository.from_url(url_of(request.param, request, tmp_path)) as made:
         yield made
 
 
-@pytest.fixture(params=(*OURS, "theirs"))
+@pytest.fixture(params=(*EACH, "theirs"))
 def either(request: Any, tmp_path: Path) -> Iterator[Any]:
     """Our repository, and the framework's own one of files."""
     if request.param == "theirs":

@@ -579,6 +579,7 @@ def appended(url: str, processes: int) -> list[str]:
     return [name for it in workers for name in it.communicate(timeout=60)[0].split()]
 
 
+@pytest.mark.full
 async def test_8_processes_on_one_thread_lose_no_save(url, directory):
     told = set(appended(url, 8))
     assert len(told) == 8 * 15

@@ -365,6 +365,7 @@ def forking(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[list[i
             closed(ending)
 
 
+@pytest.mark.full
 async def test_children_forked_at_any_moment_of_a_write_keep_no_lock(
     backend, directory, monkeypatch
 ):

@@ -104,6 +104,7 @@ async def test_the_first_save_of_a_new_process_reads_the_head_once(
     await other.close()
 
 
+@pytest.mark.full
 async def test_lists_page_through_any_number_of_threads(
     backend: BucketBackend, bucket: DoubleBucket, requests: Any
 ) -> None:
@@ -123,6 +124,7 @@ async def test_lists_page_through_any_number_of_threads(
     assert there["get"] <= 2 * 100
 
 
+@pytest.mark.full
 async def test_a_page_reads_about_its_threads_however_busy_the_bucket_is(
     backend: BucketBackend, bucket: DoubleBucket, requests: Any
 ) -> None:

@@ -166,6 +166,7 @@ def parts(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 @EXAMPLES
 @given(st.lists(METADATA, min_size=1, max_size=5), KEYS, SCALARS | VALUES | NEVER_STORED)
+@pytest.mark.full
 def test_metadata_queries_agree_with_the_reference(with_memory, stored, key, value):
     asked = [(key, value)]
     for metadata in stored:
@@ -251,6 +252,7 @@ PROSE = st.lists(WORDS | st.text(max_size=6), max_size=8).map(" ".join)
 
 @EXAMPLES
 @given(st.lists(st.lists(PROSE, min_size=1, max_size=3), min_size=1, max_size=4), PROSE)
+@pytest.mark.full
 def test_search_by_the_index_is_search_by_the_scan(with_index, threads, query):
     queries = [query, *(text for texts in threads for text in texts)]
     queries += [word for it in queries for word in it.split()]
@@ -291,6 +293,7 @@ ODD = [
 ]
 
 
+@pytest.mark.full
 async def test_every_odd_character_may_stand_in_an_id(backend):
     async def check(at: str) -> None:
         await backend.save(at, {"of": at}, checkpoint_id=at, metadata={"of": at})
@@ -336,6 +339,7 @@ IDS = st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join)
 
 @EXAMPLES
 @given(st.lists(IDS, min_size=1, max_size=8, unique=True), st.lists(IDS, min_size=1, max_size=6))
+@pytest.mark.full
 def test_patterns_agree_with_the_reference(with_memory, ids, patterns):
     async def answers(backend: Any, _: str) -> list[list[str]]:
         for at in ids:

@@ -515,6 +515,7 @@ def names_of_a_bucket(count: int) -> list[str]:
 # --- lists
 
 
+@pytest.mark.full
 async def test_pages_of_10_000_threads_of_one_minute_are_the_whole_list(redis_url: str) -> None:
     async with RedisBackend(redis_url) as backend:
         await backend.save("t0", {"n": 1})
@@ -596,6 +597,7 @@ async def test_a_user_with_the_least_rights_can_do_everything(
     assert used >= {f"cmdstat_{it}" for it in re.findall(r"\+(\S+)", RIGHTS)}
 
 
+@pytest.mark.full
 async def test_a_user_with_the_least_rights_can_do_everything_on_a_cluster() -> None:
     users = {"app": RIGHTS + CLUSTER_RIGHTS + " +wait"}
     for cluster in started(redis_clusters.Cluster, users=users):
@@ -612,6 +614,7 @@ async def test_a_user_with_the_least_rights_can_do_everything_on_a_cluster() -> 
             assert {it["object"] for it in node.ask("ACL", "LOG")} <= {"client|setinfo"}
 
 
+@pytest.mark.full
 async def test_a_cluster_with_tls_is_a_cluster() -> None:
     for cluster in started(redis_clusters.Cluster, "redis", tls=True):
         ca = cluster.nodes[0].tls.ca
@@ -766,6 +769,7 @@ def test_every_script_is_known_by_its_text(redis_url: str) -> None:
 # --- replicas
 
 
+@pytest.mark.full
 async def test_a_write_waits_for_the_replicas_that_were_asked_for(
     redis_cluster: redis_clusters.Cluster,
 ) -> None:
@@ -1064,6 +1068,7 @@ async def test_a_cancelled_load_ends(redis_url: str) -> None:
         assert await backend.load("t") == {"n": 1}
 
 
+@pytest.mark.full
 async def test_more_calls_than_connections_wait_for_each_other(
     redis_url: str, redis_cluster: redis_clusters.Cluster
 ) -> None:

@@ -13,6 +13,7 @@ from locus_store.versions.archives import Problem
 
 
 @pytest.mark.anyio
+@pytest.mark.full
 async def test_verify_finds_every_flipped_bit_of_a_message(database_file) -> None:
     async with SQLiteMessageLog(database_file) as log:
         await log.append("t", [NewMessage({"said": "ten"}, "user", "m", {"k": 1}, "text")])

@@ -234,6 +234,7 @@ def test_the_command_line_module_knows_the_same_defaults() -> None:
 # --- several at once
 
 
+@pytest.mark.full
 def test_sixteen_processes_may_start_cold_at_once(url: str) -> None:
     answers = at_once(ENSURE.format(hook=""), *[[url]] * 16)
     assert answers == [ensure(url).store_id] * 16
@@ -665,6 +666,7 @@ def test_offline_sql_for_sqlite_gives_the_same_schema(url: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("dialect", ["postgresql", "oracle"])
+@pytest.mark.full
 def test_offline_sql_needs_no_driver(dialect: str) -> None:
     script = (
         "import sys\n"
@@ -784,6 +786,7 @@ def test_alembic_upgrade_head_makes_the_default_database(tmp_path: Path) -> None
     assert migrate.check(f"sqlite:///{tmp_path / 'locus_checkpoints.db'}").state == "ok"
 
 
+@pytest.mark.full
 def test_alembic_takes_url_prefix_and_schema(tmp_path: Path) -> None:
     options = ("-x", "url=sqlite+aiosqlite:///x.db", "-x", "prefix=mine_", "-x", "schema=main")
     ran = alembic(*options, "upgrade", "head", cwd=tmp_path, LOCUS_STORE_URL="sqlite:///no.db")
@@ -792,6 +795,7 @@ def test_alembic_takes_url_prefix_and_schema(tmp_path: Path) -> None:
     assert migrate.check(f"sqlite:///{tmp_path / 'x.db'}", prefix="mine_").state == "ok"
 
 
+@pytest.mark.full
 def test_alembic_prints_sql_for_a_server_without_its_driver(tmp_path: Path) -> None:
     url = "postgresql+asyncpg://user:s3cret@host/db"
     ran = alembic("upgrade", "head", "--sql", cwd=tmp_path, LOCUS_STORE_URL=url)
@@ -904,6 +908,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.full
 def test_the_wheel_carries_the_migrations(installed: Path) -> None:
     carried = {path.name for path in (installed / "locus_store" / "_alembic").rglob("*.*")}
     ours = {path.name for path in (ROOT / "alembic").rglob("*.py")}
@@ -911,6 +916,7 @@ def test_the_wheel_carries_the_migrations(installed: Path) -> None:
     assert not (installed / "alembic").exists()
 
 
+@pytest.mark.full
 def test_an_installed_wheel_migrates_in_any_directory(installed: Path, tmp_path: Path) -> None:
     script = (
         "import locus_store.sql.migrate as m, sys; assert m.SCRIPTS.name == '_alembic';"
