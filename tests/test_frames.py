@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import ALL
 
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values.canonical import canonical_state
@@ -57,7 +58,9 @@ VALUES = st.recursive(
     max_leaves=25,
 )
 STATES = st.dictionaries(KEYS, VALUES, max_size=5)
-SLOW = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(
+    max_examples=150 if ALL else 50, deadline=None, suppress_health_check=list(HealthCheck)
+)
 
 
 def prose(rng: random.Random, size: int) -> str:

@@ -30,7 +30,7 @@ FLAGS = ("-X", "dev", "-W", "error", "-W", "ignore:This process:DeprecationWarni
 """Python 3.12 warns of any fork in a process that has threads."""
 
 BACKENDS = ["memory", "sqlite", "file", "postgresql", "redis"]
-FORMS = ["async", "blocking"]
+FORMS = first_of("async", "blocking")
 TURNS = 15
 
 
@@ -211,7 +211,7 @@ WAYS_TO_END = [
 ]
 
 
-@pytest.mark.parametrize("how", WAYS_TO_END)
+@pytest.mark.parametrize("how", first_of(*WAYS_TO_END))
 @on_disk
 def test_an_end_without_a_close_is_quiet_and_loses_no_acknowledged_save(url: str, how: str) -> None:
     assert ran(how, url) == list(range(5))

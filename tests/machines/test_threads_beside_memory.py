@@ -147,7 +147,7 @@ async def every_state(backend: Any, thread: str) -> Any:
 
 @pytest.mark.parametrize(
     "name",
-    ["sqlite", "objects", "redis", *full("postgresql", "file", "portable", "oracle-double", "oci")],
+    ["sqlite", "objects", *full("redis", "postgresql", "file", "portable", "oracle-double", "oci")],
 )
 def test_any_threads_are_as_in_memory(name: str, request: pytest.FixtureRequest) -> None:
     run_beside(Threads, name, "backend", request)

@@ -120,7 +120,7 @@ HALF: Final = (
     "conflicts", "deleting", "history", "steps", "existing", "tails", "store", "store_items",
     "messages", "message_rules",
 )  # fmt: skip
-"""Half of the contracts: what PostgreSQL does in statements of its own."""
+"""Half of the contracts: what PostgreSQL and Redis do in statements and scripts of their own."""
 
 STORAGES: Final = {
     "memory": Kind("memory.Memory", (*EVERY, "states"), everyday=ALL),
@@ -152,7 +152,7 @@ STORAGES: Final = {
     "postgresql-pgbouncer": Kind("postgresql.OverPgBouncer", ONE, wraps("connection")),
     "oracle-statements": Kind("postgresql.OracleStatements", THREADS),
     "oracle-double": Kind("oracle.Double"),
-    "redis": Kind("redis.OnValkey", (*LOCUS, "store"), everyday=ALL),
+    "redis": Kind("redis.OnValkey", (*LOCUS, "store"), everyday=HALF),
     "redis-7": Kind("redis.OnRedis7", (*ONE, "store"), wraps("connection", "layout")),
     "redis-blocks": Kind("redis.Blocks", THREADS, wraps("layout")),
     "redis-cluster": Kind("redis.OnCluster", (*THREADS, "store"), wraps("connection", "layout")),
