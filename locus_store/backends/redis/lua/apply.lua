@@ -1,6 +1,7 @@
 -- What the rules decided of a namespace, if it is still as they saw it. ARGV: 1 to 5 name,
--- namespace, store, new line id, may create ('no': the thread must exist); 6, 7 id and revision of the
--- line as it was ('': none); 8, 9 ttl and slack ('': the time to live stays); 10 '1': it was active; then operations.
+-- namespace, store, new line id, may create ('no': the thread existed); 6, 7 id and revision of the
+-- line as it was ('': none); 8, 9 ttl and slack ('': the time to live stays); 10 '1': it was active;
+-- then operations.
 local row = opened(ARGV[2])
 local is_here = row and row.is_here
 local known = is_here and call('HMGET', line, 'id', 'rev') or {}
