@@ -26,6 +26,7 @@ from locus_store.types import (
     Hit,
     Kept,
     Mark,
+    MustExist,
     OnConflict,
     PendingWrite,
     Removed,
@@ -251,6 +252,7 @@ class StorageBackend(ForTenants, ABC):
         parent_id: str | None = None,
         forks: bool = True,
         is_root: bool = False,
+        thread_must_exist: bool = False,
         on_conflict: OnConflict = "raise",
         writer: str | None = None,
         run: str | None = None,
@@ -290,6 +292,7 @@ class StorageBackend(ForTenants, ABC):
             parent_id=parent_id,
             forks=forks,
             is_root=is_root,
+            thread_must_exist=thread_must_exist,
             on_conflict=on_conflict,
             writer=writer,
             run=run,
@@ -361,9 +364,8 @@ class StorageBackend(ForTenants, ABC):
         )
         if found is None:
             return None
-        state = found.state
+        state, kept = found.state, found.snapshot
         if state is None:
-            kept = found.snapshot
             state = dict(await off_loop(kept.state, kept.state_bytes))
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 
@@ -637,13 +639,12 @@ class StoresWrites(StorageBackend):
         namespace: str = "",
         known: Mark | None = None,
         seen: Collection[tuple[str, int]] | None = None,
-        must_exist: bool = False,
+        must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
         """Store pending writes; the checkpoint, and even the thread, may come later.
 
-        A write that is there already (same task, same place) stays; a special one (place below 0)
-        is replaced.
+        An existing write (same task, same place) stays; a special one (place below 0) is replaced.
 
         Args:
             thread_id: The thread.
@@ -653,7 +654,7 @@ class StoresWrites(StorageBackend):
             known: The version that writes with a ``basis`` are frames against.
             seen: Task and place of the writes that the caller loaded, or sent itself. Others come
                 from another run of the same checkpoint. ``None``: not checked.
-            must_exist: The checkpoint must be stored when the writes are.
+            must_exist: What must be stored when the writes are; see ``has_thread``.
             ttl_seconds: Time to live of a thread that the writes create. One that has a time to
                 live has at least so much left afterwards, but for a slack; see ``renew``.
 
@@ -662,8 +663,7 @@ class StoresWrites(StorageBackend):
             writes whole.
 
         Raises:
-            ConflictError: There are writes of another run, or ``must_exist`` and the checkpoint is
-                gone; nothing was stored.
+            ConflictError: Another run has writes, or ``must_exist`` fails; nothing was stored.
             InvalidArgumentError: An id or a write is none; nothing was stored.
         """
         check_names(thread_id, namespace)
@@ -691,7 +691,7 @@ class StoresWrites(StorageBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
-        must_exist: bool = False,
+        must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
         """Store pending writes that were found valid; see ``put_writes``."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from locus_store.types import Expected, Mark, OnConflict, Version
+    from locus_store.types import Expected, Mark, MustExist, OnConflict, Version
 
 SPECIAL_CHANNELS: Final = {
     "__error__": -1,
@@ -158,8 +158,7 @@ class CheckpointSaver(ForTenants):
             SerializationError: The data cannot be kept exactly; nothing was written.
         """
         namespace = line_name(checkpoint_ns)
-        if namespace and parent_checkpoint_id is None and connection is None:
-            await self._require_thread(thread_id, checkpoint_id)
+        is_below = bool(namespace) and parent_checkpoint_id is None
         labels = labels_of(checkpoint_data) | line_labels(checkpoint_ns)
         if rebuilt:
             labels[REBUILT] = sorted(rebuilt)
@@ -175,6 +174,7 @@ class CheckpointSaver(ForTenants):
                 parent_id=parent_checkpoint_id,
                 forks=fork,
                 is_root=is_root,
+                thread_must_exist=is_below and self._known.has_thread(thread_id),
                 on_conflict=self.on_conflict,
                 keep_last=keep_last or self.keep_last,
                 ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
@@ -204,19 +204,6 @@ class CheckpointSaver(ForTenants):
         finally:
             self._puts.pop(place, None)
             done.set_result(None)
-
-    async def _require_thread(self, thread_id: str, checkpoint_id: str) -> None:
-        """Refuse what would bring back a thread that was deleted since this saver used it.
-
-        A deletion between this read and the following write is not noticed.
-        """
-        if self._known.has_thread(thread_id) and not await self.backend.exists(thread_id):
-            raise ConflictError(
-                f"thread {thread_id!r} was deleted since this saver loaded or saved "
-                "it; nothing was written. Run the graph again to start from what is stored now",
-                head_id=None,
-                parent_id=checkpoint_id,
-            )
 
     @observed("get")
     async def get(
@@ -319,9 +306,9 @@ class CheckpointSaver(ForTenants):
         note(writes=len(writes))
         if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
             await asyncio.shield(asyncio.wrap_future(under_way))
-        must_exist = self._known.has(thread_id, namespace, checkpoint_id)
-        if not must_exist:
-            await self._require_thread(thread_id, checkpoint_id)
+        must_exist: MustExist | None = "thread" if self._known.has_thread(thread_id) else None
+        if self._known.has(thread_id, namespace, checkpoint_id):
+            must_exist = "checkpoint"
         known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
         limit = self.backend.max_state_bytes
         made = [

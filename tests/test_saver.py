@@ -39,6 +39,7 @@ from locus_store.backends.documents import DocumentBackend
 from locus_store.transfer.archive import export_threads, import_threads
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import verify
+from locus_store.types import Expected
 
 pytestmark = pytest.mark.anyio
 
@@ -288,6 +289,39 @@ async def test_a_save_below_a_parent_that_was_created_again_is_a_conflict(saver,
     await put(other, "v2", "v1", data={"n": "another"})
     with pytest.raises(ConflictError):
         await put(saver, "v3", "v2")
+
+
+def delete_before(monkeypatch, saver, method, delete):
+    """Delete just before the backend's method writes."""
+    real = getattr(saver.backend, method)
+
+    async def late(*args, **kwargs):
+        await delete()
+        return await real(*args, **kwargs)
+
+    monkeypatch.setattr(saver.backend, method, late)
+
+
+async def test_writes_that_overtake_their_checkpoint_do_not_bring_a_deleted_thread_back(
+    saver, another, monkeypatch
+):
+    await walk(saver, "v1", "v2")
+    delete_before(monkeypatch, saver, "store_writes", partial(another().delete_thread, "t"))
+    for ns in ("", "sub"):
+        with pytest.raises(ConflictError, match="deleted"):
+            await write(saver, "v3", ("n", 1), ns=ns)
+    assert await another().backend.scan() == []
+
+
+async def test_a_first_step_of_a_namespace_does_not_bring_a_deleted_thread_back(
+    saver, another, monkeypatch
+):
+    await walk(saver, "v1", "v2")
+    delete_before(monkeypatch, saver, "commit", partial(another().delete_thread, "t"))
+    for options in ({}, {"is_root": True}, {"expected": Expected(made_from=None, head=None)}):
+        with pytest.raises(ConflictError, match="deleted"):
+            await put(saver, "s1", ns="sub", **options)
+    assert await another().backend.scan() == []
 
 
 async def test_of_many_that_go_on_from_one_step_one_wins(saver, another):

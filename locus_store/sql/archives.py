@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from locus_store.sql.repository import Repository
-    from locus_store.types import Mark, PendingWrite
+    from locus_store.types import Mark, MustExist, PendingWrite
 
 _LOG = ("namespace", "revision", "last_sequence", "changed_at")
 _RECORD = (
@@ -50,13 +50,11 @@ def store_writes(
     writes: Sequence[PendingWrite],
     known: Mark | None,
     seen: Collection[tuple[str, int]] | None,
-    must_exist: bool,
+    must_exist: MustExist | None,
     ttl_seconds: float | None,
 ) -> bool:
     """See ``StorageBackend.store_writes``."""
-    line = it.find(thread_id, namespace)
-    if line is None and must_exist:
-        raise versions.gone(checkpoint_id)
+    line = versions.find_for_writes(it, thread_id, namespace, checkpoint_id, must_exist)
     is_new = line is None and it.open_thread(thread_id)
     if line is None:
         line = it.open_line(thread_id, namespace)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Head,
         Hit,
         Mark,
+        MustExist,
         PendingWrite,
         Removed,
         Save,
@@ -312,7 +313,7 @@ class SqlBackend(
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
-        must_exist: bool = False,
+        must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
         return await self._write(

@@ -116,6 +116,10 @@ class Repository(Reads):
         is_locked = self.lock(thread_id, namespace=namespace)
         return self.line_of(thread_id, namespace) if is_locked else None
 
+    def has_thread(self, thread_id: str) -> bool:
+        self.lock_thread(thread_id)
+        return has_thread(self, thread_id)
+
     def create(self, save: Save) -> Line:
         self._is_save = True
         is_new = self.open_thread(save.thread_id)
@@ -154,9 +158,6 @@ class Repository(Reads):
         key = {"tenant": self.scope.tenant, "thread_id": thread_id}
         row = self.sql.thread.first(self.connection, key)
         return None if row is None else bool(row[1])
-
-    def _is_there(self, thread_id: str) -> bool:
-        return self.is_live_thread(thread_id) is True
 
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Create an empty line; return its key."""
@@ -312,7 +313,7 @@ class Repository(Reads):
         is_locked = self.lock(thread_id)
         if head is not None:
             versions.require_head(self, self.line_of(thread_id, namespace), head, thread_id)
-        if not (is_locked and self._is_there(thread_id)):
+        if not (is_locked and self.is_live_thread(thread_id)):
             return Removed(existed=False, versions=0)
         existed = has_thread(self, thread_id)
         return Removed(existed, self.drop_threads([thread_id]).versions)

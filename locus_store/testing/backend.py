@@ -20,6 +20,7 @@ from locus_store.testing.existing import Existence
 from locus_store.testing.forgetting import Forgetting
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
 from locus_store.testing.limits import BackendLimits
+from locus_store.testing.must_exist import MustExist
 from locus_store.testing.recency import Recency
 from locus_store.testing.spellings import LocusSpellings
 from locus_store.testing.states import RefusedMarks
@@ -283,7 +284,7 @@ class WholeThreads(BackendKit):
 
 class StorageBackendContract(
     PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads, Existence, Recency,
-    Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails, ThreadInfoRules,
+    Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails, MustExist, ThreadInfoRules,
 ):  # fmt: skip
     """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
 

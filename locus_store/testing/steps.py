@@ -110,27 +110,6 @@ class PendingWrites(BackendKit):
         await backend.save("t", {"n": 2}, checkpoint_id="w")
         assert await backend.get_writes("t", "w") == []
 
-    async def test_writes_of_a_checkpoint_that_must_exist_are_refused_after_its_deletion(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
-        write = PendingWrite("a", 0, "c", "t", b"1")
-        every: list[list[tuple[str, int]] | None] = [None, []]
-        for seen in every:
-            await backend.save("t", {"n": 1}, checkpoint_id="v")
-            await backend.save("t", {"n": 2}, checkpoint_id="w")
-            assert await backend.put_writes("t", "v", [write], seen=seen, must_exist=True)
-            await backend.delete("t", "v")
-            with pytest.raises(ConflictError, match="gone"):
-                await backend.put_writes("t", "v", [write], seen=seen, must_exist=True)
-            await backend.delete("t")
-            for namespace in ("", "below"):
-                with pytest.raises(ConflictError, match="gone"):
-                    await backend.put_writes(
-                        "t", "w", [write], namespace=namespace, seen=seen, must_exist=True
-                    )
-            assert await backend.scan() == []
-
     async def test_writes_begin_and_renew_a_time_to_live(self, backend: Any) -> None:
         needs(backend, "branching", "ttl")
         writes = [[PendingWrite(f"task {n}", 0, "c", "t", b"1")] for n in range(3)]

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 OnConflict = Literal["raise", "branch", "overwrite"]
 """The reaction of a save to another writer's save since the load."""
 
+MustExist = Literal["thread", "checkpoint"]
+"""What must be stored when pending writes are: their thread, or even their checkpoint."""
+
 
 @dataclass(frozen=True)
 class CheckpointerCapabilities:
@@ -142,6 +145,9 @@ class Save:
 
     is_root: bool = False
     """The version has no parent, whatever the head is. Excludes the three above."""
+
+    thread_must_exist: bool = False
+    """A save of a thread that does not exist raises ``ConflictError``; see ``has_thread``."""
 
     on_conflict: OnConflict = "raise"
     writer: str | None = None
@@ -486,11 +492,6 @@ def derived_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
     """Return the logs of messages that were archived without their logs."""
     newest = {it.namespace: it for it in messages}
     return [
-        ArchivedLog(
-            namespace=name,
-            revision=1,
-            last_sequence=it.sequence,
-            changed_at=it.created_at,
-        )
+        ArchivedLog(namespace=name, revision=1, last_sequence=it.sequence, changed_at=it.created_at)
         for name, it in newest.items()
     ]

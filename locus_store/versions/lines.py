@@ -109,6 +109,9 @@ class Lines(Records, Protocol):
     def find(self, thread_id: str, namespace: str) -> Line | None:
         """Lock the line and read it; ``None`` if it does not exist or its thread has expired."""
 
+    def has_thread(self, thread_id: str) -> bool:
+        """Return whether the thread exists; it does not change until the transaction ends."""
+
     def create(self, save: Save) -> Line:
         """Create the line, and its thread if needed; an expired thread is removed first."""
 

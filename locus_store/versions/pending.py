@@ -13,7 +13,27 @@ from locus_store.versions.lines import CHANNELS, Line, Lines, mark_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from locus_store.types import ArchivedWrite, Mark, PendingWrite
+    from locus_store.types import ArchivedWrite, Mark, MustExist, PendingWrite
+
+
+def find_for_writes(
+    lines: Lines,
+    thread_id: str,
+    namespace: str,
+    checkpoint_id: str,
+    must_exist: MustExist | None,
+) -> Line | None:
+    """Return the line of pending writes, ``None`` if it has no version.
+
+    Raises:
+        ConflictError: What must exist cannot; ``put_writes`` looks for the checkpoint itself.
+    """
+    line = lines.find(thread_id, namespace)
+    if line is None and must_exist == "checkpoint":
+        raise gone(checkpoint_id)
+    if line is None and must_exist == "thread":
+        require_thread(lines, thread_id, checkpoint_id)
+    return line
 
 
 def put_writes(
@@ -24,7 +44,7 @@ def put_writes(
     *,
     known: Mark | None,
     seen: Collection[tuple[str, int]] | None,
-    must_exist: bool = False,
+    must_exist: MustExist | None,
 ) -> bool:
     """Store a checkpoint's pending writes; see ``StorageBackend.put_writes``.
 
@@ -32,8 +52,9 @@ def put_writes(
         ConflictError: Before anything was written.
     """
     is_framed = any(it.basis is not None for it in writes)
-    record = lines.named(line, checkpoint_id) if must_exist or is_framed else None
-    if must_exist and record is None:
+    is_needed = must_exist == "checkpoint"
+    record = lines.named(line, checkpoint_id) if is_needed or is_framed else None
+    if is_needed and record is None:
         raise gone(checkpoint_id)
     if is_framed and (record is None or mark_of(lines, line, record) != known):
         return False
@@ -53,6 +74,21 @@ def gone(checkpoint_id: str) -> ConflictError:
         head_id=None,
         parent_id=checkpoint_id,
     )
+
+
+def require_thread(lines: Lines, thread_id: str, checkpoint_id: str) -> None:
+    """Refuse what would bring back a thread that was deleted.
+
+    Raises:
+        ConflictError: The thread does not exist.
+    """
+    if not lines.has_thread(thread_id):
+        raise ConflictError(
+            f"thread {thread_id!r} was deleted since this saver loaded or saved "
+            "it; nothing was written. Run the graph again to start from what is stored now",
+            head_id=None,
+            parent_id=checkpoint_id,
+        )
 
 
 def _require_own(

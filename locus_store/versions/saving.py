@@ -21,7 +21,7 @@ from locus_store.versions.lines import (
     is_visible,
     mark_of,
 )
-from locus_store.versions.pending import current, whole_write
+from locus_store.versions.pending import current, require_thread, whole_write
 from locus_store.versions.reading import state_at
 from locus_store.versions.removing import forget, free, require_free
 
@@ -51,6 +51,8 @@ def save(lines: Lines, request: Save) -> Written:
         lines.touch(request)
         lines.update(line)
         return Written(same.checkpoint_id, mark_of(lines, line, same), "same")
+    if line is None and request.thread_must_exist:
+        require_thread(lines, request.thread_id, request.checkpoint_id)
     place = _place(lines, line, request)
     if same and not place.moves_head:  # a losing save replaces nobody's version
         request, same = replace(request, checkpoint_id=new_checkpoint_id()), None

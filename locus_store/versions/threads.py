@@ -58,6 +58,9 @@ class Thread:
     logs: dict[str, ArchivedLog] = field(default_factory=dict)
     """The message logs by namespace; never changed, only replaced."""
 
+    is_listed: bool = False
+    """The thread exists, though not all of it may be known here."""
+
     @property
     def is_live(self) -> bool:
         """True if the thread has not expired."""
@@ -67,7 +70,7 @@ class Thread:
     def exists(self) -> bool:
         """True if the thread has more than pending writes."""
         is_named = (self.name, self.user_id) != (None, None)
-        return self.has_versions or bool(self.logs) or is_named
+        return self.is_listed or self.has_versions or bool(self.logs) or is_named
 
     @property
     def has_versions(self) -> bool:
@@ -88,6 +91,7 @@ class Thread:
             spaces={name: it.copy() for name, it in self.spaces.items()},
             messages=self.messages,
             logs=self.logs,
+            is_listed=self.is_listed,
         )
 
     def space(self, namespace: str) -> Space | None:
@@ -233,6 +237,10 @@ class Edit:
             versions.settle(self, space.line)
             space.is_settled = True
         return space.line.copy()
+
+    def has_thread(self, thread_id: str) -> bool:
+        del thread_id
+        return self.thread is not None and self.thread.exists
 
     def create(self, save: Save) -> Line:
         line = self.open_space(save.namespace).line
@@ -397,16 +405,18 @@ class Edit:
         """Record in each new version how its save changed the line."""
         for space, row in self.added:
             if isinstance(row, Row):
-                row.told = self._told(space.line, row.record.sequence)
+                row.told = _told(self, space.line, row.record.sequence)
 
-    def _told(self, line: Line, sequence: int) -> dict[str, Any]:
-        told: dict[str, Any] = {"floor": line.floor} if line.floor else {}
-        if line.head != sequence:
-            told["beside_head"] = True
-        else:
-            pairs = ("writer", line.writer), ("run", line.run)
-            told |= {name: value for name, value in pairs if value is not None}
-        expires_at = self.thread.expires_at if self.thread else None
-        if expires_at is not None and (self.old is None or self.old.expires_at != expires_at):
-            told["expires_at"] = expires_at
-        return told
+
+def _told(edit: Edit, line: Line, sequence: int) -> dict[str, Any]:
+    """Return how the save of a new version changed the line."""
+    told: dict[str, Any] = {"floor": line.floor} if line.floor else {}
+    if line.head != sequence:
+        told["beside_head"] = True
+    else:
+        pairs = ("writer", line.writer), ("run", line.run)
+        told |= {name: value for name, value in pairs if value is not None}
+    expires_at = edit.thread.expires_at if edit.thread else None
+    if expires_at is not None and (edit.old is None or edit.old.expires_at != expires_at):
+        told["expires_at"] = expires_at
+    return told

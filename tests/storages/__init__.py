@@ -118,7 +118,7 @@ ONE: Final = ("checkpointer",)
 ALL: Final = ("*",)
 HALF: Final = (
     "conflicts", "deleting", "history", "steps", "existing", "tails", "store", "store_items",
-    "messages", "message_rules",
+    "messages", "message_rules", "must_exist",
 )  # fmt: skip
 """Half of the contracts: what PostgreSQL and Redis do in statements and scripts of their own."""
 

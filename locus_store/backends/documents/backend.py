@@ -23,6 +23,7 @@ from locus_store.types import (
     Head,
     Hit,
     Mark,
+    MustExist,
     PendingWrite,
     Removed,
     Save,
@@ -361,12 +362,11 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
-        must_exist: bool = False,
+        must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
         def store(edit: Edit) -> bool:
-            if must_exist and edit.find(thread_id, namespace) is None:
-                raise versions.gone(checkpoint_id)
+            versions.find_for_writes(edit, thread_id, namespace, checkpoint_id, must_exist)
             line = replace(edit.open_space(namespace).line)
             stored = versions.put_writes(
                 edit, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist

@@ -53,10 +53,11 @@ class SdkServiceBackend(StorageBackend):
     async def commit(self, save: Save) -> Written:
         """See ``StorageBackend``, also for the following methods."""
         _require_root(save.namespace)
-        if save.parent_id is not None or save.keep_last is not None or save.ttl_seconds is not None:
+        limits = save.keep_last, save.ttl_seconds
+        if save.parent_id is not None or limits != (None, None) or save.thread_must_exist:
             raise UnsupportedError(
-                "this service keeps no parents and no limits: parent_checkpoint_id, keep_last and "
-                "ttl_seconds do not work over it; nothing was written"
+                "this service keeps no parents and no limits: parent_checkpoint_id, keep_last, "
+                "ttl_seconds and thread_must_exist do not work over it; nothing was written"
             )
         await self._require_head(save)
         body = {

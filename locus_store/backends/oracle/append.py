@@ -32,7 +32,8 @@ def values_of(save: Save, store: str, tenant: str) -> dict[str, Any] | None:
     append = versions.append_of(save, store)
     if append is None or save.keep_last is not None or save.claim is not None:
         return None
-    if append.line is None and not (append.head is None and append.basis is None):
+    is_first = append.head is None and append.basis is None and not save.thread_must_exist
+    if append.line is None and not is_first:
         return None
     head, basis, shape = append.head, append.basis, save.change.shape
     ttl = save.ttl_seconds

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from locus_store.sql.repository import Repository
     from locus_store.types import (
         Mark,
+        MustExist,
         OnConflict,
         PendingWrite,
         Save,
@@ -295,7 +296,7 @@ class PostgreSQLBackend(SqlBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
-        must_exist: bool = False,
+        must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
     from locus_store.sql.pool import LoopPool
-    from locus_store.types import Mark, PendingWrite
+    from locus_store.types import Mark, MustExist, PendingWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Batch:
     known: Mark | None
     """The version that writes with a ``basis`` are frames against."""
 
-    must_exist: bool
+    must_exist: MustExist | None
     ttl_seconds: float | None
 
     @property

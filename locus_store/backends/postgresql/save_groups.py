@@ -447,6 +447,7 @@ def row_of(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveR
         head.sequence if head else None,
         head.digest if head else None,
         append.is_free,
+        save.thread_must_exist,
         basis.sequence if basis else None,
         basis.digest if basis else None,
         encode_key(save.writer) if save.writer is not None else None,

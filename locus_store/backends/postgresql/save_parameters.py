@@ -32,6 +32,7 @@ class SaveRow(NamedTuple):
     is_free: bool
     """The save appends to any head."""
 
+    thread_must_exist: bool
     basis: int | None
     """The version that the payload's frames are against; ``None``: the payload is a whole state."""
 
@@ -89,7 +90,7 @@ _TYPES: Final = {
     **dict.fromkeys(("state_bytes", "keep_last"), "bigint"),
     **dict.fromkeys(("expected_digest", "basis_digest", "known_digest"), "bytea"),
     **dict.fromkeys(("digest", "payload"), "bytea"),
-    **dict.fromkeys(("is_free", "is_held", "is_frames"), "boolean"),
+    **dict.fromkeys(("is_free", "is_held", "is_frames", "thread_must_exist"), "boolean"),
     **dict.fromkeys(("ttl", "slack"), "double precision"),
 }
 """SQL types of the fields that are no text."""

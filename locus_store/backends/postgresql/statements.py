@@ -79,7 +79,8 @@ moved AS (
 -- A new line of a live thread: shared, so that saves of its other lines do not wait. A deletion
 -- does, and finds the line.
 there AS MATERIALIZED (
-  SELECT t.thread, t.thread_id, t.active_at, t.expires_at FROM {threads} t
+  SELECT t.thread, t.thread_id, t.active_at, t.expires_at, {has_version} AS has_version
+  FROM {threads} t
   WHERE t.tenant = $1 AND t.thread_id IN (SELECT i.thread_id FROM input i WHERE i.line IS NULL)
     AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
   FOR KEY SHARE SKIP LOCKED),
@@ -87,7 +88,7 @@ active AS (
   SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
   UNION ALL
   SELECT t.thread, i.ttl, i.slack FROM input i JOIN there t ON t.thread_id = i.thread_id
-  WHERE i.line IS NULL AND i.owner IS NULL
+  WHERE i.line IS NULL AND i.owner IS NULL AND (t.has_version OR NOT i.thread_must_exist)
     AND (t.active_at <> {minute} OR (i.ttl IS NOT NULL AND {is_late}))),
 ordered AS MATERIALIZED (  -- Two statements may touch the same threads.
   SELECT t.thread FROM {threads} t WHERE t.thread IN (SELECT w.thread FROM active w)
@@ -102,13 +103,15 @@ new_threads AS (
     expires_at)
   SELECT DISTINCT ON (i.thread_id COLLATE "C") $1, i.thread_id, i.owner{user_type}, i.thread_name,
     i.thread_metadata::jsonb, statement_timestamp(), {minute}, {expiry}
-  FROM input i WHERE i.line IS NULL AND i.thread_id NOT IN (SELECT t.thread_id FROM there t)
+  FROM input i WHERE i.line IS NULL AND NOT i.thread_must_exist
+    AND i.thread_id NOT IN (SELECT t.thread_id FROM there t)
   ORDER BY i.thread_id COLLATE "C", i.owner IS NULL, i.namespace COLLATE "C"
   ON CONFLICT (tenant, thread_id) DO NOTHING
   RETURNING t.thread_id),
 new_places AS MATERIALIZED (
   SELECT i.* FROM input i JOIN there t ON t.thread_id = i.thread_id
   WHERE i.line IS NULL AND i.owner IS NULL
+    AND (t.has_version OR NOT i.thread_must_exist)
   UNION ALL
   SELECT i.* FROM input i JOIN new_threads t ON t.thread_id = i.thread_id
   WHERE i.line IS NULL AND (i.owner IS NULL OR i.namespace COLLATE "C" <= ALL (
@@ -242,7 +245,7 @@ _WRITES: Final = """,
 _PUT_WRITES: Final = """
 WITH b AS MATERIALIZED (
   SELECT * FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-    $9::bytea[], $10::boolean[], $11::double precision[], $12::double precision[])
+    $9::bytea[], $10::text[], $11::double precision[], $12::double precision[])
     b (number, thread_id, namespace, checkpoint_id, sequence, line, digest, must_exist, ttl, slack)
   WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2),
 there AS MATERIALIZED (
@@ -251,7 +254,7 @@ there AS MATERIALIZED (
     WHERE t.tenant = $1 AND t.thread_id = b.thread_id
       AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
     FOR KEY SHARE SKIP LOCKED) t
-  WHERE b.sequence IS NULL AND NOT b.must_exist AND (SELECT l.line FROM {lines} l
+  WHERE b.sequence IS NULL AND {may_come_first} AND (SELECT l.line FROM {lines} l
     WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace) IS NULL),
 new_lines AS (
   INSERT INTO {lines} (tenant, thread_id, namespace, updated_at)
@@ -272,7 +275,7 @@ l AS MATERIALIZED (
       AND (b.sequence IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = b.line
         AND c.line = l.line AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
         = b.sequence)
-      AND (NOT b.must_exist OR (SELECT c.sequence FROM {checkpoints} c
+      AND ({may_come_first} OR (SELECT c.sequence FROM {checkpoints} c
         WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)
     FOR KEY SHARE SKIP LOCKED) l),
 renewed AS (  -- Waits for nobody: whoever holds the thread is active in it.
@@ -298,6 +301,10 @@ kept AS (
   WHERE w.idx < 0)
 SELECT number FROM l
 """
+# A thread without a version may exist nevertheless: a transaction decides.
+_HAS_VERSION: Final = """((SELECT h.line FROM {lines} h WHERE h.tenant = $1
+    AND h.thread_id = {it}.thread_id AND h.head IS NOT NULL LIMIT 1) IS NOT NULL)"""
+_MAY_COME_FIRST: Final = "(b.must_exist IS NULL OR (b.must_exist = 'thread' AND {has_version}))"
 
 # Behind a version that the caller has, if it is in the chain.
 _PAYLOAD_AFTER: Final = f"{_PAYLOAD}, k.sequence AS basis"
@@ -345,7 +352,10 @@ class Hot:
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
-        self.put_writes = self._filled(_PUT_WRITES, expiry_of_writes=_expiry("l"))
+        may_come_first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
+        self.put_writes = self._filled(
+            _PUT_WRITES, expiry_of_writes=_expiry("l"), may_come_first=may_come_first
+        )
 
     # --- what they are given, and what they give
 
@@ -415,6 +425,10 @@ class Hot:
         """Return a look-up of a column of one version; NULL if there is no such version."""
         return self._from(line, sequence, f"CASE v.sequence WHEN {sequence} THEN v.{column} END")
 
+    def _has_version(self, it: str) -> str:
+        """Return the condition that a row's thread has a version in any namespace."""
+        return _HAS_VERSION.format(lines=self._names["lines"], it=it)
+
     def _loads(self, which: str, payload: str, **parts: str) -> tuple[str, str]:
         """Return the statement of a load without, and with, pending writes."""
         return self._one(which, payload, **parts), self._one(which, payload + _WRITES, **parts)
@@ -433,6 +447,7 @@ class Hot:
             _GROUP,
             arrays=", ".join(arrays.values()),
             fields=", ".join(arrays),
+            has_version=self._has_version("t"),
             is_late=_is_late("i"),
             is_late_touched=_is_late("w"),
             expiry=_expiry("i"),

@@ -32,6 +32,7 @@ from locus_store.types import (
     Head,
     Hit,
     Mark,
+    MustExist,
     OnConflict,
     PendingWrite,
     Removed,
@@ -237,9 +238,8 @@ class RedisBackend(FullBackend):
             line = edit.find(thread_id, namespace)
             return versions.remove_named(edit, line, names, writer) if line else 0
 
-        return await home.in_order(
-            thread_id, lambda: self._take(home, thread_id, namespace, remove)
-        )
+        take = partial(self._take, home, thread_id, namespace, remove)
+        return await home.in_order(thread_id, take)
 
     async def has_thread(self, thread_id: str) -> bool:
         check_text("thread_id", thread_id)
@@ -395,7 +395,7 @@ class RedisBackend(FullBackend):
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
-        must_exist: bool = False,
+        must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
         home = await self._home()

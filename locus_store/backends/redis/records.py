@@ -276,6 +276,7 @@ def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[
             expires_at=at(b"expires", 1000),
             messages=log,
             logs={it.namespace: it for it in (*derived_logs(log), *logs)},
+            is_listed=fields.get(b"listed") == b"1",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
 from locus_store.backends.redis.records import rest_of
@@ -12,6 +12,10 @@ from locus_store.versions.spaces import new_line_id
 if TYPE_CHECKING:
     from locus_store.backends.redis.records import NamespaceEdit
     from locus_store.types import Mark, Save
+
+
+NO_THREAD: Final = "no"
+"""In place of ``'1'``, for a script that may not create the thread: it must exist."""
 
 
 def appending(save: Save, store: str) -> list[Any] | None:
@@ -37,7 +41,8 @@ def appending(save: Save, store: str) -> list[Any] | None:
         *time_to_live(save.ttl_seconds),
     ]
     rest = rest_of(save.metadata, save.labels)
-    return ["", append.payload, rest, "\0".join([*map(str, told), ""])]
+    makes = NO_THREAD if save.thread_must_exist else ""
+    return [makes, append.payload, rest, "\0".join([*map(str, told), ""])]
 
 
 def _kept(keep_last: int | None) -> tuple[Any, Any]:
@@ -54,7 +59,8 @@ def applying(
 ) -> list[Any]:
     """Return the arguments of ``apply``; ``token`` later shows whether it was done."""
     return [
-        *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id(), "", line_id, revision),
+        *(edit.thread_id, edit.namespace, edit.store, edit.new_line_id()),
+        *(NO_THREAD if edit.old is not None and edit.old.exists else "", line_id, revision),
         *time_to_live(edit.ttl_seconds),
         "1" if edit.is_active else "",
         *operations,

@@ -28,7 +28,7 @@ from locus_store.backends.redis.records import (
     stored_write,
     thread_of,
 )
-from locus_store.backends.redis.save_arguments import appending, applying, time_to_live
+from locus_store.backends.redis.save_arguments import NO_THREAD, appending, applying, time_to_live
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import Mark, PendingWrite, Removed, Save, Stored, Version, Written
 from locus_store.versions.archives import occupied
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.connections import Connections, LoopClient
     from locus_store.backends.redis.keys import RedisKeys
     from locus_store.backends.redis.scripts import Script
-    from locus_store.types import ArchivedThread
+    from locus_store.types import ArchivedThread, MustExist
     from locus_store.versions.threads import Thread
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class RedisThreads:
         *,
         known: Mark | None,
         seen: Collection[tuple[str, int]] | None,
-        must_exist: bool,
+        must_exist: MustExist | None,
         ttl_seconds: float | None,
     ) -> bool:
         """See ``StorageBackend.store_writes``."""
@@ -192,9 +192,9 @@ class RedisThreads:
                 return False
             mark = [known.line, known.sequence, known.digest.hex()]
         fields = [] if seen is None else [f"{task}\0{idx}" for task, idx in seen]
-        args = [thread_id, namespace, store, new_line_id(), "", checkpoint_id, *mark]
-        args += ["1" if must_exist else "", *time_to_live(ttl_seconds)]
-        args += ["" if seen is None else len(fields), *fields]
+        args = [thread_id, namespace, store, new_line_id(), NO_THREAD if must_exist else ""]
+        args += [checkpoint_id, *mark, "1" if must_exist == "checkpoint" else ""]
+        args += [*time_to_live(ttl_seconds), "" if seen is None else len(fields), *fields]
         for it in writes:
             args += [place(it), stored_write(checkpoint_id, it, None)]
         answer = await home.again(
@@ -208,8 +208,7 @@ class RedisThreads:
             return True
 
         def put(edit: NamespaceEdit) -> bool:
-            if must_exist and edit.find(thread_id, namespace) is None:
-                raise versions.gone(checkpoint_id)
+            versions.find_for_writes(edit, thread_id, namespace, checkpoint_id, must_exist)
             line = replace(edit.open_space(namespace).line)
             return versions.put_writes(
                 edit, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist

@@ -1,11 +1,13 @@
 -- What the rules decided of a namespace, if it is still as they saw it. ARGV: 1 to 5 name,
--- namespace, store, new line id, may create; 6, 7 id and revision of the line as it was ('': none);
--- 8, 9 ttl and slack ('': the time to live stays); 10 '1': it was active; then operations.
+-- namespace, store, new line id, may create ('no': the thread existed); 6, 7 id and revision of the
+-- line as it was ('': none); 8, 9 ttl and slack ('': the time to live stays); 10 '1': it was active;
+-- then operations.
 local row = opened(ARGV[2])
 local is_here = row and row.is_here
 local known = is_here and call('HMGET', line, 'id', 'rev') or {}
 if (known[1] or '') ~= ARGV[6] or (known[2] or '') ~= ARGV[7] then return {'changed'} end
 if is_here and is_damaged() then return {'damaged'} end
+if is_missing(row, ARGV[5]) then return {'changed'} end
 local ttl = tonumber(ARGV[8])
 if ttl and row and not are_all_given(is_here and 0 or 1) then return namespaces() end
 if not row and ARGV[5] ~= '1' then return {'create'} end

@@ -1,7 +1,7 @@
--- Pending writes. ARGV: 1 to 5 name, namespace, store, new line id, may create; 6 checkpoint;
--- 7, 8, 9 line, sequence and digest of the version that frames are against, or ''; 10 '1': the
--- checkpoint must be there; 11, 12 ttl and slack ('': the time to live stays); 13 how many fields the
--- caller has seen, '' where it does not ask; they; and field and value of each write.
+-- Pending writes. ARGV: 1 to 5 name, namespace, store, new line id, may create ('no': the thread must
+-- exist); 6 checkpoint; 7, 8, 9 line, sequence and digest of the version that frames are against, or
+-- ''; 10 '1': the checkpoint must be there; 11, 12 ttl and slack ('': the time to live stays); 13 how
+-- many fields the caller has seen, '' where it does not ask; they; and field and value of each write.
 local checkpoint = ARGV[6]
 local row = opened(ARGV[2])
 local is_here = row and row.is_here
@@ -25,6 +25,7 @@ if ARGV[13] ~= '' then
   end
 end
 if is_here and is_damaged() then return {'rules'} end
+if is_missing(row, ARGV[5]) then return {'rules'} end
 if not row and ARGV[5] ~= '1' then return {'create'} end
 local ttl, until_then = tonumber(ARGV[11]), nil
 if ttl then

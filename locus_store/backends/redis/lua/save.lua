@@ -1,7 +1,7 @@
 -- A plain append: most saves. What it refuses is for the whole rules, and nothing was written.
--- ARGV: 1 '1': a thread may be made; 2 payload; 3 metadata and labels; 4 the rest in one text, for a
--- client writes that faster than many, with a NUL behind each. The answer is such a text too: the
--- store, the line and the version's number, with blanks between them.
+-- ARGV: 1 '1': a thread may be made, 'no': it must exist; 2 payload; 3 metadata and labels; 4 the
+-- rest in one text, for a client writes that faster than many, with a NUL behind each. The answer is
+-- such a text too: the store, the line and the version's number, with blanks between them.
 local may_create, payload, rest = ARGV[1], ARGV[2], ARGV[3]
 local told = {}
 for it in string.gmatch(ARGV[4], '([^%z]*)%z') do told[#told + 1] = it end
@@ -51,6 +51,7 @@ else
     if tonumber(row[4]) > tonumber(most) then return {'rules'} end
   end
 end
+if is_missing(there, may_create) then return {'rules'} end
 local keep, time = tonumber(keep_last), tonumber(ttl)
 if keep and head then  -- what is hidden goes in batches, by the rules
   local hidden = call('ZCARD', order) + 1 - keep

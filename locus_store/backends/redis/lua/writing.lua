@@ -75,6 +75,11 @@ local function opened(namespace)
   return nil
 end
 
+-- Whether a thread must exist, and does not.
+local function is_missing(row, may_create)
+  return may_create == 'no' and not (row and row.is_listed)
+end
+
 -- The row of a thread that is not there or over, which is made.
 local function made(name, store)
   begin_anew(store)

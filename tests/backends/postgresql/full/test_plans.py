@@ -332,6 +332,9 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
         "group": group,
         "new thread": partial(backend.commit, new("brand new")),
         "new group": new_group,
+        "new namespace": partial(
+            backend.commit, new("thread-18", namespace="new", thread_must_exist=True)
+        ),
         "append by name": partial(backend.commit, new("thread-399")),
         "fork": partial(backend.commit, new("thread-9", id="fork", parent_id=ids[5])),
         "replace": partial(backend.commit, new("thread-10", id=ids_of(heads, "thread-10"))),
@@ -357,7 +360,15 @@ async def operations(backend: PostgreSQLBackend) -> dict[str, Callable[[], Await
         "expire": expire,
         "put_writes": lambda: write(heads[-101]),
         "put_writes, group": writes,
+        "put_writes, must exist": partial(write_first, backend, "thread-18"),
     }
+
+
+async def write_first(backend: PostgreSQLBackend, thread_id: str) -> None:
+    written = [PendingWrite(task_id="task", idx=0, channel="c", type="json", payload=b"x")]
+    for namespace in ("", "next"):  # the second one is created
+        options = {"namespace": namespace, "must_exist": "thread"}
+        assert await backend.put_writes(thread_id, "next", written, **options)
 
 
 def new(thread_id: str, *, id: str = "new-id", **options: Any) -> Save:  # noqa: A002
@@ -390,6 +401,7 @@ MAX_BUFFERS = {
     "new group": 128 * 60,
     "put_writes": 80,
     "put_writes, group": 128 * 60,
+    "put_writes, must exist": 80,
     "fetch": 80,
     "fetch by id": 80,
     "version": 40,
@@ -427,6 +439,7 @@ every = pytest.mark.parametrize(
     "operation",
     [
         *MAX_BUFFERS,
+        "new namespace",
         "append by name",
         "fork",
         "replace",
@@ -485,6 +498,13 @@ def test_a_save_finds_its_rows_by_their_keys(performed, operation):
     for plan in performed[operation]:
         assert plan.query.strip().startswith("WITH"), "nothing is left to a transaction"
         assert plan.indexes <= keys, plan
+
+
+@in_each_state
+def test_a_thread_that_must_exist_is_looked_up_in_the_same_statement(performed):
+    for name, calls in {"new namespace": 1, "put_writes, must exist": 2}.items():
+        generic = [it for it in performed[name] if it.is_generic]
+        assert [it.query.strip()[:4] for it in generic] == ["WITH"] * calls
 
 
 @in_each_state
