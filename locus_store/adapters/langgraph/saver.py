@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from locus_store.backend import StorageBackend
-    from locus_store.types import Contents, PendingWrite, Version
+    from locus_store.types import PendingWrite, Version
     from locus_store.values.frames import Folder
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
@@ -544,39 +544,44 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
     async def _read(self, versions: Versions) -> Makers:
         """Return the makers of the versions' tuples, one for each and in their order."""
-        backend = self.saver.backend
-        contents: Contents | None = None
-        if isinstance(backend, ListsVersions) and len(versions) > 1:
+        backend = needs(self.saver.backend, FullBackend)
+        if isinstance(backend, ListsVersions):
             contents = await backend.contents(versions)
+            read = self._reading(contents.writes)
+            return await states_from(backend, versions, contents.records, read)
         lines: dict[tuple[str, str], Versions] = {}
         for it in versions:
             lines.setdefault((it.thread_id, it.namespace), []).append(it)
-        made = [pair for it in lines.values() for pair in await self._read_line(it, contents)]
+        made = [pair for it in lines.values() for pair in await self._read_line(it)]
         places = {it.mark: place for place, it in enumerate(versions)}
         return [make for _, make in sorted(made, key=lambda it: places[it[0].mark])]
 
-    async def _read_line(self, versions: Versions, contents: Contents | None) -> Made:
+    async def _read_line(self, versions: Versions) -> Made:
         """Return the versions of one line, each with a function that makes its tuple."""
         backend, first = needs(self.saver.backend, FullBackend), versions[0]
         ids, line = [it.checkpoint_id for it in versions], first.mark.line
-        if contents is None:
-            writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
-        else:
-            writes = {it: contents.writes.get((line, it), []) for it in ids}
+        writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
+        read = self._reading({(line, name): some for name, some in writes.items()})
+        return await backend.read_states(
+            versions, lambda version, folder: (version, read(version, folder))
+        )
+
+    def _reading(
+        self, writes: Mapping[tuple[int, str], Sequence[PendingWrite]]
+    ) -> Callable[[Version, Folder], Callable[[], CheckpointTuple]]:
+        """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self._values, shares=self.share_messages)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
-        def read(version: Version, folder: Folder) -> tuple[Version, Callable[[], CheckpointTuple]]:
+        def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
             state = folder.state()
-            of_it = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
-            pending = [self._write(it, state) for it in of_it]
+            of_it = writes.get((version.mark.line, version.checkpoint_id), [])
+            pending = [self._write(it, state) for it in current(of_it, version.mark.sequence)]
             name = self._given.give(version.checkpoint_id, None)
             make = histories[folder].read(version, folder)
-            return version, lambda: self._tuple(version, name, make(), pending)
+            return lambda: self._tuple(version, name, make(), pending)
 
-        if contents is None:
-            return await backend.read_states(versions, read)
-        return await states_from(backend, versions, contents.records.get(line, []), read)
+        return read
 
     # --- threads
 
