@@ -58,7 +58,9 @@ def _of_thread(it: Reads, thread_id: str) -> sa.Select[Any]:
     c = it.tables.lines.c
     is_its = c.tenant == it.scope.tenant, c.thread_id == thread_id, c.head.is_not(None)
     no_minute = sa.null().label("minute")
-    return sa.select(*(c[name] for name in _LINE), no_minute).where(*is_its, _is_live(it, thread_id))
+    return sa.select(*(c[name] for name in _LINE), no_minute).where(
+        *is_its, _is_live(it, thread_id)
+    )
 
 
 def _is_live(it: Reads, thread_id: str) -> sa.ColumnElement[bool]:
@@ -162,7 +164,9 @@ def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
 
 
 def _select(it: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    return sa.select(*(it.tables.checkpoints.c[name] for name in ("line", *VERSION, "parent")), *more)
+    return sa.select(
+        *(it.tables.checkpoints.c[name] for name in ("line", *VERSION, "parent")), *more
+    )
 
 
 def _ordered(it: Reads, query: sa.Select[Any], limit: int) -> sa.Select[Any]:

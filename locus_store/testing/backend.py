@@ -34,6 +34,7 @@ from locus_store.testing.steps import (
 )
 from locus_store.testing.tails import Tails
 from locus_store.testing.thread_info import ThreadInfoRules
+from locus_store.testing.version_lists import VersionLists
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.state import AgentState
 
@@ -283,7 +284,7 @@ class WholeThreads(BackendKit):
 
 class StorageBackendContract(
     PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads, Existence, Recency,
-    Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails, ThreadInfoRules,
+    Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails, ThreadInfoRules, VersionLists,
 ):  # fmt: skip
     """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
 

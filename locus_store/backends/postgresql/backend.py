@@ -27,11 +27,12 @@ from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_seconds, refuse_ours, require_one
 from locus_store.sql.pool import LoopPool, PooledRunner
 from locus_store.sql.schema import tables
+from locus_store.types import Contents
 from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from typing_extensions import Unpack
 
@@ -286,6 +287,12 @@ class PostgreSQLBackend(SqlBackend):
             )
         return hot.versions(rows, self._database.store, thread_id, namespace)
 
+    async def contents(self, versions: Sequence[Version]) -> Contents:
+        if not versions:
+            return Contents({}, {})
+        rows = await self._driven(self._database.hot.contents, self._database.hot.wanted(versions))
+        return self._database.hot.contents_in(rows)
+
     async def store_writes(
         self,
         thread_id: str,
@@ -326,14 +333,17 @@ class PostgreSQLBackend(SqlBackend):
             return await batches.submit(batch)
 
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        """Run a statement whose first parameter is the tenant; see ``_driven``."""
+        return await self._driven(text, (encode_key(self._database.tenant), *values))
+
+    async def _driven(self, text: str, values: tuple[Any, ...]) -> list[Any]:
         """Run a statement on the driver's connection; after a lost connection it may run again."""
         with self._translating():
             home = await self._runner.home()
-            tenant = encode_key(self._database.tenant)
 
             async def asked() -> list[Any]:
                 async with home.driver() as connection:
-                    found: list[Any] = await connection.fetch(text, tenant, *values)
+                    found: list[Any] = await connection.fetch(text, *values)
                     return found
 
             return await home.again(asked)
