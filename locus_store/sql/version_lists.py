@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql import pending
+from locus_store.sql.compiled import Compiled
 from locus_store.sql.statements import VERSION, is_live
 from locus_store.types import Contents, Version, VersionsWanted
 from locus_store.versions import in_order
@@ -28,18 +29,39 @@ CLOCK: Final = timedelta(milliseconds=1)
 _PLACE: Final = ("created_at", "line", "sequence")
 """The columns of a version that order the list."""
 
+_CREATED_AT: Final = 3 + VERSION.index("created_at")
+_PLACED: Final = 3 + len(VERSION) + 1
+"""Columns of a version with its thread, namespace, line and parent: ``_is_behind``'s follow."""
+
+_TENANT, _LIMIT, _OTHERS = (
+    sa.bindparam("tenant"),
+    sa.bindparam("limit", type_=sa.Integer()),
+    sa.bindparam("others", type_=sa.Integer()),
+)
+
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
 
 def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
     if 0 < limit <= MOST_BY_LINE and wanted == VersionsWanted(thread_id=wanted.thread_id):
-        lines = _recent(it, limit) if wanted.thread_id is None else _of_thread(it, wanted.thread_id)
-        rows = it.connection.execute(_with_parents(it, _by_line(it, lines, limit))).all()
-        if not rows or _is_behind(rows[-1].created_at, rows[0].older, rows[0].minute):
-            return [_version(it, row) for row in rows]
-    rows = it.connection.execute(_with_parents(it, _page(it, wanted, limit))).all()
-    return [_version(it, row) for row in rows]
+        key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
+        rows = _by_line_of(it, wanted).rows(
+            it.connection, {**key, "limit": limit, "others": limit - 1}
+        )
+        if not rows or _is_behind(rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
+            return [it.version(*row[:3], row[3:_PLACED]) for row in rows]
+    query = _with_parents(it, _page(it, wanted, limit))
+    return [it.version(*row[:3], tuple(row[3:])) for row in it.connection.execute(query)]
+
+
+def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
+    """Return the statement of ``_by_line``, which takes longer to compile than to run."""
+    key = type(it), wanted.thread_id is None
+    if key not in it.sql.lists:
+        lines = _recent(it) if wanted.thread_id is None else _of_thread(it)
+        it.sql.lists[key] = Compiled(_with_parents(it, _by_line(it, lines)), it.sql.dialect)
+    return it.sql.lists[key]
 
 
 def _is_behind(last: datetime, older: datetime | None, minute: datetime | None) -> bool:
@@ -53,23 +75,22 @@ def _is_behind(last: datetime, older: datetime | None, minute: datetime | None) 
     return (older is None or last - CLOCK > older) and (minute is None or last >= minute)
 
 
-def _of_thread(it: Reads, thread_id: str) -> sa.Select[Any]:
+def _of_thread(it: Reads) -> sa.Select[Any]:
     """Return a query for the lines of a live thread."""
-    c = it.tables.lines.c
-    is_its = c.tenant == it.scope.tenant, c.thread_id == thread_id, c.head.is_not(None)
-    no_minute = sa.null().label("minute")
-    return sa.select(*(c[name] for name in _LINE), no_minute).where(
-        *is_its, _is_live(it, thread_id)
-    )
+    c, thread_id = it.tables.lines.c, sa.bindparam("thread_id")
+    minute = sa.cast(sa.null(), c.updated_at.type).label("minute")
+    is_its = c.tenant == _TENANT, c.thread_id == thread_id, c.head.is_not(None)
+    query = sa.select(*(c[name] for name in _LINE), minute)
+    return query.where(*is_its, _is_live(it, _TENANT, thread_id))
 
 
-def _is_live(it: Reads, thread_id: str) -> sa.ColumnElement[bool]:
+def _is_live(it: Reads, tenant: Any, thread_id: Any) -> sa.ColumnElement[bool]:
     c = it.tables.threads.c
-    found = sa.select(c.thread).where(c.tenant == it.scope.tenant, c.thread_id == thread_id)
+    found = sa.select(c.thread).where(c.tenant == tenant, c.thread_id == thread_id)
     return found.where(is_live(it.tables)).scalar_subquery().is_not(None)
 
 
-def _recent(it: Reads, limit: int) -> sa.Select[Any]:
+def _recent(it: Reads) -> sa.Select[Any]:
     """Return a query for the lines of the threads that were active last.
 
     It has at least ``limit`` of those threads, and all of their last ``minute``. No version of
@@ -81,16 +102,16 @@ def _recent(it: Reads, limit: int) -> sa.Select[Any]:
     tenant = sa.func.coalesce(threads.c.tenant, threads.c.thread_id)
     is_of_thread = sa.and_(lines.c.tenant == tenant, lines.c.thread_id == threads.c.thread_id)
     has_head = sa.exists().where(is_of_thread, lines.c.head.is_not(None)).correlate(threads)
-    of_tenant = threads.c.tenant == it.scope.tenant, is_live(it.tables), it.any_activity()
+    of_tenant = threads.c.tenant == _TENANT, is_live(it.tables), it.any_activity()
     active = (
         sa.select(threads.c.active_at)
         .where(*of_tenant, has_head)
         .order_by(threads.c.active_at.desc(), threads.c.thread.desc())
-        .limit(limit)
+        .limit(_LIMIT)
         .cte("active")
     )
     first = sa.func.min(active.c.active_at)
-    minute = sa.case((sa.func.count(active.c.active_at) >= limit, first))
+    minute = sa.case((sa.func.count(active.c.active_at) >= _LIMIT, first))
     return (
         sa.select(
             *(lines.c[name] for name in _LINE), sa.select(minute).scalar_subquery().label("minute")
@@ -101,7 +122,7 @@ def _recent(it: Reads, limit: int) -> sa.Select[Any]:
     )
 
 
-def _by_line(it: Reads, lines: sa.Select[Any], limit: int) -> sa.Select[Any]:
+def _by_line(it: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
     """Return a query for the newest versions of the lines that were saved last.
 
     It looks at ``limit`` of the lines at least, and at as many versions of each, by sequence.
@@ -110,14 +131,14 @@ def _by_line(it: Reads, lines: sa.Select[Any], limit: int) -> sa.Select[Any]:
     near, mine = lines.cte("near"), it.tables.checkpoints
     others = mine.alias("others")
     at = near.c.updated_at
-    last = sa.select(at).order_by(at.desc()).limit(1).offset(limit - 1).scalar_subquery()
+    last = sa.select(at).order_by(at.desc()).limit(1).offset(_OTHERS).scalar_subquery()
     older = sa.select(sa.func.max(at)).where(at < last).scalar_subquery()
     first = (
         sa.select(others.c.sequence)
         .where(others.c.line == near.c.line)
         .order_by(others.c.sequence.desc())
         .limit(1)
-        .offset(limit - 1)
+        .offset(_OTHERS)
         .correlate(near)
         .scalar_subquery()
     )
@@ -128,7 +149,7 @@ def _by_line(it: Reads, lines: sa.Select[Any], limit: int) -> sa.Select[Any]:
         .join_from(near, mine, mine.c.line == near.c.line)
         .where(at >= sa.func.coalesce(last, at), is_shown)
     )
-    return _ordered(it, query, limit)
+    return _ordered(it, query, _LIMIT)
 
 
 def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
@@ -148,7 +169,7 @@ def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
             _select(it, lines.c.thread_id, lines.c.namespace)
             .join_from(lines, versions, versions.c.line == lines.c.line)
             .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == wanted.thread_id)
-            .where(*is_shown, _is_live(it, wanted.thread_id), *hints)
+            .where(*is_shown, _is_live(it, it.scope.tenant, wanted.thread_id), *hints)
         )
         if wanted.namespace is not None:
             query = query.where(lines.c.namespace == wanted.namespace)
@@ -169,7 +190,7 @@ def _select(it: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
     )
 
 
-def _ordered(it: Reads, query: sa.Select[Any], limit: int) -> sa.Select[Any]:
+def _ordered(it: Reads, query: sa.Select[Any], limit: Any) -> sa.Select[Any]:
     columns = it.tables.checkpoints.c
     return query.order_by(*(columns[name].desc() for name in _PLACE)).limit(limit)
 
@@ -211,10 +232,6 @@ def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
         *(it.label(name) for it, name in zip(names, ("thread_id", "namespace"), strict=True)),
         *(*versions, parent.label("parent_id"), *more),
     ).order_by(*(page.c[name].desc() for name in _PLACE))
-
-
-def _version(it: Reads, row: sa.Row[Any]) -> Version:
-    return it.version(row.thread_id, row.namespace, row.line, tuple(row[3:10]))
 
 
 def contents(it: Reads, versions: Sequence[Version]) -> Contents:
