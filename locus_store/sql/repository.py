@@ -312,9 +312,9 @@ class Repository(Reads):
         is_locked = self.lock(thread_id)
         if head is not None:
             versions.require_head(self, self.line_of(thread_id, namespace), head, thread_id)
-        if not (is_locked and self._is_there(thread_id)):
+        existed = is_locked and has_thread(self, thread_id)
+        if not (existed or (is_locked and self._is_there(thread_id))):
             return Removed(existed=False, versions=0)
-        existed = has_thread(self, thread_id)
         return Removed(existed, self.drop_threads([thread_id]).versions)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
@@ -331,6 +331,11 @@ class Repository(Reads):
             self.connection.execute(threads.delete().where(*which))
         return Swept(removed, messages, is_whole=True)
 
+    def forget(self) -> None:
+        """Forget what was read of lines that are removed."""
+        self.seen.clear()
+        self.noted = None
+
     def lines_of(self, thread_ids: Sequence[str]) -> list[int]:
         """Return the keys of the lines of threads."""
         lines = self.tables.lines
@@ -343,8 +348,7 @@ class Repository(Reads):
         """Remove lines; their rows go first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
-        self.seen.clear()
-        self.noted = None
+        self.forget()
         removed = 0
         for some in batches(keys):
             self.connection.execute(lines.delete().where(lines.c.line.in_(some)))

@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import sessions, tls_request
+from locus_store.backends.postgresql import deletions, sessions, tls_request
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.connecting import connect, connection_error
@@ -47,11 +47,13 @@ from locus_store.sql.conditions import text_literal
 from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime, is_refused
 from locus_store.sql.names import derived
+from locus_store.sql.pending import batches
 from locus_store.sql.place import PLACE, DatabasePlace
 from locus_store.sql.server_database import ServerDatabase
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
+from locus_store.versions.sweeping import Swept
 
 with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
@@ -121,6 +123,14 @@ class PostgreSQLRepository(IndexedRepository):
         key = sa.tuple_(threads.active_at, threads.thread)
         is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
         return sa.and_(threads.active_at > least, is_below)
+
+    def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
+        """See ``Repository``; one statement for each batch."""
+        index = self.index if self.has_index else None
+        gone = [deletions.drop_threads(self, it, index) for it in batches(thread_ids)]
+        return Swept(
+            sum(it.versions for it in gone), sum(it.messages for it in gone), is_whole=True
+        )
 
     # --- the full-text index: a table of its own, over the folded words
 
