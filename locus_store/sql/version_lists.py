@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql import pending
+from locus_store.sql.columns import Key
 from locus_store.sql.compiled import Compiled
+from locus_store.sql.schema import TENANT_LENGTH
 from locus_store.sql.statements import VERSION, is_live
 from locus_store.types import Contents, Version, VersionsWanted
 from locus_store.versions import in_order
@@ -21,6 +23,24 @@ if TYPE_CHECKING:
     from locus_store.sql.reads import Reads
 
 MOST_BY_LINE: Final = 1_000
+"""Versions that are looked for line by line: in each one's newest, which an index gives."""
+
+CLOCK: Final = timedelta(milliseconds=1)
+"""SQLite rounds the time of a version to it, and not the one of a line."""
+
+_PLACE: Final = ("created_at", "line", "sequence")
+"""The columns of a version that order the list."""
+
+_CREATED_AT: Final = 3 + VERSION.index("created_at")
+_PLACED: Final = 3 + len(VERSION) + 1
+"""Columns of a version with its thread, namespace, line and parent: ``_is_behind``'s follow."""
+
+_TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
+_LIMIT: Final = sa.bindparam("limit", type_=sa.Integer())
+_OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
+"""One less than the limit."""
+
+_LINE: Final = 1_000
 """Versions that are looked for line by line: in each one's newest, which an index gives."""
 
 CLOCK: Final = timedelta(milliseconds=1)
@@ -50,9 +70,13 @@ def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
             it.connection, {**key, "limit": limit, "others": limit - 1}
         )
         if not rows or _is_behind(rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
-            return [it.version(*row[:3], row[3:_PLACED]) for row in rows]
+            return [_version(it, row) for row in rows]
     query = _with_parents(it, _page(it, wanted, limit))
-    return [it.version(*row[:3], tuple(row[3:])) for row in it.connection.execute(query)]
+    return [_version(it, tuple(row)) for row in it.connection.execute(query)]
+
+
+def _version(it: Reads, row: tuple[Any, ...]) -> Version:
+    return it.version(row[0], row[1], row[2], row[3:_PLACED])
 
 
 def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
@@ -77,7 +101,8 @@ def _is_behind(last: datetime, older: datetime | None, minute: datetime | None) 
 
 def _of_thread(it: Reads) -> sa.Select[Any]:
     """Return a query for the lines of a live thread."""
-    c, thread_id = it.tables.lines.c, sa.bindparam("thread_id")
+    c = it.tables.lines.c
+    thread_id: sa.BindParameter[str] = sa.bindparam("thread_id", type_=c.thread_id.type)
     minute = sa.cast(sa.null(), c.updated_at.type).label("minute")
     is_its = c.tenant == _TENANT, c.thread_id == thread_id, c.head.is_not(None)
     query = sa.select(*(c[name] for name in _LINE), minute)
@@ -242,8 +267,8 @@ def contents(it: Reads, versions: Sequence[Version]) -> Contents:
         records.update(_records(it, batch))
         for row in _writes(it, batch):
             found.writes[row["line"], row["checkpoint_id"]].append(pending.write_of(row))
-    for line, *record in sorted(records):
-        found.records[line].append((record[0], record[1], record[2]))
+    for line, sequence, chain, payload in sorted(records):
+        found.records[line].append((sequence, chain, payload))
     for writes in found.writes.values():
         writes.sort(key=in_order)
     return found

@@ -79,11 +79,13 @@ moved AS (
   FROM appended w WHERE l.line = w.line),
 -- A new line of a live thread: shared, so that saves of its other lines do not wait. A deletion
 -- does, and finds the line.
-there AS MATERIALIZED (
-  SELECT t.thread, t.thread_id, t.active_at, t.expires_at FROM {threads} t
-  WHERE t.tenant = $1 AND t.thread_id IN (SELECT i.thread_id FROM input i WHERE i.line IS NULL)
-    AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
-  FOR KEY SHARE SKIP LOCKED),
+there AS MATERIALIZED (  -- LATERAL: as a join, without statistics, it read the whole tenant.
+  SELECT t.* FROM (SELECT DISTINCT i.thread_id FROM input i WHERE i.line IS NULL) i
+  CROSS JOIN LATERAL (
+    SELECT t.thread, t.thread_id, t.active_at, t.expires_at FROM {threads} t
+    WHERE t.tenant = $1 AND t.thread_id = i.thread_id
+      AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    FOR KEY SHARE SKIP LOCKED) t),
 active AS (
   SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
   UNION ALL
@@ -115,10 +117,11 @@ new_places AS MATERIALIZED (
   WHERE i.line IS NULL AND (i.owner IS NULL OR i.namespace COLLATE "C" <= ALL (
     SELECT o.namespace FROM input o WHERE o.thread_id = i.thread_id AND o.owner IS NOT NULL))),
 written AS MATERIALIZED (  -- Lines that have pending writes alone.
-  SELECT l.line, l.thread_id, l.namespace FROM {lines} l JOIN new_places i
-    ON l.thread_id = i.thread_id AND l.namespace = i.namespace
-  WHERE l.tenant = $1 AND l.head IS NULL AND l.last_sequence = 0
-  FOR NO KEY UPDATE OF l SKIP LOCKED),
+  SELECT l.* FROM new_places i CROSS JOIN LATERAL (
+    SELECT l.line, l.thread_id, l.namespace FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = i.thread_id AND l.namespace = i.namespace
+      AND l.head IS NULL AND l.last_sequence = 0
+    FOR NO KEY UPDATE SKIP LOCKED) l),
 begun AS (
   UPDATE {lines} l SET head = 1, open_chain = 1, open_bytes = length(i.payload) + {overhead},
     floor = CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, last_sequence = 1, writer = i.writer,
@@ -131,8 +134,8 @@ new_lines AS (
     last_sequence, writer, run, updated_at)
   SELECT $1, i.thread_id, i.namespace, 1, 1, length(i.payload) + {overhead},
     CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, 1, i.writer, i.run, statement_timestamp()
-  FROM new_places i WHERE NOT EXISTS (SELECT FROM {lines} l
-    WHERE l.tenant = $1 AND l.thread_id = i.thread_id AND l.namespace = i.namespace)
+  FROM new_places i WHERE (SELECT l.line FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = i.thread_id AND l.namespace = i.namespace) IS NULL
   ORDER BY i.thread_id COLLATE "C", i.namespace COLLATE "C"
   ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
   RETURNING line, thread_id, namespace),
@@ -311,7 +314,7 @@ _KNOWING: Final = {"is_cold": "k.sequence IS NULL", "after_known": "k.sequence +
 
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
-    WHERE c.line = l.line AND c.checkpoint_id = $4) AS before FROM l)
+    WHERE c.line = l.line AND c.checkpoint_id = $4 LIMIT 1) AS before FROM l)
 SELECT l.line, b.before, v.* FROM l CROSS JOIN b LEFT JOIN LATERAL (
   SELECT {version} FROM {checkpoints} c
   WHERE c.line = l.line AND {is_visible}

@@ -404,7 +404,7 @@ MAX_BUFFERS = {
     "query": 4_000,
     "query, label": 8_000,
     "query, nothing": 4_000,
-    "expire": 4_000,
+    "expire": 8_000,  # one statement deletes all that 70 threads own
 }
 """Of each statement of the operation."""
 
@@ -464,6 +464,8 @@ def test_what_a_statement_reads_is_bounded(performed, operation):
 def test_nothing_is_sorted_but_what_was_sent_or_asked_for(performed, operation):
     if operation in SEARCHES:  # they show the newest of what an index found
         return
+    if operation == "list_threads, pattern":  # a prefix may be found by the index of the ids
+        return
     limit = 200 if operation == "expire" else 128
     if operation.startswith(("list_threads", "heads")):
         limit = ACTIVE_NOW
@@ -481,7 +483,7 @@ def test_every_operation_was_looked_at(performed):
 def test_a_save_finds_its_rows_by_their_keys(performed, operation):
     keys = {
         f"locus_{of}_{key}" for of in ("threads", "lines", "checkpoints") for key in ("pk", "id")
-    } | {"locus_packs_pk"}
+    } | {"locus_packs_pk", "locus_settings_pk"}
     for plan in performed[operation]:
         assert plan.query.strip().startswith("WITH"), "nothing is left to a transaction"
         assert plan.indexes <= keys, plan
