@@ -32,13 +32,10 @@ GROWTH: Final = 4
 def threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
     """See ``StorageBackend.recent``."""
     thread_id, is_match = it.tables.threads.c.thread_id, thread_pattern(pattern).match
-    in_sql = None if pattern == "*" else it.matches(thread_id, pattern)
+    in_sql = sa.true() if pattern == "*" else it.matches(thread_id, pattern)
     place = None if after is None else _place(it, after)
-    if in_sql is not None or pattern == "*":
-        matching = () if in_sql is None else (in_sql,)
-        page = page_of(
-            it, limit, *matching, place=place, sorts_first=it.sorts_first and bool(matching)
-        )
+    if in_sql is not None:
+        page = page_of(it, limit, in_sql, place=place)
         return [Active(row.thread_id, row.exact) for row in it.connection.execute(page)]
     found: list[Active] = []
     size = max(limit, PAGE)
@@ -82,24 +79,15 @@ def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
 
 
 def page_of(
-    it: Reads,
-    limit: int,
-    *conditions: sa.ColumnElement[bool],
-    place: Any = None,
-    sorts_first: bool = False,
+    it: Reads, limit: int, *conditions: sa.ColumnElement[bool], place: Any = None
 ) -> sa.Select[Any]:
     """Return a query for a page of existing threads that meet the conditions, in order."""
     c, exact = it.tables.threads.c, last_active(it.tables)
     is_listed = (c.tenant == it.scope.tenant, is_live(it.tables), it.any_activity(), *conditions)
-    newest = sa.select(c.active_at, c.thread).where(*is_listed)
+    newest = sa.select(c.active_at).where(*is_listed, has_activity(it.tables))
     if place is not None:  # its minute is looked at anyway
         newest = newest.where(c.active_at < place.active_at)
-    newest = newest.order_by(c.active_at.desc(), c.thread.desc())
-    if sorts_first:
-        newest = _with_activity(it, newest.offset(0))
-    else:
-        newest = newest.where(has_activity(it.tables))
-    minutes = newest.limit(limit).cte("minutes").c
+    minutes = newest.order_by(c.active_at.desc(), c.thread.desc()).limit(limit).cte("minutes").c
     ends = sa.func.min(minutes.active_at), sa.func.max(minutes.active_at)
     first, last = (sa.select(end).scalar_subquery() for end in ends)
     if place is None:
@@ -117,15 +105,6 @@ def page_of(
     if place is not None:
         page = page.where(_is_behind(near.c, place))
     return page.order_by(*in_order(near.c)).limit(limit)
-
-
-def _with_activity(it: Reads, ordered: sa.Select[Any]) -> sa.Select[Any]:
-    """Return a query for threads of an ordered one; the activity of the first is looked up only."""
-    c, first = it.tables.threads.c, ordered.subquery("ordered")
-    found = sa.select(c.thread).where(c.thread == first.c.thread, has_activity(it.tables))
-    is_active = found.correlate(first).scalar_subquery().is_not(None)
-    query = sa.select(first.c.active_at).where(is_active)
-    return query.order_by(first.c.active_at.desc(), first.c.thread.desc())
 
 
 def in_order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:

@@ -53,10 +53,6 @@ class Reads(Scoped):
 
     # --- dialect hooks
 
-    sorts_first = False
-    """A page of matching threads is sorted before their activity is looked up: without statistics
-    the planner expects few matches of a prefix, and looks at each of them."""
-
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """Return the shell-style pattern as SQL; ``None`` if rows are to be matched in Python."""
         del column, pattern

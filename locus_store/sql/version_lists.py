@@ -40,25 +40,6 @@ _LIMIT: Final = sa.bindparam("limit", type_=sa.Integer())
 _OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
 """One less than the limit."""
 
-_LINE: Final = 1_000
-"""Versions that are looked for line by line: in each one's newest, which an index gives."""
-
-CLOCK: Final = timedelta(milliseconds=1)
-"""SQLite rounds the time of a version to it, and not the one of a line."""
-
-_PLACE: Final = ("created_at", "line", "sequence")
-"""The columns of a version that order the list."""
-
-_CREATED_AT: Final = 3 + VERSION.index("created_at")
-_PLACED: Final = 3 + len(VERSION) + 1
-"""Columns of a version with its thread, namespace, line and parent: ``_is_behind``'s follow."""
-
-_TENANT, _LIMIT, _OTHERS = (
-    sa.bindparam("tenant"),
-    sa.bindparam("limit", type_=sa.Integer()),
-    sa.bindparam("others", type_=sa.Integer()),
-)
-
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
 

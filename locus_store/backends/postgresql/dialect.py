@@ -85,8 +85,6 @@ _PART_BYTES: Final = 500_000
 class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's implementations of the hooks."""
 
-    sorts_first = True
-
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """See ``Reads.matches``; ``LIKE`` has no character sets."""
         if "[" in pattern:
