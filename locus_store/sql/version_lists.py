@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -25,15 +24,12 @@ if TYPE_CHECKING:
 MOST_BY_LINE: Final = 1_000
 """Versions that are looked for line by line: in each one's newest, which an index gives."""
 
-CLOCK: Final = timedelta(milliseconds=1)
-"""SQLite rounds the time of a version to it, and not the one of a line."""
-
 _PLACE: Final = ("created_at", "line", "sequence")
 """The columns of a version that order the list."""
 
 _CREATED_AT: Final = 3 + VERSION.index("created_at")
 _PLACED: Final = 3 + len(VERSION) + 1
-"""Columns of a version with its thread, namespace, line and parent: ``_is_behind``'s follow."""
+"""Columns of a version with its thread, namespace, line and parent: ``_is_newest``'s follow."""
 
 _TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
 _LIMIT: Final = sa.bindparam("limit", type_=sa.Integer())
@@ -50,7 +46,7 @@ def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
         rows = _by_line_of(it, wanted).rows(
             it.connection, {**key, "limit": limit, "others": limit - 1}
         )
-        if not rows or _is_behind(rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
+        if not rows or _is_newest(it, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
             return [_version(it, row) for row in rows]
     query = _with_parents(it, _page(it, wanted, limit))
     return [_version(it, tuple(row)) for row in it.connection.execute(query)]
@@ -69,15 +65,17 @@ def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
     return it.sql.lists[key]
 
 
-def _is_behind(last: datetime, older: datetime | None, minute: datetime | None) -> bool:
+def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
     """Return whether the last version found is younger than all that were not looked at.
 
     Args:
+        it: The repository.
         last: The time of the version.
         older: When the newest of the other lines was saved.
         minute: When the newest of the other threads may have been active.
     """
-    return (older is None or last - CLOCK > older) and (minute is None or last >= minute)
+    is_line = older is None or last - it.rounding > older
+    return is_line and (minute is None or last >= minute)
 
 
 def _of_thread(it: Reads) -> sa.Select[Any]:

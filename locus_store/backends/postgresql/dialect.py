@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -84,6 +85,8 @@ _PART_BYTES: Final = 500_000
 
 class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's implementations of the hooks."""
+
+    rounding = timedelta()
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """See ``Reads.matches``; ``LIKE`` has no character sets."""
