@@ -331,11 +331,6 @@ class Repository(Reads):
             self.connection.execute(threads.delete().where(*which))
         return Swept(removed, messages, is_whole=True)
 
-    def forget(self) -> None:
-        """Forget what was read of lines that are removed."""
-        self.seen.clear()
-        self.noted = None
-
     def lines_of(self, thread_ids: Sequence[str]) -> list[int]:
         """Return the keys of the lines of threads."""
         lines = self.tables.lines
@@ -348,7 +343,8 @@ class Repository(Reads):
         """Remove lines; their rows go first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
-        self.forget()
+        self.seen.clear()
+        self.noted = None
         removed = 0
         for some in batches(keys):
             self.connection.execute(lines.delete().where(lines.c.line.in_(some)))

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from locus_store.backends.postgresql import dialect, sdk_options
+from locus_store.backends.postgresql import contents, dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
 from locus_store.backends.postgresql.connecting import require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
@@ -27,7 +27,6 @@ from locus_store.sql.names import prefix_of
 from locus_store.sql.options import check_seconds, refuse_ours, require_one
 from locus_store.sql.pool import LoopPool, PooledRunner
 from locus_store.sql.schema import tables
-from locus_store.types import Contents
 from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
     from locus_store.types import (
+        Contents,
         Mark,
         OnConflict,
         PendingWrite,
@@ -264,8 +264,7 @@ class PostgreSQLBackend(SqlBackend):
         hot = self._database.hot
         text = hot.head_version if checkpoint_id is None else hot.named_version
         rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
-        versions = hot.versions(rows, self._database.store, thread_id, namespace)
-        return versions[0] if versions else None
+        return next(iter(hot.versions(rows, self._database.store, thread_id, namespace)), None)
 
     async def history(
         self,
@@ -288,10 +287,8 @@ class PostgreSQLBackend(SqlBackend):
         return hot.versions(rows, self._database.store, thread_id, namespace)
 
     async def contents(self, versions: Sequence[Version]) -> Contents:
-        if not versions:
-            return Contents({}, {})
-        rows = await self._driven(self._database.hot.contents, self._database.hot.wanted(versions))
-        return self._database.hot.contents_in(rows)
+        text = self._database.hot.contents
+        return contents.contents_in(await self._driven(text, contents.wanted(versions)))
 
     async def store_writes(
         self,
@@ -333,7 +330,6 @@ class PostgreSQLBackend(SqlBackend):
             return await batches.submit(batch)
 
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        """Run a statement whose first parameter is the tenant; see ``_driven``."""
         return await self._driven(text, (encode_key(self._database.tenant), *values))
 
     async def _driven(self, text: str, values: tuple[Any, ...]) -> list[Any]:
@@ -343,8 +339,7 @@ class PostgreSQLBackend(SqlBackend):
 
             async def asked() -> list[Any]:
                 async with home.driver() as connection:
-                    found: list[Any] = await connection.fetch(text, *values)
-                    return found
+                    return await connection.fetch(text, *values)  # type: ignore[no-any-return]
 
             return await home.again(asked)
 

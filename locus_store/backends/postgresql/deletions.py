@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from locus_store.sql.pending import batches
 from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
 
 
 def drop_threads(it: Repository, thread_ids: Sequence[str], index: sa.TableClause | None) -> Swept:
-    """Remove locked threads with all they own; return how much that was.
+    """Remove locked threads with all they own, a batch in a statement; return how much that was."""
+    gone = [_drop(it, some, index) for some in batches(thread_ids)]
+    it.seen.clear()
+    it.noted = None
+    return Swept(sum(it[0] for it in gone), sum(it[1] for it in gone), is_whole=True)
+
+
+def _drop(
+    it: Repository, thread_ids: Sequence[str], index: sa.TableClause | None
+) -> tuple[int, int]:
+    """Remove a batch; return the numbers of versions and messages.
 
     Rows are found by arrays of keys: with a list of them or a join, PostgreSQL reads whole tables
     without statistics.
@@ -51,5 +62,4 @@ def drop_threads(it: Repository, thread_ids: Sequence[str], index: sa.TableClaus
         sa.select(sa.func.count(made.c.one)).scalar_subquery() for made in (versions, messages)
     )
     row = it.connection.execute(sa.select(*counts).add_cte(*gone)).one()
-    it.forget()
-    return Swept(row[0], row[1], is_whole=True)
+    return row[0], row[1]

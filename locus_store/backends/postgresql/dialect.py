@@ -48,13 +48,11 @@ from locus_store.sql.conditions import text_literal
 from locus_store.sql.database import Database
 from locus_store.sql.failures import LostConnectionError, is_overtime, is_refused
 from locus_store.sql.names import derived
-from locus_store.sql.pending import batches
 from locus_store.sql.place import PLACE, DatabasePlace
 from locus_store.sql.server_database import ServerDatabase
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
-from locus_store.versions.sweeping import Swept
 
 with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
@@ -68,6 +66,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema import Tables
     from locus_store.sql.status import Settings
+    from locus_store.versions.sweeping import Swept
 
 tls_request.install()
 
@@ -128,12 +127,7 @@ class PostgreSQLRepository(IndexedRepository):
         return sa.and_(threads.active_at > least, is_below)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
-        """See ``Repository``; one statement for each batch."""
-        index = self.index if self.has_index else None
-        gone = [deletions.drop_threads(self, it, index) for it in batches(thread_ids)]
-        return Swept(
-            sum(it.versions for it in gone), sum(it.messages for it in gone), is_whole=True
-        )
+        return deletions.drop_threads(self, thread_ids, self.index if self.has_index else None)
 
     # --- the full-text index: a table of its own, over the folded words
 

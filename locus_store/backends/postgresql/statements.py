@@ -6,15 +6,15 @@ that are nearly all; what they refuse is decided by those rules, in a transactio
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 import sqlalchemy as sa
 
+from locus_store.backends.postgresql.contents import CONTENTS, write_of
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.json_columns import load_json
-from locus_store.types import Contents, Mark, PendingWrite, Stored, Version
+from locus_store.types import Mark, Stored, Version
 from locus_store.types.user_ids import UserIdType
 from locus_store.versions import (
     CHAIN_ALLOWANCE,
@@ -23,7 +23,6 @@ from locus_store.versions import (
     RECORD_OVERHEAD,
     in_order,
 )
-from locus_store.versions.archives import unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
     from locus_store.sql.schema import Tables
+    from locus_store.types import PendingWrite
 
 
 _GROUP: Final = """
@@ -323,26 +323,6 @@ SELECT l.line, b.before, v.* FROM l CROSS JOIN b LEFT JOIN LATERAL (
 ORDER BY v.sequence DESC
 """
 
-# What the states of versions are made of, then their pending writes. OFFSET 0: looked up by key,
-# where a join would read the whole of a small table.
-_CONTENTS: Final = """
-WITH w AS MATERIALIZED (SELECT DISTINCT * FROM unnest($1::bigint[], $2::bigint[], $3::text[])
-  w (line, sequence, checkpoint_id)),
-k AS MATERIALIZED (
-  SELECT c.line, c.chain, max(c.sequence) AS last
-  FROM w CROSS JOIN LATERAL {wanted} c WHERE c.sequence = w.sequence GROUP BY c.line, c.chain)
-SELECT r.line, r.sequence AS number, r.chain, r.payload, NULL AS checkpoint_id, NULL AS task_id,
-  NULL AS channel, NULL AS type, NULL AS task_path, NULL::bigint AS basis
-FROM k CROSS JOIN LATERAL (SELECT c.line, c.sequence, c.chain, c.payload FROM {checkpoints} c
-  WHERE c.line = k.line AND c.chain = k.chain AND c.sequence BETWEEN k.chain AND k.last OFFSET 0) r
-UNION ALL
-SELECT x.line, x.idx, NULL, x.payload, x.checkpoint_id, x.task_id, x.channel, x.type, x.task_path,
-  x.basis
-FROM w CROSS JOIN LATERAL (SELECT * FROM {writes} x
-  WHERE x.line = w.line AND x.checkpoint_id = w.checkpoint_id OFFSET 0) x
-"""
-_WRITE: Final = ("task_id", "number", "channel", "type", "task_path", "basis", "payload")
-
 
 class Hot:
     """The hot statements of one set of tables."""
@@ -369,9 +349,8 @@ class Hot:
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
-        columns = "v.line, v.sequence, v.chain"
-        wanted = self._from("w.line", "w.sequence", columns)
-        self.contents = self._filled(_CONTENTS, wanted=wanted)
+        wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
+        self.contents = self._filled(CONTENTS, wanted=wanted)
         self.put_writes = self._filled(_PUT_WRITES, expiry_of_writes=_expiry("l"))
 
     # --- what they are given, and what they give
@@ -413,30 +392,6 @@ class Hot:
             packs=[] if row["packed_to"] is None else [row["packs"] or b""],
             packed_to=row["packed_to"],
         )
-
-    @staticmethod
-    def wanted(versions: Sequence[Version]) -> tuple[list[Any], ...]:
-        """Return the parameters of ``contents``."""
-        lines, sequences = zip(*((it.mark.line, it.mark.sequence) for it in versions), strict=True)
-        return list(lines), list(sequences), [encode_key(it.checkpoint_id) for it in versions]
-
-    @staticmethod
-    def contents_in(rows: Sequence[Mapping[str, Any]]) -> Contents:
-        """Return the contents in rows of ``contents``."""
-        found = Contents(defaultdict(list), defaultdict(list))
-        for row in rows:
-            if row["chain"] is not None:
-                record = row["number"], row["chain"], row["payload"] or b""
-                found.records[row["line"]].append(record)
-                continue
-            checkpoint_id = decode_key(row["checkpoint_id"])
-            write = _write(checkpoint_id, [row[name] for name in _WRITE])
-            found.writes[row["line"], checkpoint_id].append(write)
-        for records in found.records.values():
-            records.sort(key=lambda it: it[0])
-        for writes in found.writes.values():
-            writes.sort(key=in_order)
-        return found
 
     # --- the texts
 
@@ -496,22 +451,8 @@ class Hot:
 
 def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
     checkpoint_id = decode_key(row["checkpoint_id"])
-    found = [_write(checkpoint_id, it) for it in row["writes"] or ()]
+    found = [write_of(checkpoint_id, it) for it in row["writes"] or ()]
     return sorted(found, key=in_order)
-
-
-def _write(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
-    task_id, idx, channel, kind, path, basis, payload = values
-    stored = PendingWrite(
-        task_id=decode_key(task_id),
-        idx=idx,
-        channel=decode_key(channel),
-        type=decode_key(kind or ""),
-        payload=payload or b"",
-        task_path=path or "",
-        basis=basis,
-    )
-    return unsealed(checkpoint_id, stored)
 
 
 def _is_late(save: str) -> str:
