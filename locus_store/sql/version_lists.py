@@ -31,10 +31,15 @@ _CREATED_AT: Final = 3 + VERSION.index("created_at")
 _PLACED: Final = 3 + len(VERSION) + 1
 """Columns of a version with its thread, namespace, line and parent: ``_is_newest``'s follow."""
 
+MORE_LINES: Final = 8
+"""Lines that are looked at beyond the limit: those of one moment are not told apart."""
+
 _TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
 _LIMIT: Final = sa.bindparam("limit", type_=sa.Integer())
 _OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
 """One less than the limit."""
+
+_LINES: Final = sa.bindparam("lines", type_=sa.Integer())
 
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
@@ -44,7 +49,7 @@ def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
     if 0 < limit <= MOST_BY_LINE and wanted == VersionsWanted(thread_id=wanted.thread_id):
         key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
         rows = _by_line_of(it, wanted).rows(
-            it.connection, {**key, "limit": limit, "others": limit - 1}
+            it.connection, {**key, "limit": limit, "others": limit - 1, "lines": limit + MORE_LINES}
         )
         if not rows or _is_newest(it, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
             return [_version(it, row) for row in rows]
@@ -115,10 +120,11 @@ def _recent(it: Reads) -> sa.Select[Any]:
         .cte("active")
     )
     first = sa.func.min(active.c.active_at)
-    minute = sa.case((sa.func.count(active.c.active_at) >= _LIMIT, first))
+    minute = sa.case((sa.func.count() >= _LIMIT, first))
     return (
         sa.select(
-            *(lines.c[name] for name in _LINE), sa.select(minute).scalar_subquery().label("minute")
+            *(lines.c[name] for name in _LINE),
+            sa.select(minute).select_from(active).scalar_subquery().label("minute"),
         )
         .join_from(threads, lines, is_of_thread)
         .where(*of_tenant, threads.c.active_at >= sa.select(first).scalar_subquery())
@@ -135,7 +141,7 @@ def _by_line(it: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
     near, mine = lines.cte("near"), it.tables.checkpoints
     others = mine.alias("others")
     at = near.c.updated_at
-    last = sa.select(at).order_by(at.desc()).limit(1).offset(_OTHERS).scalar_subquery()
+    last = sa.select(at).order_by(at.desc()).limit(1).offset(_LINES).scalar_subquery()
     older = sa.select(sa.func.max(at)).where(at < last).scalar_subquery()
     first = (
         sa.select(others.c.sequence)
@@ -146,12 +152,21 @@ def _by_line(it: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
         .correlate(near)
         .scalar_subquery()
     )
-    is_new = mine.c.sequence >= sa.func.coalesce(first, 0), mine.c.sequence >= near.c.floor
-    is_shown = sa.or_(sa.and_(*is_new), mine.c.sequence == near.c.head)
+    columns = (
+        near.c[name] for name in ("line", "thread_id", "namespace", "head", "floor", "minute")
+    )
+    its = (
+        sa.select(*columns, sa.func.coalesce(first, 0).label("first"), older.label("older"))
+        .where(at >= sa.func.coalesce(last, at))
+        .cte("its")
+        .prefix_with("MATERIALIZED", dialect="postgresql")  # else looked up for each version
+        .c
+    )
+    is_new = mine.c.sequence >= its.first, mine.c.sequence >= its.floor
     query = (
-        _select(it, near.c.thread_id, near.c.namespace, older.label("older"), near.c.minute)
-        .join_from(near, mine, mine.c.line == near.c.line)
-        .where(at >= sa.func.coalesce(last, at), is_shown)
+        _select(it, its.thread_id, its.namespace, its.older, its.minute)
+        .where(mine.c.line == its.line)
+        .where(sa.or_(sa.and_(*is_new), mine.c.sequence == its.head))
     )
     return _ordered(it, query, _LIMIT)
 

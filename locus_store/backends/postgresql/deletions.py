@@ -59,7 +59,8 @@ def _drop(
         )
     )
     counts = (
-        sa.select(sa.func.count(made.c.one)).scalar_subquery() for made in (versions, messages)
+        sa.select(sa.func.count()).select_from(made).scalar_subquery()
+        for made in (versions, messages)
     )
     row = it.connection.execute(sa.select(*counts).add_cte(*gone)).one()
     return row[0], row[1]
