@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from locus_store import postgresql_checkpointer, sqlite_checkpointer
 from locus_store.sql import searching
+from locus_store.types import VersionsWanted
 from locus_store.values.text import Match
 
 if TYPE_CHECKING:
@@ -221,3 +222,26 @@ async def test_a_copy_is_found_by_the_index_and_leaves_it_when_it_is_deleted(
     await checkpointer.delete("copy")
     assert await found("word8") == []
     assert await backend.damage() == []
+
+
+async def test_lists_and_deletions_take_as_many_statements_for_any_number_of_namespaces(
+    opened: Any,
+) -> None:
+    counts = []
+    async with opened() as checkpointer:
+        backend = checkpointer.backend
+        for number, size in enumerate((2, 2, 60)):  # the first thread warms up
+            thread_id = f"t{number}"
+            for n in range(size):
+                await backend.write_state(thread_id, {"n": n}, namespace=f"n{n}", checkpoint_id="v")
+            wanted = VersionsWanted(thread_id=thread_id)
+            with statements() as listing:
+                for limit in (1, 99):
+                    found = await backend.newest(wanted, limit)
+                    assert len((await backend.contents(found)).records) == min(limit, size)
+            with statements() as deleting:
+                assert await backend.remove(thread_id) == size
+            counts.append((len(listing), len(deleting)))
+    # The versions, once more where SQLite's clock does not tell them apart; records; writes.
+    assert max(listing for listing, _ in counts) <= 2 * 4
+    assert counts[1][1] == counts[2][1] <= 12

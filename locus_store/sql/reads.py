@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -52,6 +53,9 @@ class Reads(Scoped):
         """Records that were read, by line and sequence; emptied by what changes any."""
 
     # --- dialect hooks
+
+    rounding: ClassVar = timedelta(milliseconds=1)
+    """The time of a version exceeds the one of its line by this at most."""
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """Return the shell-style pattern as SQL; ``None`` if rows are to be matched in Python."""

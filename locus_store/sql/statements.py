@@ -57,6 +57,8 @@ class Statements:
         self.new_write = Compiled(self._new_write, dialect)
         self.thread = Compiled(self._thread, dialect)
         self.new_thread = Compiled(self._new_thread, dialect)
+        self.lists: dict[tuple[type, bool], Compiled] = {}
+        """Those of ``version_lists``, by kind of repository and whether they list all threads."""
 
     @cached_property
     def new_item(self) -> Compiled:

@@ -8,76 +8,190 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql import pending
+from locus_store.sql.columns import Key
+from locus_store.sql.compiled import Compiled
+from locus_store.sql.schema import TENANT_LENGTH
 from locus_store.sql.statements import VERSION, is_live
-from locus_store.types import Contents, Version
+from locus_store.types import Contents, Version, VersionsWanted
 from locus_store.versions import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
     from locus_store.sql.reads import Reads
-    from locus_store.types import PendingWrite, VersionsWanted
+
+MOST_BY_LINE: Final = 1_000
+"""Versions that are looked for line by line: in each one's newest, which an index gives."""
 
 _PLACE: Final = ("created_at", "line", "sequence")
 """The columns of a version that order the list."""
 
+_CREATED_AT: Final = 3 + VERSION.index("created_at")
+_PLACED: Final = 3 + len(VERSION) + 1
+"""Columns of a version with its thread, namespace, line and parent: ``_is_newest``'s follow."""
+
+MORE_LINES: Final = 8
+"""Lines that are looked at beyond the limit: those of one moment are not told apart."""
+
+_TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
+_LIMIT: Final = sa.bindparam("limit", type_=sa.Integer())
+_OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
+"""One less than the limit."""
+
+_LINES: Final = sa.bindparam("lines", type_=sa.Integer())
+
+_LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
+
 
 def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
-    if wanted.is_all:
-        rows = it.connection.execute(_with_rest(it, _recent(it, limit))).all()
-        if not rows or rows[-1].created_at >= rows[-1].minute:
+    if 0 < limit <= MOST_BY_LINE and wanted == VersionsWanted(thread_id=wanted.thread_id):
+        key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
+        rows = _by_line_of(it, wanted).rows(
+            it.connection, {**key, "limit": limit, "others": limit - 1, "lines": limit + MORE_LINES}
+        )
+        if not rows or _is_newest(it, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
             return [_version(it, row) for row in rows]
-    rows = it.connection.execute(_with_rest(it, _page(it, wanted, limit))).all()
-    return [_version(it, row) for row in rows]
+    query = _with_parents(it, _page(it, wanted, limit))
+    return [_version(it, tuple(row)) for row in it.connection.execute(query)]
 
 
-def _recent(it: Reads, limit: int) -> sa.Select[Any]:
-    """Return a query for the newest versions of the threads that were active last.
+def _version(it: Reads, row: tuple[Any, ...]) -> Version:
+    return it.version(row[0], row[1], row[2], row[3:_PLACED])
+
+
+def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
+    """Return the statement of ``_by_line``, which takes longer to compile than to run."""
+    key = type(it), wanted.thread_id is None
+    if key not in it.sql.lists:
+        lines = _recent(it) if wanted.thread_id is None else _of_thread(it)
+        it.sql.lists[key] = Compiled(_with_parents(it, _by_line(it, lines)), it.sql.dialect)
+    return it.sql.lists[key]
+
+
+def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
+    """Return whether the last version found is younger than all that were not looked at.
+
+    Args:
+        it: The repository.
+        last: The time of the version.
+        older: When the newest of the other lines was saved.
+        minute: When the newest of the other threads may have been active.
+    """
+    is_line = older is None or last - it.rounding > older
+    return is_line and (minute is None or last >= minute)
+
+
+def _of_thread(it: Reads) -> sa.Select[Any]:
+    """Return a query for the lines of a live thread."""
+    c = it.tables.lines.c
+    thread_id: sa.BindParameter[str] = sa.bindparam("thread_id", type_=c.thread_id.type)
+    minute = sa.cast(sa.null(), c.updated_at.type).label("minute")
+    is_its = c.tenant == _TENANT, c.thread_id == thread_id, c.head.is_not(None)
+    query = sa.select(*(c[name] for name in _LINE), minute)
+    return query.where(*is_its, _is_live(it, _TENANT, thread_id))
+
+
+def _is_live(it: Reads, tenant: Any, thread_id: Any) -> sa.ColumnElement[bool]:
+    c = it.tables.threads.c
+    found = sa.select(c.thread).where(c.tenant == tenant, c.thread_id == thread_id)
+    return found.where(is_live(it.tables)).scalar_subquery().is_not(None)
+
+
+def _recent(it: Reads) -> sa.Select[Any]:
+    """Return a query for the lines of the threads that were active last.
 
     It has at least ``limit`` of those threads, and all of their last ``minute``. No version of
     another thread is so young; but the thread may have lost the versions that made it active.
     """
-    t, threads, lines = it.tables, it.tables.threads, it.tables.lines
+    threads, lines = it.tables.threads, it.tables.lines
     # Without statistics, PostgreSQL reads all of a tenant's lines for each thread: it reckons with
     # one line of a tenant that is a constant, and here the tenant is none.
     tenant = sa.func.coalesce(threads.c.tenant, threads.c.thread_id)
     is_of_thread = sa.and_(lines.c.tenant == tenant, lines.c.thread_id == threads.c.thread_id)
     has_head = sa.exists().where(is_of_thread, lines.c.head.is_not(None)).correlate(threads)
-    of_tenant = threads.c.tenant == it.scope.tenant, is_live(t), it.any_activity()
+    of_tenant = threads.c.tenant == _TENANT, is_live(it.tables), it.any_activity()
     active = (
         sa.select(threads.c.active_at)
         .where(*of_tenant, has_head)
         .order_by(threads.c.active_at.desc(), threads.c.thread.desc())
-        .limit(limit)
+        .limit(_LIMIT)
         .cte("active")
     )
-    first = sa.select(sa.func.min(active.c.active_at)).scalar_subquery()
-    query = (
-        _select(it, first.label("minute"))
+    first = sa.func.min(active.c.active_at)
+    minute = sa.case((sa.func.count() >= _LIMIT, first))
+    return (
+        sa.select(
+            *(lines.c[name] for name in _LINE),
+            sa.select(minute).select_from(active).scalar_subquery().label("minute"),
+        )
         .join_from(threads, lines, is_of_thread)
-        .join(t.checkpoints, t.checkpoints.c.line == lines.c.line)
-        .where(*of_tenant, threads.c.active_at >= first, *_is_visible(it))
+        .where(*of_tenant, threads.c.active_at >= sa.select(first).scalar_subquery())
+        .where(lines.c.head.is_not(None))
     )
-    return _ordered(it, query, limit)
+
+
+def _by_line(it: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
+    """Return a query for the newest versions of the lines that were saved last.
+
+    It looks at ``limit`` of the lines at least, and at as many versions of each, by sequence.
+    ``older``: when the newest of the other lines was saved.
+    """
+    near, mine = lines.cte("near"), it.tables.checkpoints
+    others = mine.alias("others")
+    at = near.c.updated_at
+    last = sa.select(at).order_by(at.desc()).limit(1).offset(_LINES).scalar_subquery()
+    older = sa.select(sa.func.max(at)).where(at < last).scalar_subquery()
+    first = (
+        sa.select(others.c.sequence)
+        .where(others.c.line == near.c.line)
+        .order_by(others.c.sequence.desc())
+        .limit(1)
+        .offset(_OTHERS)
+        .correlate(near)
+        .scalar_subquery()
+    )
+    columns = (
+        near.c[name] for name in ("line", "thread_id", "namespace", "head", "floor", "minute")
+    )
+    its = (
+        sa.select(*columns, sa.func.coalesce(first, 0).label("first"), older.label("older"))
+        .where(at >= sa.func.coalesce(last, at))
+        .cte("its")
+        .prefix_with("MATERIALIZED", dialect="postgresql")  # else looked up for each version
+        .c
+    )
+    is_new = mine.c.sequence >= its.first, mine.c.sequence >= its.floor
+    query = (
+        _select(it, its.thread_id, its.namespace, its.older, its.minute)
+        .where(mine.c.line == its.line)
+        .where(sa.or_(sa.and_(*is_new), mine.c.sequence == its.head))
+    )
+    return _ordered(it, query, _LIMIT)
 
 
 def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
     lines, versions = it.tables.lines, it.tables.checkpoints
-    query = _select(it)
+    hints = [it.may_have(versions.c.metadata, key, value) for key, value in wanted.metadata]
+    is_visible = sa.or_(versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head)
+    is_shown = lines.c.head.is_not(None), is_visible
     if wanted.thread_id is None:
         seen = sa.select(lines.c.line).where(
-            lines.c.line == versions.c.line, *_is_visible(it), it.live_thread().is_not(None)
+            lines.c.line == versions.c.line, *is_shown, it.live_thread().is_not(None)
         )
-        query = query.where(seen.correlate(versions).scalar_subquery().is_not(None))
+        if wanted.namespace is not None:
+            seen = seen.where(lines.c.namespace == wanted.namespace)
+        query = _select(it).where(*hints, seen.correlate(versions).scalar_subquery().is_not(None))
     else:
         query = (
-            query.join_from(lines, versions, versions.c.line == lines.c.line)
+            _select(it, lines.c.thread_id, lines.c.namespace)
+            .join_from(lines, versions, versions.c.line == lines.c.line)
             .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == wanted.thread_id)
-            .where(*_is_visible(it), it.live_thread().is_not(None))
+            .where(*is_shown, _is_live(it, it.scope.tenant, wanted.thread_id), *hints)
         )
-    if wanted.namespace is not None:
-        query = query.where(lines.c.namespace == wanted.namespace)
+        if wanted.namespace is not None:
+            query = query.where(lines.c.namespace == wanted.namespace)
     if wanted.checkpoint_id is not None:
         query = query.where(versions.c.checkpoint_id == wanted.checkpoint_id)
     if wanted.before is not None:
@@ -86,22 +200,18 @@ def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
         place = (after.created_at, after.mark.line, after.mark.sequence)
         columns = (versions.c[name] for name in _PLACE)
         query = query.where(it.below_row(dict(zip(columns, place, strict=True))))
-    hints = (it.may_have(versions.c.metadata, key, value) for key, value in wanted.metadata)
-    return _ordered(it, query.where(*hints), limit)
+    return _ordered(it, query, limit)
 
 
 def _select(it: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    return sa.select(*(it.tables.checkpoints.c[name] for name in _PLACE), *more)
+    return sa.select(
+        *(it.tables.checkpoints.c[name] for name in ("line", *VERSION, "parent")), *more
+    )
 
 
-def _ordered(it: Reads, query: sa.Select[Any], limit: int) -> sa.Select[Any]:
+def _ordered(it: Reads, query: sa.Select[Any], limit: Any) -> sa.Select[Any]:
     columns = it.tables.checkpoints.c
     return query.order_by(*(columns[name].desc() for name in _PLACE)).limit(limit)
-
-
-def _is_visible(it: Reads) -> tuple[sa.ColumnElement[bool], ...]:
-    lines, sequence = it.tables.lines, it.tables.checkpoints.c.sequence
-    return lines.c.head.is_not(None), sa.or_(sequence >= lines.c.floor, sequence == lines.c.head)
 
 
 def _is_before(it: Reads, checkpoint_id: str) -> sa.ColumnElement[bool]:
@@ -118,64 +228,73 @@ def _is_before(it: Reads, checkpoint_id: str) -> sa.ColumnElement[bool]:
     return sa.or_(mine.c.sequence < at, by_id)
 
 
-def _with_rest(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
-    """Return the query's versions in order, with their other columns."""
-    lines, mine = it.tables.lines, it.tables.checkpoints
-    page, parents = query.subquery("page"), mine.alias("parents")
-    is_it = sa.and_(mine.c.line == page.c.line, mine.c.sequence == page.c.sequence)
-    is_parent = sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
-    more = [page.c.minute] if "minute" in page.c else []
-    return (
-        sa.select(
-            *(lines.c.thread_id, lines.c.namespace, lines.c.line),
-            *(mine.c[name] for name in VERSION),
-            parents.c.checkpoint_id.label("parent_id"),
-            *more,
-        )
-        .join_from(page, mine, is_it)
-        .join(lines, lines.c.line == mine.c.line)
-        .outerjoin(parents, is_parent)
-        .order_by(*(page.c[name].desc() for name in _PLACE))
+def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
+    """Return the query's versions in order, with their places and the ids of their parents.
+
+    Each is looked up by its key: as joins, PostgreSQL read whole tables of a small database.
+    """
+    page, lines, parents = query.subquery("page"), it.tables.lines, it.tables.checkpoints
+    parent = (
+        sa.select(parents.c.checkpoint_id)
+        .where(parents.c.line == page.c.line, parents.c.sequence == page.c.parent)
+        .scalar_subquery()
     )
-
-
-def _version(it: Reads, row: sa.Row[Any]) -> Version:
-    return it.version(row.thread_id, row.namespace, row.line, tuple(row[3:10]))
+    names = [
+        page.c[name]
+        if name in page.c
+        else sa.select(lines.c[name]).where(lines.c.line == page.c.line).scalar_subquery()
+        for name in ("thread_id", "namespace")
+    ]
+    more = [page.c[name] for name in ("older", "minute") if name in page.c]
+    versions = [page.c[name] for name in ("line", *VERSION)]
+    return sa.select(
+        *(it.label(name) for it, name in zip(names, ("thread_id", "namespace"), strict=True)),
+        *(*versions, parent.label("parent_id"), *more),
+    ).order_by(*(page.c[name].desc() for name in _PLACE))
 
 
 def contents(it: Reads, versions: Sequence[Version]) -> Contents:
-    """See ``ListsVersions.contents``; a statement or two for each batch of lines."""
-    wanted: defaultdict[int, list[Version]] = defaultdict(list)
-    for version in versions:
-        wanted[version.mark.line].append(version)
+    """See ``ListsVersions.contents``; two statements for each batch of versions."""
     found = Contents(defaultdict(list), defaultdict(list))
-    for lines in pending.batches(list(wanted)):
-        _add(it, {line: wanted[line] for line in lines}, found)
-    for records in found.records.values():
-        records.sort(key=lambda it: it[0])
+    records: set[tuple[int, int, int, bytes]] = set()
+    for batch in pending.batches(versions):
+        records.update(_records(it, batch))
+        for row in _writes(it, batch):
+            found.writes[row["line"], row["checkpoint_id"]].append(pending.write_of(row))
+    for line, sequence, chain, payload in sorted(records):
+        found.records[line].append((sequence, chain, payload))
     for writes in found.writes.values():
         writes.sort(key=in_order)
     return found
 
 
-def _add(it: Reads, wanted: dict[int, list[Version]], found: Contents) -> None:
-    """Read more of some lines than is wanted: chains of others that have the same number too."""
-    mine, writes = it.tables.checkpoints, it.tables.writes
-    sequences = {one.mark.sequence for some in wanted.values() for one in some}
-    is_of_lines = mine.c.line.in_(wanted)
-    chains: set[int] = set()
-    for batch in pending.batches(sorted(sequences)):
-        of_batch = sa.select(mine.c.chain).where(is_of_lines, mine.c.sequence.in_(batch))
-        chains.update(it.connection.execute(of_batch.distinct()).scalars())
-    columns = (mine.c[name] for name in ("line", "sequence", "chain", "payload"))
-    of_lines = sa.select(*columns).where(is_of_lines, mine.c.sequence <= max(sequences))
-    for batch in pending.batches(sorted(chains)):
-        query = of_lines.where(mine.c.chain.in_(batch))
-        for line, sequence, chain, payload in it.connection.execute(query):
-            found.records[line].append((sequence, chain, payload))
-    names = {one.checkpoint_id for some in wanted.values() for one in some}
-    for batch in pending.batches(sorted(names)):
-        is_of_them = writes.c.line.in_(wanted), writes.c.checkpoint_id.in_(batch)
-        for row in it.connection.execute(sa.select(writes).where(*is_of_them)).mappings():
-            put: PendingWrite = pending.write_of(row)
-            found.writes[row["line"], row["checkpoint_id"]].append(put)
+def _records(it: Reads, versions: Sequence[Version]) -> Iterator[tuple[int, int, int, bytes]]:
+    """Yield what states of versions are made of; of other versions of the lines too."""
+    mine = it.tables.checkpoints
+    wanted = mine.alias("wanted")
+    sequences = [one.mark.sequence for one in versions]
+    is_wanted = wanted.c.line.in_({one.mark.line for one in versions})
+    chains = (
+        sa.select(wanted.c.line, wanted.c.chain, sa.func.max(wanted.c.sequence).label("last"))
+        .where(is_wanted, wanted.c.sequence.in_(set(sequences)))
+        .group_by(wanted.c.line, wanted.c.chain)
+        .subquery("chains")
+    )
+    is_of_chain = sa.and_(
+        mine.c.line == chains.c.line,
+        mine.c.chain == chains.c.chain,
+        mine.c.sequence.between(chains.c.chain, chains.c.last),
+    )
+    names = ("line", "sequence", "chain", "payload")
+    query = sa.select(*(mine.c[name] for name in names)).join_from(chains, mine, is_of_chain)
+    for row in it.connection.execute(query):
+        yield row.line, row.sequence, row.chain, row.payload
+
+
+def _writes(it: Reads, versions: Sequence[Version]) -> Sequence[sa.RowMapping]:
+    """Return the rows of writes on versions; on others of the same names too."""
+    c = it.tables.writes.c
+    is_of_lines = c.line.in_({one.mark.line for one in versions})
+    is_of_them = c.checkpoint_id.in_({one.checkpoint_id for one in versions})
+    query = sa.select(it.tables.writes).where(is_of_lines, is_of_them)
+    return it.connection.execute(query).mappings().all()

@@ -35,6 +35,7 @@ from locus_store.testing.steps import (
 )
 from locus_store.testing.tails import Tails
 from locus_store.testing.thread_info import ThreadInfoRules
+from locus_store.testing.version_lists import VersionLists
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.state import AgentState
 
@@ -285,6 +286,7 @@ class WholeThreads(BackendKit):
 class StorageBackendContract(
     PendingWrites, FramedWrites, Reading, Needed, Parents, WholeThreads, Existence, Recency,
     Forgetting, RefusedMarks, LocusSpellings, BackendLimits, Tails, MustExist, ThreadInfoRules,
+    VersionLists,
 ):  # fmt: skip
     """The dict-shaped methods of a ``StorageBackend``, and what lies under the adapter."""
 

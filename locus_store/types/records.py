@@ -268,11 +268,6 @@ class VersionsWanted:
     after: Version | None = None
     """Continue behind this one."""
 
-    @property
-    def is_all(self) -> bool:
-        """True if it is the beginning of the list of everything."""
-        return self == VersionsWanted()
-
 
 class Contents(NamedTuple):
     """The records behind the states of versions, and their pending writes."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.versions.reading import replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from locus_store.types import Version
     from locus_store.values import frames
@@ -51,33 +52,40 @@ async def read_states(
         first=min(sequences),
         last=max(sequences),
     )
-    return await states_from(backend, versions, records, make)
+    return await states_from(backend, versions, {versions[0].mark.line: records}, make)
 
 
 async def states_from(
     backend: Chains,
     versions: Sequence[Version],
-    records: Sequence[tuple[int, int, bytes]],
+    records: Mapping[int, Sequence[tuple[int, int, bytes]]],
     make: Callable[[Version, frames.Folder], T],
 ) -> list[T]:
-    """Return what ``read_states`` does, from records that were read."""
-    found = {sequence for sequence, _, _ in records}
-    missing = [it for it in versions if it.mark.sequence not in found]
-    gone = {it.mark.sequence for it in missing if not await _is_there(backend, it)}
-    wanted = [it for it in versions if it.mark.sequence not in gone]
+    """Return what ``read_states`` does for versions of any lines, from their records by line."""
+    found = {(line, sequence) for line, some in records.items() for sequence, _, _ in some}
+    missing = [it for it in versions if (it.mark.line, it.mark.sequence) not in found]
+    gone = {it.mark for it in missing if not await _is_there(backend, it)}
+    wanted: defaultdict[int, list[Version]] = defaultdict(list)
+    for version in versions:
+        if version.mark not in gone:
+            wanted[version.mark.line].append(version)
 
     def made() -> list[T]:
-        states = replay(records, wanted, backend.max_state_bytes)
-        found = {it.mark.sequence: make(it, folder) for it, folder in states}
-        return [found[it.mark.sequence] for it in wanted]
+        states = {
+            version.mark: make(version, folder)
+            for line, some in wanted.items()
+            for version, folder in replay(records.get(line, ()), some, backend.max_state_bytes)
+        }
+        return [states[it.mark] for it in versions if it.mark not in gone]
 
     try:
         return await asyncio.to_thread(made)
     except IntegrityError as exc:
-        if all([await _is_there(backend, it) for it in versions]):
+        changed = [it.thread_id for it in versions if not await _is_there(backend, it)]
+        if not changed:
             raise
         raise NotFoundError(
-            f"thread {versions[0].thread_id!r} was changed while it was listed; list it again"
+            f"thread {changed[0]!r} was changed while it was listed; list it again"
         ) from exc
 
 

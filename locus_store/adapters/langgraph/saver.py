@@ -32,10 +32,7 @@ from locus_store.adapters.langgraph.listing import (
     pages_by_time,
     recent_threads,
 )
-from locus_store.adapters.langgraph.serializer import (
-    ExactSerializer,
-    exact_within,
-)
+from locus_store.adapters.langgraph.serializer import ExactSerializer, exact_within
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import Caches, ChannelValues, StateHistory
 from locus_store.backend import FullBackend, ListsVersions, needs
@@ -73,7 +70,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from locus_store.backend import StorageBackend
-    from locus_store.types import Contents, PendingWrite, Version
+    from locus_store.types import Mark, PendingWrite, Version
     from locus_store.values.frames import Folder
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
@@ -91,7 +88,7 @@ MAX_KEY_CHARACTERS: Final = 2**20
 
 T = TypeVar("T")
 Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
-Made: TypeAlias = "list[tuple[Version, Callable[[], CheckpointTuple]]]"
+Reading: TypeAlias = "Callable[[Version, Folder], Callable[[], CheckpointTuple]]"
 Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 Path: TypeAlias = "list[str]"
@@ -544,39 +541,35 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
     async def _read(self, versions: Versions) -> Makers:
         """Return the makers of the versions' tuples, one for each and in their order."""
-        backend = self.saver.backend
-        contents: Contents | None = None
-        if isinstance(backend, ListsVersions) and len(versions) > 1:
-            contents = await backend.contents(versions)
+        backend = needs(self.saver.backend, FullBackend)
+        if isinstance(backend, ListsVersions):
+            records, writes = await backend.contents(versions)
+            return await states_from(backend, versions, records, self._reading(writes))
         lines: dict[tuple[str, str], Versions] = {}
         for it in versions:
             lines.setdefault((it.thread_id, it.namespace), []).append(it)
-        made = [pair for it in lines.values() for pair in await self._read_line(it, contents)]
-        places = {it.mark: place for place, it in enumerate(versions)}
-        return [make for _, make in sorted(made, key=lambda it: places[it[0].mark])]
+        made: dict[Mark, Callable[[], CheckpointTuple]] = {}
+        for (thread_id, namespace), some in lines.items():
+            ids = [it.checkpoint_id for it in some]
+            found = await backend.writes_of(thread_id, ids, namespace=namespace)
+            reading = self._reading({(some[0].mark.line, it): found[it] for it in found})
+            made.update(await backend.read_states(some, partial(_marked, reading)))
+        return [made[it.mark] for it in versions if it.mark in made]
 
-    async def _read_line(self, versions: Versions, contents: Contents | None) -> Made:
-        """Return the versions of one line, each with a function that makes its tuple."""
-        backend, first = needs(self.saver.backend, FullBackend), versions[0]
-        ids, line = [it.checkpoint_id for it in versions], first.mark.line
-        if contents is None:
-            writes = await backend.writes_of(first.thread_id, ids, namespace=first.namespace)
-        else:
-            writes = {it: contents.writes.get((line, it), []) for it in ids}
+    def _reading(self, writes: Mapping[tuple[int, str], Sequence[PendingWrite]]) -> Reading:
+        """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self._values, shares=self.share_messages)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
-        def read(version: Version, folder: Folder) -> tuple[Version, Callable[[], CheckpointTuple]]:
-            state = folder.state()
-            of_it = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
-            pending = [self._write(it, state) for it in of_it]
+        def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
+            state, place = folder.state(), (version.mark.line, version.checkpoint_id)
+            shown = current(writes.get(place, []), version.mark.sequence)
+            pending = [self._write(it, state) for it in shown]
             name = self._given.give(version.checkpoint_id, None)
             make = histories[folder].read(version, folder)
-            return version, lambda: self._tuple(version, name, make(), pending)
+            return lambda: self._tuple(version, name, make(), pending)
 
-        if contents is None:
-            return await backend.read_states(versions, read)
-        return await states_from(backend, versions, contents.records.get(line, []), read)
+        return read
 
     # --- threads
 
@@ -660,6 +653,12 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             return int(current) + 1
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}"
+
+
+def _marked(
+    read: Reading, version: Version, folder: Folder
+) -> tuple[Mark, Callable[[], CheckpointTuple]]:
+    return version.mark, read(version, folder)
 
 
 def _reported(channel: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from locus_store.backends.postgresql import dialect, sdk_options
+from locus_store.backends.postgresql import contents, dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
 from locus_store.backends.postgresql.connecting import require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
@@ -31,7 +31,7 @@ from locus_store.types.arguments import check_limit, check_names, check_tenant, 
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from typing_extensions import Unpack
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
     from locus_store.types import (
+        Contents,
         Mark,
         MustExist,
         OnConflict,
@@ -264,8 +265,7 @@ class PostgreSQLBackend(SqlBackend):
         hot = self._database.hot
         text = hot.head_version if checkpoint_id is None else hot.named_version
         rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
-        versions = hot.versions(rows, self._database.store, thread_id, namespace)
-        return versions[0] if versions else None
+        return next(iter(hot.versions(rows, self._database.store, thread_id, namespace)), None)
 
     async def history(
         self,
@@ -286,6 +286,10 @@ class PostgreSQLBackend(SqlBackend):
                 "without a cursor"
             )
         return hot.versions(rows, self._database.store, thread_id, namespace)
+
+    async def contents(self, versions: Sequence[Version]) -> Contents:
+        text = self._database.hot.contents
+        return contents.contents_in(await self._driven(text, contents.wanted(versions)))
 
     async def store_writes(
         self,
@@ -327,15 +331,16 @@ class PostgreSQLBackend(SqlBackend):
             return await batches.submit(batch)
 
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
+        return await self._driven(text, (encode_key(self._database.tenant), *values))
+
+    async def _driven(self, text: str, values: tuple[Any, ...]) -> list[Any]:
         """Run a statement on the driver's connection; after a lost connection it may run again."""
         with self._translating():
             home = await self._runner.home()
-            tenant = encode_key(self._database.tenant)
 
             async def asked() -> list[Any]:
                 async with home.driver() as connection:
-                    found: list[Any] = await connection.fetch(text, tenant, *values)
-                    return found
+                    return await connection.fetch(text, *values)  # type: ignore[no-any-return]
 
             return await home.again(asked)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +18,7 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import sessions, tls_request
+from locus_store.backends.postgresql import deletions, sessions, tls_request
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.connecting import connect, connection_error
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema import Tables
     from locus_store.sql.status import Settings
+    from locus_store.versions.sweeping import Swept
 
 tls_request.install()
 
@@ -82,6 +84,8 @@ _PART_BYTES: Final = 500_000
 
 class PostgreSQLRepository(IndexedRepository):
     """PostgreSQL's implementations of the hooks."""
+
+    rounding = timedelta()
 
     def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
         """See ``Reads.matches``; ``LIKE`` has no character sets."""
@@ -121,6 +125,9 @@ class PostgreSQLRepository(IndexedRepository):
         key = sa.tuple_(threads.active_at, threads.thread)
         is_below = key < sa.tuple_(most, sa.literal_column(str(2**63 - 1)))
         return sa.and_(threads.active_at > least, is_below)
+
+    def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
+        return deletions.drop_threads(self, thread_ids, self.index if self.has_index else None)
 
     # --- the full-text index: a table of its own, over the folded words
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import sqlalchemy as sa
 
+from locus_store.backends.postgresql.contents import CONTENTS, write_of
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.json_columns import load_json
-from locus_store.types import Mark, PendingWrite, Stored, Version
+from locus_store.types import Mark, Stored, Version
 from locus_store.types.user_ids import UserIdType
 from locus_store.versions import (
     CHAIN_ALLOWANCE,
@@ -22,7 +23,6 @@ from locus_store.versions import (
     RECORD_OVERHEAD,
     in_order,
 )
-from locus_store.versions.archives import unsealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
     from locus_store.sql.schema import Tables
+    from locus_store.types import PendingWrite
 
 
 _GROUP: Final = """
@@ -78,12 +79,22 @@ moved AS (
   FROM appended w WHERE l.line = w.line),
 -- A new line of a live thread: shared, so that saves of its other lines do not wait. A deletion
 -- does, and finds the line.
+<<<<<<< HEAD
 there AS MATERIALIZED (
   SELECT t.thread, t.thread_id, t.active_at, t.expires_at, {has_version} AS has_version
   FROM {threads} t
   WHERE t.tenant = $1 AND t.thread_id IN (SELECT i.thread_id FROM input i WHERE i.line IS NULL)
     AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
   FOR KEY SHARE SKIP LOCKED),
+=======
+there AS MATERIALIZED (  -- LATERAL: as a join, without statistics, it read the whole tenant.
+  SELECT t.* FROM (SELECT DISTINCT i.thread_id FROM input i WHERE i.line IS NULL) i
+  CROSS JOIN LATERAL (
+    SELECT t.thread, t.thread_id, t.active_at, t.expires_at FROM {threads} t
+    WHERE t.tenant = $1 AND t.thread_id = i.thread_id
+      AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    FOR KEY SHARE SKIP LOCKED) t),
+>>>>>>> lists
 active AS (
   SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
   UNION ALL
@@ -117,10 +128,11 @@ new_places AS MATERIALIZED (
   WHERE i.line IS NULL AND (i.owner IS NULL OR i.namespace COLLATE "C" <= ALL (
     SELECT o.namespace FROM input o WHERE o.thread_id = i.thread_id AND o.owner IS NOT NULL))),
 written AS MATERIALIZED (  -- Lines that have pending writes alone.
-  SELECT l.line, l.thread_id, l.namespace FROM {lines} l JOIN new_places i
-    ON l.thread_id = i.thread_id AND l.namespace = i.namespace
-  WHERE l.tenant = $1 AND l.head IS NULL AND l.last_sequence = 0
-  FOR NO KEY UPDATE OF l SKIP LOCKED),
+  SELECT l.* FROM new_places i CROSS JOIN LATERAL (
+    SELECT l.line, l.thread_id, l.namespace FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = i.thread_id AND l.namespace = i.namespace
+      AND l.head IS NULL AND l.last_sequence = 0
+    FOR NO KEY UPDATE SKIP LOCKED) l),
 begun AS (
   UPDATE {lines} l SET head = 1, open_chain = 1, open_bytes = length(i.payload) + {overhead},
     floor = CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, last_sequence = 1, writer = i.writer,
@@ -133,8 +145,8 @@ new_lines AS (
     last_sequence, writer, run, updated_at)
   SELECT $1, i.thread_id, i.namespace, 1, 1, length(i.payload) + {overhead},
     CASE WHEN i.keep_last IS NULL THEN 0 ELSE 1 END, 1, i.writer, i.run, statement_timestamp()
-  FROM new_places i WHERE NOT EXISTS (SELECT FROM {lines} l
-    WHERE l.tenant = $1 AND l.thread_id = i.thread_id AND l.namespace = i.namespace)
+  FROM new_places i WHERE (SELECT l.line FROM {lines} l
+    WHERE l.tenant = $1 AND l.thread_id = i.thread_id AND l.namespace = i.namespace) IS NULL
   ORDER BY i.thread_id COLLATE "C", i.namespace COLLATE "C"
   ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
   RETURNING line, thread_id, namespace),
@@ -317,7 +329,7 @@ _KNOWING: Final = {"is_cold": "k.sequence IS NULL", "after_known": "k.sequence +
 
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
-    WHERE c.line = l.line AND c.checkpoint_id = $4) AS before FROM l)
+    WHERE c.line = l.line AND c.checkpoint_id = $4 LIMIT 1) AS before FROM l)
 SELECT l.line, b.before, v.* FROM l CROSS JOIN b LEFT JOIN LATERAL (
   SELECT {version} FROM {checkpoints} c
   WHERE c.line = l.line AND {is_visible}
@@ -352,10 +364,16 @@ class Hot:
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
+<<<<<<< HEAD
         may_come_first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         self.put_writes = self._filled(
             _PUT_WRITES, expiry_of_writes=_expiry("l"), may_come_first=may_come_first
         )
+=======
+        wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
+        self.contents = self._filled(CONTENTS, wanted=wanted)
+        self.put_writes = self._filled(_PUT_WRITES, expiry_of_writes=_expiry("l"))
+>>>>>>> lists
 
     # --- what they are given, and what they give
 
@@ -460,18 +478,7 @@ class Hot:
 
 def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
     checkpoint_id = decode_key(row["checkpoint_id"])
-    found = []
-    for task_id, idx, channel, kind, path, basis, payload in row["writes"] or ():
-        stored = PendingWrite(
-            task_id=decode_key(task_id),
-            idx=idx,
-            channel=decode_key(channel),
-            type=decode_key(kind or ""),
-            payload=payload or b"",
-            task_path=path or "",
-            basis=basis,
-        )
-        found.append(unsealed(checkpoint_id, stored))
+    found = [write_of(checkpoint_id, it) for it in row["writes"] or ()]
     return sorted(found, key=in_order)
 
 

@@ -25,7 +25,7 @@ from locus_store.errors import (
 )
 from locus_store.sql.callers_transaction import autocommit_refused
 from locus_store.sql.database import Database
-from locus_store.sql.json_text import escape_text
+from locus_store.sql.json_text import dump_value, escape_text
 from locus_store.sql.migrate import check
 from locus_store.sql.pending import BATCH
 from locus_store.sql.reads import line_of_row
@@ -77,7 +77,8 @@ class SQLiteRepository(Repository):
     ) -> sa.ColumnElement[bool]:
         """Return the condition that the key, or its first part, exists; the key is bound.
 
-        If a string is wanted, it must stand there, or a list or object.
+        If a string is wanted, it must stand there, or a list or object. Its JSON stands in the
+        column's text, which is found much sooner.
         """
         each = sa.func.json_each(column).table_valued("key", "value", "type")
         names = [
@@ -85,10 +86,12 @@ class SQLiteRepository(Repository):
             for it in dict.fromkeys((key, key.split(".", maxsplit=1)[0]))
         ]
         found = sa.exists().select_from(each).where(each.c.key.in_(names))
-        if isinstance(value, str):
-            text = sa.literal(escape_text(value), sa.Text())
-            found = found.where(sa.or_(each.c.value == text, each.c.type.in_(["array", "object"])))
-        return sa.and_(column.is_not(None), found)
+        if not isinstance(value, str):
+            return sa.and_(column.is_not(None), found)
+        text = sa.literal(escape_text(value), sa.Text())
+        found = found.where(sa.or_(each.c.value == text, each.c.type.in_(["array", "object"])))
+        json = sa.literal(dump_value(escape_text(value)), sa.Text())
+        return sa.and_(sa.func.instr(sa.type_coerce(column, sa.Text()), json) > 0, found)
 
     def save(self, save: Save) -> Written:
         """A plain append looks at its line once; the full rules decide all other saves."""

@@ -1,0 +1,78 @@
+"""The records and pending writes of versions of any lines, in one statement."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.sql.columns import decode_key, encode_key
+from locus_store.types import Contents, PendingWrite
+from locus_store.versions import in_order
+from locus_store.versions.archives import unsealed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from locus_store.types import Version
+
+# What the states of versions are made of, then their pending writes. OFFSET 0: looked up by key,
+# where a join would read the whole of a small table.
+CONTENTS: Final = """
+WITH w AS MATERIALIZED (SELECT DISTINCT * FROM unnest($1::bigint[], $2::bigint[], $3::text[])
+  w (line, sequence, checkpoint_id)),
+k AS MATERIALIZED (
+  SELECT c.line, c.chain, max(c.sequence) AS last
+  FROM w CROSS JOIN LATERAL {wanted} c WHERE c.sequence = w.sequence GROUP BY c.line, c.chain)
+SELECT r.line, r.sequence AS number, r.chain, r.payload, NULL AS checkpoint_id, NULL AS task_id,
+  NULL AS channel, NULL AS type, NULL AS task_path, NULL::bigint AS basis
+FROM k CROSS JOIN LATERAL (SELECT c.line, c.sequence, c.chain, c.payload FROM {checkpoints} c
+  WHERE c.line = k.line AND c.chain = k.chain AND c.sequence BETWEEN k.chain AND k.last OFFSET 0) r
+UNION ALL
+SELECT x.line, x.idx, NULL, x.payload, x.checkpoint_id, x.task_id, x.channel, x.type, x.task_path,
+  x.basis
+FROM w CROSS JOIN LATERAL (SELECT * FROM {writes} x
+  WHERE x.line = w.line AND x.checkpoint_id = w.checkpoint_id OFFSET 0) x
+"""
+_WRITE: Final = ("task_id", "number", "channel", "type", "task_path", "basis", "payload")
+
+
+def wanted(versions: Sequence[Version]) -> tuple[list[Any], ...]:
+    """Return the parameters of the statement."""
+    return (
+        [it.mark.line for it in versions],
+        [it.mark.sequence for it in versions],
+        [encode_key(it.checkpoint_id) for it in versions],
+    )
+
+
+def contents_in(rows: Sequence[Mapping[str, Any]]) -> Contents:
+    """Return the contents in rows of the statement."""
+    found = Contents(defaultdict(list), defaultdict(list))
+    for row in rows:
+        if row["chain"] is not None:
+            record = row["number"], row["chain"], row["payload"] or b""
+            found.records[row["line"]].append(record)
+            continue
+        checkpoint_id = decode_key(row["checkpoint_id"])
+        write = write_of(checkpoint_id, [row[name] for name in _WRITE])
+        found.writes[row["line"], checkpoint_id].append(write)
+    for records in found.records.values():
+        records.sort(key=lambda it: it[0])
+    for writes in found.writes.values():
+        writes.sort(key=in_order)
+    return found
+
+
+def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
+    """Return the pending write of the columns that a statement gives of it."""
+    task_id, idx, channel, kind, path, basis, payload = values
+    stored = PendingWrite(
+        task_id=decode_key(task_id),
+        idx=idx,
+        channel=decode_key(channel),
+        type=decode_key(kind or ""),
+        payload=payload or b"",
+        task_path=path or "",
+        basis=basis,
+    )
+    return unsealed(checkpoint_id, stored)

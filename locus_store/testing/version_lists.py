@@ -1,0 +1,178 @@
+"""Lists of the versions of many namespaces and threads, and what their states are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store.backend import ListsVersions
+from locus_store.testing.kit import exact, needs
+from locus_store.testing.steps import BackendKit, written
+from locus_store.types import Version, VersionsWanted
+from locus_store.values import frames
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAMES = ("", "a", "a|b", "é")
+
+
+class VersionLists(BackendKit):
+    """``newest`` and ``contents`` of backends that list versions by their time."""
+
+    @pytest.fixture(autouse=True)
+    def lists_versions(self, backend: Any) -> None:
+        needs(backend, "branching")
+        if not isinstance(backend, ListsVersions):
+            pytest.skip("the storage does not list versions by their time")
+
+    async def test_the_newest_versions_of_a_thread_are_listed(self, backend: Any) -> None:
+        await _grow(backend)
+        expected = await _expected(backend, "t")
+        assert {it.namespace for it in expected} == set(NAMES)
+        for limit in (1, 2, 5, len(expected), len(expected) + 1, 5_000):
+            assert await backend.newest(VersionsWanted(thread_id="t"), limit) == expected[:limit]
+        assert await backend.newest(VersionsWanted(thread_id="gone"), 9) == []
+        assert await backend.newest(VersionsWanted(thread_id="t"), 0) == []
+
+    async def test_the_newest_versions_of_all_threads_are_listed(self, backend: Any) -> None:
+        await _grow(backend)
+        expected = await _expected(backend, "t", "other")
+        for limit in (1, 3, len(expected), 5_000):
+            assert await backend.newest(VersionsWanted(), limit) == expected[:limit]
+
+    async def test_a_namespace_that_lost_its_newest_versions_gives_its_others(
+        self, backend: Any
+    ) -> None:
+        for n in range(3):
+            for namespace in NAMES:
+                await _save(backend, "t", namespace, n)
+        for namespace in NAMES[1:]:
+            await backend.remove("t", ["v1", "v2"], namespace=namespace)
+        expected = await _expected(backend, "t")
+        for limit in range(1, len(expected) + 1):
+            assert await backend.newest(VersionsWanted(thread_id="t"), limit) == expected[:limit]
+            assert await backend.newest(VersionsWanted(), limit) == expected[:limit]
+
+    async def test_an_expired_thread_is_not_listed(self, backend: Any) -> None:
+        needs(backend, "ttl")
+        await _save(backend, "t", "a", 1, ttl_seconds=1e-6)
+        await _save(backend, "live", "", 1)
+        for limit in (1, 9, 5_000):
+            assert await backend.newest(VersionsWanted(thread_id="t"), limit) == []
+            found = await backend.newest(VersionsWanted(), limit)
+            assert [it.thread_id for it in found] == ["live"]
+
+    async def test_pages_give_each_version_once(self, backend: Any) -> None:
+        await _grow(backend)
+        for thread_id, threads in (("t", ["t"]), (None, ["t", "other"])):
+            found: list[Version] = []
+            wanted = VersionsWanted(thread_id=thread_id)
+            while page := await backend.newest(wanted, 3):
+                found += page
+                wanted = replace(wanted, after=page[-1])
+            assert found == await _expected(backend, *threads)
+
+    async def test_conditions_restrict_the_list(self, backend: Any) -> None:
+        await _grow(backend)
+        every = await _expected(backend, "t", "other")
+        of_thread = [it for it in every if it.thread_id == "t"]
+
+        async def found(**options: Any) -> list[Version]:
+            listed: list[Version] = await backend.newest(VersionsWanted(**options), 100)
+            return listed
+
+        assert await found(namespace="a") == [it for it in every if it.namespace == "a"]
+        assert await found(thread_id="t", namespace="a") == [
+            it for it in of_thread if it.namespace == "a"
+        ]
+        assert await found(thread_id="t", checkpoint_id="v3") == [
+            it for it in of_thread if it.checkpoint_id == "v3"
+        ]
+        assert await found(thread_id="t", namespace="", before="v3") == [
+            it for it in of_thread if not it.namespace and it.checkpoint_id < "v3"
+        ]
+
+    @pytest.mark.parametrize(
+        ("key", "value"), [("user", "ü"), ("user", "other"), ("n", 3), ("user", "nobody")]
+    )
+    async def test_a_hint_keeps_the_versions_that_have_it(
+        self, backend: Any, key: str, value: Any
+    ) -> None:
+        await _grow(backend)
+
+        def has(version: Version) -> bool:
+            held = version.metadata[key]
+            return held == value or (isinstance(held, list) and value in held)
+
+        for thread_id, threads in (("t", ["t"]), (None, ["t", "other"])):
+            wanted = VersionsWanted(thread_id=thread_id, metadata=((key, value),))
+            found = [it for it in await backend.newest(wanted, 100) if has(it)]
+            assert found == [it for it in await _expected(backend, *threads) if has(it)]
+
+    async def test_contents_give_the_states_and_writes_of_versions(self, backend: Any) -> None:
+        await _grow(backend)
+        for name, task in (("v6", "one"), ("v4", "two"), ("v4", "a")):
+            await backend.put_writes(
+                "t", name, [written(task), written(task, idx=-1)], namespace="a"
+            )
+        versions = await _expected(backend, "t", "other")
+        for wanted in (versions, versions[::3], *([it] for it in versions[:3])):
+            contents = await backend.contents(wanted)
+            for version in wanted:
+                records = contents.records[version.mark.line]
+                _check(version, records)
+                writes = await backend.get_writes(
+                    version.thread_id, version.checkpoint_id, namespace=version.namespace
+                )
+                place = version.mark.line, version.checkpoint_id
+                assert list(contents.writes.get(place, [])) == writes
+        assert not (await backend.contents([])).records
+
+
+async def _save(backend: Any, thread_id: str, namespace: str, n: int, **more: Any) -> None:
+    """Save a version whose metadata has its number, and every second time a user."""
+    user = {"user": "ü"} if n % 2 else {"user": ["other"]}
+    await backend.write_state(
+        thread_id, {"n": n}, namespace=namespace, checkpoint_id=f"v{n}",
+        metadata={"n": n, **user}, **more,
+    )  # fmt: skip
+
+
+async def _grow(backend: Any) -> None:
+    """Save threads with several namespaces, in turn; hide, remove and fork some versions."""
+    for n in range(6):
+        for namespace in NAMES:
+            await _save(backend, "t", namespace, n)
+        await _save(backend, "other", NAMES[n % 2], n)
+    await _save(backend, "t", "a", 6, keep_last=2)
+    await _save(backend, "t", "é", 7, parent_id="v1")
+    await backend.remove("t", ["v5"], namespace="a|b")  # the newest of its namespace
+    await backend.put_writes("t", "v1", [written("x")], namespace="writes alone")
+    for n in range(3):
+        await _save(backend, "gone", "", n)
+    await backend.remove("gone")
+
+
+async def _expected(backend: Any, *thread_ids: str) -> list[Version]:
+    """Return all versions in the order of the list, from the histories of the namespaces."""
+    found: list[Version] = []
+    for thread_id in thread_ids:
+        for namespace in await backend.namespaces(thread_id):
+            found += await backend.history(thread_id, namespace=namespace, limit=100)
+    return sorted(
+        found, key=lambda it: (it.created_at, it.mark.line, it.mark.sequence), reverse=True
+    )
+
+
+def _check(version: Version, records: Sequence[tuple[int, int, bytes]]) -> None:
+    """Check that a version's records give its state, in their order and each once."""
+    sequences = [it[0] for it in records]
+    assert sequences == sorted(set(sequences))
+    (chain,) = [it[1] for it in records if it[0] == version.mark.sequence]
+    payloads = [it[2] for it in records if it[1] == chain and it[0] <= version.mark.sequence]
+    n = int(version.checkpoint_id[1:])
+    assert exact(frames.fold(payloads, MAX_STATE_BYTES)) == exact({"n": n})
