@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from google.adk.sessions.base_session_service import GetSessionConfig
+    from pydantic import BaseModel
 
     from locus_store.types.messages import LogName
+
+SCHEME: Final = "locus+"
+"""Begins a URI that ADK must not take for one of its own services."""
 
 STATE: Final = "adk-state"
 """Namespace of the logs of the state of a session or user."""
@@ -164,18 +168,28 @@ def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Documen
     return state
 
 
+def as_json(model: BaseModel, what: str) -> Document:
+    """Return a model as JSON, with the numbers that JSON does not have.
+
+    Raises:
+        SerializationError: JSON cannot keep a value or key of it.
+    """
+    try:
+        made = model.model_dump(mode="json", exclude_none=True)
+    except (PydanticSerializationError, UnicodeError) as exc:
+        raise SerializationError(f"JSON cannot keep {what}: {exc}") from exc
+    if may_have_lost(made):
+        made = with_lost(made, model.model_dump(exclude_none=True))
+    return made
+
+
 def event_message(event: Event) -> tuple[NewMessage, Scopes]:
     """Return an event as a message without ``temp:`` keys, and the changes that it makes.
 
     Raises:
         SerializationError: JSON cannot keep a value or key of it.
     """
-    try:
-        content = event.model_dump(mode="json", exclude_none=True)
-    except (PydanticSerializationError, UnicodeEncodeError) as exc:
-        raise SerializationError(f"JSON cannot keep event {event.id!r}: {exc}") from exc
-    if may_have_lost(content):
-        content = with_lost(content, event.model_dump(exclude_none=True))
+    content = as_json(event, f"event {event.id!r}")
     actions = content.get("actions", {})
     scopes = Scopes.of(actions.get("state_delta", {}))
     if "state_delta" in actions:
