@@ -11,14 +11,15 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from locus_store.adapters.json_values import (
-    may_have_lost,
+    has_null,
     numbers_in,
-    with_lost,
+    with_floats,
     with_numbers,
 )
 from locus_store.adapters.logs import thread_of
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
+from locus_store.types.escaped_keys import dumped_with_keys
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -135,15 +136,11 @@ def user_log(app_name: str, user_id: str) -> tuple[str, str]:
 
 
 def json_state(state: Document) -> Document:
-    """Return a state as the framework's SQL services store it, but with NaN and infinities.
-
-    Raises:
-        SerializationError: A key has a lone surrogate.
-    """
-    try:
-        made: Document = to_jsonable_python(state, serialize_unknown=True, inf_nan_mode="constants")
-    except UnicodeEncodeError as exc:
-        raise SerializationError(f"JSON cannot keep a key of the state: {exc}") from exc
+    """Return a state as the framework's SQL services store it, but with NaN and infinities."""
+    made: Document = dumped_with_keys(
+        state,
+        lambda it: to_jsonable_python(it, serialize_unknown=True, inf_nan_mode="constants"),
+    )
     return made
 
 
@@ -175,12 +172,12 @@ def as_json(model: BaseModel, what: str) -> Document:
         SerializationError: JSON cannot keep a value or key of it.
     """
     try:
-        made = model.model_dump(mode="json", exclude_none=True)
+        made: Document = dumped_with_keys(
+            model, lambda it: it.model_dump(mode="json", exclude_none=True)
+        )
     except (PydanticSerializationError, UnicodeError) as exc:
         raise SerializationError(f"JSON cannot keep {what}: {exc}") from exc
-    if may_have_lost(made):
-        made = with_lost(made, model.model_dump(exclude_none=True))
-    return made
+    return with_floats(made, model.model_dump(exclude_none=True)) if has_null(made) else made
 
 
 def event_message(event: Event) -> tuple[NewMessage, Scopes]:
