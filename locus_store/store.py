@@ -101,7 +101,7 @@ class BaseStore(ForTenants, ABC):
         vectors.check_metric(metric)
         self.dimension = self.stored_dimension = dimension  # the latter is known once it is open
         self.metric = metric
-        self._embed = embed
+        self.embed = embed
         self.max_state_bytes = checked_max_state_bytes(max_state_bytes)
 
     @property
@@ -375,7 +375,7 @@ class BaseStore(ForTenants, ABC):
         Raises:
             InvalidArgumentError: A filter or number is not valid, or the query has no word.
         """
-        embeds = query is not None and self._embed is not None
+        embeds = query is not None and self.embed is not None
         wanted = self._wanted(
             namespace_prefix,
             filter=filter,
@@ -559,7 +559,7 @@ class BaseStore(ForTenants, ABC):
         self, items: Sequence[PutItem], checked: Sequence[Put]
     ) -> Sequence[Put]:
         """Return the items, with embeddings of their strings if the store computes them."""
-        if self._embed is None:
+        if self.embed is None:
             return checked
         texts = {
             at: text
@@ -579,7 +579,7 @@ class BaseStore(ForTenants, ABC):
         Raises:
             InvalidArgumentError: ``embed`` gave something else.
         """
-        found = await called(self._embed, [*texts])
+        found = await called(self.embed, [*texts])
         if not isinstance(found, Sequence) and not hasattr(found, "__len__"):
             raise InvalidArgumentError(f"embed= must give a list of embeddings, not {found!r}")
         if len(found) != len(texts):

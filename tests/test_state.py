@@ -50,6 +50,23 @@ def test_messages_are_made_by_who_speaks() -> None:
     assert AgentState.from_checkpoint(state.to_checkpoint()) == state
 
 
+def test_a_checkpoint_has_keys_with_half_a_character() -> None:
+    state = AgentState(metadata={"\ud83d": {"\ude00": 1}})
+    assert state.to_checkpoint()["metadata"] == {"\ud83d": {"\ude00": 1}}
+    assert AgentState.from_checkpoint(state.to_checkpoint()) == state
+
+
+@pytest.mark.parametrize("code", [0xD83D, 0xFFFD, 0xFDD0])
+async def test_a_state_of_the_sdk_keeps_any_key(code: int) -> None:
+    """pydantic writes U+FFFD in place of half a character in some keys, without an error."""
+    key = chr(code)
+    state = LocusState(agent_id="a", metadata={key: 1, "b": {key: "a\ud83d"}, key * 2: "plain"})
+    async with MemoryCheckpointer() as checkpointer:
+        await checkpointer.save(state, "t")
+        found = (await checkpointer.load("t")).metadata
+    assert {name: it for name, it in found.items() if name != MARK_KEY} == state.metadata
+
+
 def test_a_checkpoint_is_plain_json_data() -> None:
     state = AgentState(messages=(Message.user("hi"),), created_at=datetime(2026, 1, 1, tzinfo=UTC))
     data = state.to_checkpoint()

@@ -20,8 +20,6 @@ from locus_store.values.encoding import decode, encode_strictly, pinned
 TAG: Final = "$"
 _TAGGED: Final = pinned(TAG)
 _PLAIN: Final = frozenset({str, bool, NoneType})
-_LOST: Final = "\ufffd"
-_LOST_BYTES: Final = _LOST.encode()
 _UNORDERED: Final = frozenset({"set", "frozenset"})
 
 
@@ -186,36 +184,18 @@ def _any_none(value: Any) -> bool:
     return value is None
 
 
-def may_have_lost(made: Any) -> bool:
-    """Return whether ``with_lost`` may change the JSON that pydantic made."""
-    return has_null(made) or _LOST_BYTES in pinned(made)
-
-
-def with_lost(made: Any, source: Any) -> Any:
-    """Return the JSON that pydantic made, with what it has lost.
-
-    It writes NaN and infinities as ``None``, and a lone surrogate in a key as U+FFFD.
+def with_floats(made: Any, source: Any) -> Any:
+    """Return the JSON that pydantic made, with NaN and infinities, which it writes as ``None``.
 
     Args:
         made: Its JSON.
         source: The same as Python's values.
-
-    Raises:
-        SerializationError: Two keys of an object became one.
     """
     if made is None and isinstance(source, float):
         return source
-    if isinstance(made, dict) and isinstance(source, dict):
-        if len(made) == len(source):
-            pairs = zip(made.items(), source.items(), strict=True)
-            return {
-                given if _LOST in key else key: with_lost(it, its)
-                for (key, it), (given, its) in pairs
-            }
-        if any(_LOST in key for key in made):
-            raise SerializationError(
-                f"keys of {list(source)!a:.200} differ in lone surrogates only: rename one of them"
-            )
+    if isinstance(made, dict) and isinstance(source, dict) and len(made) == len(source):
+        pairs = zip(made.items(), source.values(), strict=True)
+        return {key: with_floats(it, its) for (key, it), its in pairs}
     if isinstance(made, list) and isinstance(source, list | tuple) and len(made) == len(source):
-        return [with_lost(it, its) for it, its in zip(made, source, strict=True)]
+        return [with_floats(it, its) for it, its in zip(made, source, strict=True)]
     return made

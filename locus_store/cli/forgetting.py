@@ -97,10 +97,10 @@ def forget(
 
     That is threads with their versions and messages, and store items. Store items are found by
     --namespace; in SQL databases also by their metadata. Namespaces that have the user's id as a
-    segment are listed with the command that deletes them, and threads with pending writes only,
-    which name no user, are counted. --json: {threads, checkpoints, writes, messages, …, tenant,
-    left: [{tenant, namespaces, pending_only}]}, how many of each; with --all-tenants {…, tenants:
-    {name: {…}}, left}.
+    segment are listed with the command that deletes them. Threads that name no user are counted,
+    those with pending writes only apart: they may be the user's. --json: {threads, checkpoints,
+    writes, messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of
+    each; with --all-tenants {…, tenants: {name: {…}}, left}.
     """
     owner, choice = _owner(user, where), chosen(tenant, everyone=all_tenants)
     wheres = [namespace_of(it) for it in namespace or ()]
@@ -124,7 +124,7 @@ def forget(
     if not any(total(found).values()):
         _tell_left(left)
         choice.tell_others()
-        beside = any(it.namespaces or it.pending_only for it in left)
+        beside = any(it.namespaces or it.pending_only or it.unowned for it in left)
         raise NotFoundError(
             f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
         )
@@ -139,7 +139,7 @@ def forget(
 def _tell_left(left: list[Left], told: str = "not removed") -> None:
     for it in left:
         it.tell_unremoved(told)
-        it.tell_pending()
+        it.tell_unattributed()
 
 
 def _owner(user: str | None, where: str | None) -> _Owner:

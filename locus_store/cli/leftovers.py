@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.cli.output import counted, note
@@ -12,6 +13,7 @@ from locus_store.cli.store import opened_store, typed_form
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.transfer.archive import all_threads
 from locus_store.types.items import check_namespace
+from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from locus_store.types.items import Namespace
 
 PAGE = 1000
+AT_ONCE = 8
+"""Threads that are looked at together."""
+
+USER_ID = "user_id"
+"""The key of metadata and labels that names a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +40,16 @@ class Left:
     pending_only: int
     """Threads that hold only pending writes."""
 
+    unowned: int = 0
+    """Threads of which neither the facts nor the newest version name a user."""
+
     def described(self) -> dict[str, Any]:
         """Return what the JSON of a command shows."""
         return {
             "tenant": self.tenant,
             "namespaces": self.namespaces,
             "pending_only": self.pending_only,
+            "unowned": self.unowned,
         }
 
     def tell_unremoved(self, told: str) -> None:
@@ -67,8 +78,14 @@ class Left:
     def _tenant(self) -> str:
         return "" if self.tenant is None else f" --tenant {shlex.quote(self.tenant)}"
 
-    def tell_pending(self) -> None:
-        """Print a note about threads that no user can be found for."""
+    def tell_unattributed(self) -> None:
+        """Print notes about threads that no user can be found for."""
+        if self.unowned:
+            note(
+                f"{self._where}not attributed: {counted(self.unowned, 'thread')} that"
+                f" {'names' if self.unowned == 1 else 'name'} no user, as adapters without user_id="
+                " write them; 'locus-store threads list' shows them, and 'threads delete' deletes"
+            )
         if self.pending_only:
             note(
                 f"{self._where}not attributed: {counted(self.pending_only, 'thread')} with pending"
@@ -101,7 +118,7 @@ async def left_of(
             it.tenant,
             user,
             [typed_form(name) for name in named.get(it.tenant, [])],
-            await _pending_only(it),
+            *await _unattributed(it, user),
         )
         for it in backends
     ]
@@ -126,12 +143,34 @@ def _is_in(namespace: Namespace, others: list[Namespace]) -> bool:
     return any(namespace[: len(it)] == it for it in others)
 
 
-async def _pending_only(backend: FullBackend) -> int:
-    """Return the number of threads that hold only pending writes: scans list them, lists do not."""
+async def _unattributed(backend: FullBackend, user: str | None) -> tuple[int, int]:
+    """Return the numbers of threads with pending writes only, and of those that name no user.
+
+    Scans list the former, and lists do not. The latter matter only where a user is asked for.
+    """
     known: set[str] = set()
     after = None
     while page := await backend.list_threads(PAGE, after=after):
         known.update(page)
         after = page[-1]
     others = [it async for it in all_threads(backend) if it not in known]
-    return sum([not await backend.exists(it) for it in others])
+    pending_only = sum([not await backend.exists(it) for it in others])
+    return pending_only, 0 if user is None else await _unowned(backend, known)
+
+
+async def _unowned(backend: FullBackend, known: set[str]) -> int:
+    owned: set[str] = set()
+    if isinstance(backend, DescribesThreads):
+        offset = 0
+        wanted = ThreadsWanted(user_id=None, needle=None, offset=0, limit=PAGE)
+        while page := await backend.find_facts(replace(wanted, offset=offset)):
+            offset += len(page)
+            owned.update(it.thread_id for it in page if it.user_id or USER_ID in it.metadata)
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def names_no_user(thread_id: str) -> bool:
+        async with gate:
+            head = await backend.version(thread_id)
+        return head is None or not {*head.metadata, *head.labels} & {USER_ID}
+
+    return sum(await asyncio.gather(*map(names_no_user, known - owned)))

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from locus_store.backend import FullBackend
     from locus_store.timeline.graph import Node
-    from locus_store.timeline.marks import Marked
     from locus_store.types import Hit, Snapshot, Version
+    from locus_store.versions.sizes import Marked
 
     Storage: TypeAlias = AbstractAsyncContextManager[FullBackend]
 
@@ -122,9 +122,7 @@ async def _newest(
         if after is not None:
             check_text("--after", after)
         ids = await backend.list_threads(limit, pattern, after=after)
-        storages = importlib.import_module("locus_store.session.storages")
-        log = storages.message_log_of(backend, None) if backend.capabilities.messages else None
-        marks = await marked(backend, log, ids)
+        marks = await marked(backend, ids)
         return list(await asyncio.gather(*map(newest, ids))), marks
 
 

@@ -296,7 +296,7 @@ async def _exported(
             leftovers = importlib.import_module("locus_store.cli.leftovers")
             for left in await leftovers.left_of(url, backends, choice.options, user, []):
                 left.tell_unexported()
-                left.tell_pending()
+                left.tell_unattributed()
     _require_all(threads or (), seen)
     if user is not None and not seen:
         raise NotFoundError(f"user {user!r} has no threads")

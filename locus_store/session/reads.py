@@ -21,6 +21,7 @@ from locus_store.session.guard import GuardedCache
 from locus_store.session.seen_threads import SeenThreads
 from locus_store.types.thread_info import describing
 from locus_store.values.encoding import encode
+from locus_store.values.surrogates import escaped_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -230,10 +231,17 @@ def made_of(
 ) -> CachedState:
     """Return the entry of a state.
 
-    Raises:
-        SerializationError: JSON cannot keep it.
+    Args:
+        state: JSON that was checked; strings may have lone surrogates.
+        mark: The version that the state was made from.
+        labels: Of that version.
+        is_working: The state is not committed.
     """
-    return CachedState(mark=mark, is_working=is_working, labels=labels, state=encode(state))
+    try:
+        encoded = encode(state)
+    except TypeError:
+        encoded = encode(escaped_within(state))
+    return CachedState(mark=mark, is_working=is_working, labels=labels, state=encoded)
 
 
 def _checked_seconds(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""The stored sizes and the numbers of versions in SQL."""
+"""The stored sizes, the numbers of versions, and the marks of threads in SQL."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 
+from locus_store.sql.reads import ROOT
 from locus_store.types.arguments import check_names, check_text
-from locus_store.versions.sizes import MeasuresVersions
+from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -34,6 +35,11 @@ class SqlSizes(MeasuresVersions):
             check_text("thread_id", it)
         return await self._query(lambda it: _counts(it, thread_ids)) if thread_ids else {}
 
+    async def marks(self, thread_ids: Sequence[str]) -> dict[str, Marked]:
+        for it in thread_ids:
+            check_text("thread_id", it)
+        return await self._query(lambda it: _marks(it, thread_ids)) if thread_ids else {}
+
 
 def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
     line, c = it.line_of(thread_id, namespace), it.tables.checkpoints.c
@@ -55,3 +61,31 @@ def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
         .group_by(lines.thread_id)
     )
     return {row[0]: row[1] for row in it.connection.execute(query)}
+
+
+def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, Marked]:
+    waiting, logged = _interrupted(it, thread_ids), _logged(it, thread_ids)
+    return {name: Marked(name in waiting, logged.get(name)) for name in waiting | logged.keys()}
+
+
+def _interrupted(it: Reads, thread_ids: Sequence[str]) -> set[str]:
+    lines, c, w = it.tables.lines.c, it.tables.checkpoints.c, it.tables.writes.c
+    query = (
+        sa.select(lines.thread_id)
+        .join(it.tables.checkpoints, (c.line == lines.line) & (c.sequence == lines.head))
+        .join(it.tables.writes, (w.line == c.line) & (w.checkpoint_id == c.checkpoint_id))
+        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids))
+        .where(lines.namespace == ROOT, w.channel == INTERRUPT)
+    )
+    return set(it.connection.scalars(query))
+
+
+def _logged(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
+    threads, logs = it.tables.threads.c, it.tables.logs.c
+    query = (
+        sa.select(threads.thread_id, sa.func.sum(logs.message_count))
+        .join(it.tables.logs, logs.thread == threads.thread)
+        .where(threads.tenant == it.scope.tenant, threads.thread_id.in_(thread_ids))
+        .group_by(threads.thread_id)
+    )
+    return {row[0]: int(row[1]) for row in it.connection.execute(query)}

@@ -80,7 +80,7 @@ class SqlStore(BaseStore):
     def __init__(self, backend: SqlBackend, *, owns: bool, **options: Any) -> None:
         super().__init__(max_state_bytes=backend.max_state_bytes, **options)
         self.backend = backend
-        self.moves_between_threads = self._embed is None and backend.moves_between_threads
+        self.moves_between_threads = self.embed is None and backend.moves_between_threads
         self._owns = owns
         self._shared = backend.shared
         self._shelf: Shelf | None = None

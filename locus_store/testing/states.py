@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from copy import copy, deepcopy
+from dataclasses import dataclass
 from pickle import dumps, loads
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.saver import CheckpointSaver
-from locus_store.testing.kit import Another, Kit, needs, seam
+from locus_store.testing.kit import CUT_TEXTS, Another, Kit, needs, seam
 from locus_store.testing.steps import BackendKit
 from locus_store.types.marks import MARK_KEY
-from locus_store.types.state import AgentState
+from locus_store.types.state import AgentState, Message
 from locus_store.types.state_classes import label_of
 
 if TYPE_CHECKING:
@@ -100,6 +101,25 @@ class OtherState(BaseModel):
     total: int = 0
 
 
+@dataclass
+class PlainPart:
+    """A part of a state that is no model."""
+
+    values: dict[str, Any]
+
+
+class NestedState(BaseModel):
+    """A pydantic state with dicts in many places; it is frozen, and keeps unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    held: PlainPart
+    inner: list[RoomyState] = []
+    more: dict[str, dict[str, Any]] = {}
+    pairs: tuple[dict[str, Any], ...] = ()
+    names: set[str] = set()
+
+
 @seam("state")
 class StateClasses(Kit):
     """Without ``state_type=``, ``load`` returns the class that was saved."""
@@ -121,6 +141,29 @@ class StateClasses(Kit):
             assert found == state or isinstance(state, RoomyState)
             again = await another(state_type=None).save(found, f"t{number}")
             assert isinstance(await another(state_type=None).load(f"t{number}", again), type(state))
+
+    async def test_keys_with_half_a_character_come_back(self, another: Another) -> None:
+        cut = {it: {it: [it]} for it in CUT_TEXTS}
+        message = Message.user("a\ud83d", metadata=cut)
+        states: list[Any] = [
+            {"metadata": cut},
+            AgentState(metadata=cut, messages=(message,), unknown=cut),
+            RoomyState(metadata=cut),
+            NestedState(
+                held=PlainPart(cut),
+                inner=[RoomyState(metadata=cut)],
+                more=cut,
+                pairs=(cut, cut),
+                names={*cut},
+                unknown=cut,
+            ),
+        ]
+        for number, state in enumerate(states):
+            await another(state_type=None).save(state, f"t{number}")
+            found = await another(state_type=None).load(f"t{number}")
+            if isinstance(state, RoomyState):
+                del found.metadata[MARK_KEY]
+            assert found == state
 
     async def test_a_checkpointer_with_a_state_type_records_the_class_too(
         self, another: Another

@@ -9,6 +9,7 @@ from locus_store.timeline.task_ids import is_call_of, is_handler
 from locus_store.values.encoding import decode, encode
 from locus_store.values.frames import value_of, value_payload
 from locus_store.versions import JSON_WRITE
+from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -20,9 +21,8 @@ _ERROR: Final = "__error__"
 _HANDLED: Final = "__error_source_node__"
 """An error handler ran, or is to run, in place of the task."""
 
-_INTERRUPT: Final = "__interrupt__"
 _RESUME: Final = "__resume__"
-_NO_RESULTS: Final = {_ERROR, _HANDLED, _INTERRUPT, _RESUME, "__scheduled__"}
+_NO_RESULTS: Final = {_ERROR, _HANDLED, INTERRUPT, _RESUME, "__scheduled__"}
 NO_TASK: Final = "00000000-0000-0000-0000-000000000000"
 """The task of what a caller wrote with ``Command``."""
 
@@ -33,7 +33,7 @@ _ANSWERS: Final = 64
 def stopped(writes: Sequence[PendingWrite]) -> set[str]:
     """Return the tasks that an interrupt stopped, or an error that nothing handled."""
     handled = {it.task_id for it in writes if it.channel == _HANDLED}
-    stops = {it.task_id for it in writes if it.channel in {_ERROR, _INTERRUPT}}
+    stops = {it.task_id for it in writes if it.channel in {_ERROR, INTERRUPT}}
     return stops - handled
 
 
@@ -64,7 +64,7 @@ def before_stop(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
         it
         for it in writes
         if not any(is_call_of(it.task_path, path) for path in paths)
-        and (it.channel in {_ERROR, _INTERRUPT} or it.task_id not in {*ids, NO_TASK})
+        and (it.channel in {_ERROR, INTERRUPT} or it.task_id not in {*ids, NO_TASK})
     ]
 
 
@@ -86,7 +86,7 @@ def moved(
         first_only: An interrupt is kept only if it was a task's first one.
     """
     made = replace(write, task_id=task.task_id)
-    if write.channel != _INTERRUPT:
+    if write.channel != INTERRUPT:
         return made
     is_json = write.type == JSON_WRITE
     before = content = encode(value_of(write.payload, max_bytes)) if is_json else write.payload

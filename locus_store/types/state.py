@@ -13,13 +13,15 @@ from functools import lru_cache
 from typing import Any, Final, Self, get_args, get_origin
 from uuid import uuid4
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import SerializationError
+from locus_store.types.escaped_keys import REFUSED, dumped_with_keys, with_escaped_keys
 from locus_store.types.marks import MARK_KEY, Lineage, Provenance, without_mark
 from locus_store.types.state_classes import Checkpointable, has_room
+from locus_store.values import surrogates
+from locus_store.values.encoding import encode
 
 
 class Role(StrEnum):
@@ -153,7 +155,7 @@ def _plain(state: Any) -> dict[str, Any]:
             "object with to_checkpoint() and from_checkpoint()"
         )
     try:
-        data: Any = _dumped(state) if is_ours else state.to_checkpoint()
+        data: Any = _dumped(state) if is_ours else _to_checkpoint(state)
     except (PydanticSerializationError, UnicodeError) as exc:
         raise SerializationError(
             f"{type(state).__name__} cannot be written as JSON: {exc}"
@@ -213,8 +215,22 @@ def _is_foreign(state: BaseModel) -> bool:
     return method is not None and method is not AgentState.to_checkpoint
 
 
+def _to_checkpoint(state: Any) -> Any:
+    if isinstance(state, BaseModel):
+        return dumped_with_keys(state, lambda it: it.to_checkpoint())  # type: ignore[attr-defined]
+    return state.to_checkpoint()
+
+
 def _dumped(state: BaseModel) -> dict[str, Any]:
     """Dump by field names, without computed fields, so that it validates; subclasses whole."""
+    try:
+        return _by_names(state)
+    except REFUSED:  # with `serialize_as_any` no key is replaced
+        data: dict[str, Any] = surrogates.restored(_by_names(with_escaped_keys(state)))
+        return data
+
+
+def _by_names(state: BaseModel) -> dict[str, Any]:
     return state.model_dump(mode="json", by_alias=False, round_trip=True, serialize_as_any=True)
 
 
@@ -256,4 +272,8 @@ def _sort_in(value: Any, dumped: Any) -> None:
         for item, its in zip(value, dumped, strict=False):
             _sort_in(item, its)
         if isinstance(value, AbstractSet):
-            dumped.sort(key=lambda it: orjson.dumps(it, option=orjson.OPT_SORT_KEYS))
+            dumped.sort(key=_ordered)
+
+
+def _ordered(value: Any) -> bytes:
+    return encode(surrogates.escaped_within(value))

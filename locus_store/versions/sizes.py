@@ -1,12 +1,30 @@
-"""The stored sizes and the numbers of versions."""
+"""The stored sizes, the numbers of versions, and the marks of threads in lists."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+INTERRUPT: Final = "__interrupt__"
+"""LangGraph's channel of a task that waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The marks of a thread."""
+
+    is_interrupted: bool = False
+    messages: int | None = None
+    """Messages in all logs; ``None``: there is no log."""
+
+    def __str__(self) -> str:
+        noun = "message" if self.messages == 1 else "messages"
+        logged = "" if self.messages is None else f"{self.messages:,} {noun}"
+        return ", ".join(filter(None, ("interrupted" if self.is_interrupted else "", logged)))
 
 
 class MeasuresVersions(ABC):
@@ -28,4 +46,12 @@ class MeasuresVersions(ABC):
 
         Returns:
             The number by the thread's id, for threads that have versions.
+        """
+
+    @abstractmethod
+    async def marks(self, thread_ids: Sequence[str]) -> dict[str, Marked]:
+        """Return the marks of threads in two statements.
+
+        Returns:
+            The marks by the thread's id, for threads that have some.
         """

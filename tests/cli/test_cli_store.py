@@ -16,7 +16,7 @@ from servers import wait_until
 from test_cli import Terminal
 from test_cli_threads import parsed, save
 
-from locus_store import InvalidArgumentError
+from locus_store import InvalidArgumentError, NewMessage, blocking
 from locus_store import open as opening
 from locus_store.backends import InMemoryStore
 from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
@@ -441,6 +441,27 @@ def test_forget_says_how_many_threads_it_cannot_attribute(run: Run, url: str) ->
     assert (found["threads"], found["left"][0]["pending_only"]) == (1, 1)
     code, _, errors = run("forget", "--user", "u", "--yes")
     assert (code, "1 thread with pending writes only" in errors) == (4, True)
+
+
+def test_forget_counts_the_threads_that_name_no_user(run: Run, url: str) -> None:
+    for thread in ("a", "b"):
+        save(url, f"named-{thread}", {"n": 1}, with_={"metadata": {"user_id": thread}})
+    save(url, "state", {"n": 1}, with_={"labels": {"user_id": "c"}})
+    save(url, "nobody", {"n": 1})
+    if url.startswith("redis"):  # it has no message logs
+        save(url, "log", {"n": 1})
+        save(url, "owned", {"n": 1}, with_={"metadata": {"user_id": "a"}})
+    else:
+        with blocking.open_message_log(url) as log:
+            log.append("log", [NewMessage("Hi.")])
+            log.append("owned", [NewMessage("Hi.")], user_id="a")
+    found = parsed(run, "forget", "--user", "a", "--yes")
+    assert (found["threads"], found["left"][0]["unowned"]) == (2, 2)
+    code, _, errors = run("forget", "--user", "a", "--yes")
+    assert (code, "not attributed: 2 threads that name no user" in errors) == (4, True)
+    assert "2 threads that name no user" in run("export", "--user", "b")[2]
+    assert "unowned" in run("forget", "--where", "user_id=b", "--yes", "--json")[1]
+    assert "name no user" not in run("forget", "--where", "user_id=c", "--yes")[2]
 
 
 def test_forget_does_not_take_everybodys_root(run: Run, url: str) -> None:

@@ -13,6 +13,7 @@ from locus_store.backends.file.backend import FileBackend
 from locus_store.inspector import app
 from locus_store.inspector.bounds import ROWS
 from locus_store.session.storages import message_log_of
+from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
 DEEP: list[Any] = []
@@ -39,6 +40,36 @@ async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> Non
         answer = await asking.get("message?thread=order/7&id=m3")
         assert answer.json() == {"text": "Line 3"}
         assert (await asking.get("message?thread=order/7&id=none")).status_code == 404
+
+
+async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -> None:
+    backend, store, _ = parts(place)
+    said = [NewMessage({"text": f"Line {n}"}, role="user") for n in range(3)]
+    log = message_log_of(backend, None)
+    await log.append("chat", said, also={("chat", "a"): said[:1], ("both", ""): said[:1]})
+    waits = PendingWrite("task", -3, "__interrupt__", "json", b"1")
+    for thread in ("both", "later", "plain", "visit"):
+        await backend.write_state(thread, {}, checkpoint_id="v")
+        await backend.write_state(thread, {}, checkpoint_id="w", namespace="sub")
+        await backend.put_writes(thread, "w", [waits], namespace="sub")  # a subgraph's alone
+        await backend.put_writes(thread, "v", [waits][thread == "plain" :])
+    await backend.write_state("later", {"answered": True})
+    expected = {
+        "both": (True, 1),
+        "chat": (False, 4),
+        "later": (False, None),
+        "plain": (False, None),
+        "visit": (True, None),
+    }
+    async with client(app(backend, store)) as asking:
+        found = (await asking.get("threads?format=json")).json()["threads"]
+        marks = {it["thread_id"]: it["marks"] for it in found}
+        assert {name: (*it.values(),) for name, it in marks.items()} == expected
+        page = (await asking.get("threads")).text
+        assert page.count("<small>interrupted") == 2
+        assert "<small>interrupted, 1 message</small>" in page
+        assert "<small>4 messages</small>" in page
+        assert "<small>interrupted</small>" in (await asking.get("threads?q=vis*")).text
 
 
 async def test_the_logs_of_a_thread_are_chosen_by_their_namespaces(place: Any) -> None:

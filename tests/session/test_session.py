@@ -97,6 +97,22 @@ async def test_a_state_comes_back_whole(storage, session) -> None:
             assert found.context[1].text() == "42"
 
 
+async def test_half_a_character_is_kept_in_values_and_keys(storage) -> None:
+    session, other = storage.open(LocalCache()), storage.open()
+    cut = {"\ud83d": {"\ude00": "a\ud83d"}}
+    message = Message.text_message("a\ud83d", metadata=cut)
+    state = AgentState(context=[message], execution_meta={"internal_data": cut}, extra=cut)
+    await session.aput_state(T, state)
+    for it in (session, other):
+        assert await it.aget_state(T) == state
+    assert await session.aget_state_cache(T) == state
+    state.context_summary = "\ude00"
+    await session.aput_state_cache(T, state)
+    assert await session.aget_state_cache(T) == state
+    await session.aput_messages(T, [message])
+    assert await other.alist_messages(T) == [message]
+
+
 async def test_absence_is_none(session) -> None:
     assert await session.aget_state(ALICE) is None
     assert await session.aget_state_cache(ALICE) is None

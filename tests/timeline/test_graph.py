@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tiers import first_of
 
-from locus_store import open_checkpointer
+from locus_store import NewMessage, open_checkpointer
+from locus_store.session.storages import message_log_of
 from locus_store.timeline.graph import Cursor, graph, stored_sizes
-from locus_store.versions.sizes import MeasuresVersions
+from locus_store.timeline.marks import marked
+from locus_store.types import PendingWrite
+from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,3 +83,20 @@ async def test_versions_of_several_threads_are_counted_without_hidden_ones(backe
         await backend.write_state("short", {"n": at}, keep_last=2)
     assert await backend.counts(["t", "short", "none"]) == {"t": 10, "short": 2}
     assert await backend.counts([]) == {}
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite", "postgresql"], indirect=True)
+async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
+    waits = PendingWrite("task", -3, INTERRUPT, "json", b"1")
+    for thread in ("both", "later", "plain"):
+        await backend.write_state(thread, {}, checkpoint_id="v")
+        await backend.put_writes(thread, "v", [waits][thread == "plain" :])
+    await backend.write_state("later", {"answered": True})
+    log, said = message_log_of(backend, None), [NewMessage("Hi.")]
+    await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
+    assert await marked(backend, ["both", "chat", "later", "plain", "none"]) == {
+        "both": Marked(is_interrupted=True, messages=1),
+        "chat": Marked(messages=2),
+        **dict.fromkeys(("later", "plain", "none"), Marked()),
+    }
+    assert await marked(backend, []) == {}

@@ -1,4 +1,4 @@
-"""Google ADK on every backend with message logs: ``LocusSessionService``."""
+"""Google ADK: ``LocusSessionService`` over message logs, ``LocusMemoryService`` over stores."""
 
 from locus_store.errors import MissingExtraError, pip_install
 
@@ -12,9 +12,11 @@ from locus_store.adapters.adk.errors import (
     StaleSessionError,
     UnknownSessionError,
 )
+from locus_store.adapters.adk.memory_service import LocusMemoryService
 from locus_store.adapters.adk.session_service import LocusSessionService
 
 __all__ = [
+    "LocusMemoryService",
     "LocusSessionService",
     "SessionExistsError",
     "StaleSessionError",

@@ -11,22 +11,27 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from locus_store.adapters.json_values import (
-    may_have_lost,
+    has_null,
     numbers_in,
-    with_lost,
+    with_floats,
     with_numbers,
 )
 from locus_store.adapters.logs import thread_of
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
+from locus_store.types.escaped_keys import dumped_with_keys
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from google.adk.sessions.base_session_service import GetSessionConfig
+    from pydantic import BaseModel
 
     from locus_store.types.messages import LogName
+
+SCHEME: Final = "locus+"
+"""Begins a URI that ADK must not take for one of its own services."""
 
 STATE: Final = "adk-state"
 """Namespace of the logs of the state of a session or user."""
@@ -131,15 +136,11 @@ def user_log(app_name: str, user_id: str) -> tuple[str, str]:
 
 
 def json_state(state: Document) -> Document:
-    """Return a state as the framework's SQL services store it, but with NaN and infinities.
-
-    Raises:
-        SerializationError: A key has a lone surrogate.
-    """
-    try:
-        made: Document = to_jsonable_python(state, serialize_unknown=True, inf_nan_mode="constants")
-    except UnicodeEncodeError as exc:
-        raise SerializationError(f"JSON cannot keep a key of the state: {exc}") from exc
+    """Return a state as the framework's SQL services store it, but with NaN and infinities."""
+    made: Document = dumped_with_keys(
+        state,
+        lambda it: to_jsonable_python(it, serialize_unknown=True, inf_nan_mode="constants"),
+    )
     return made
 
 
@@ -164,18 +165,28 @@ def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Documen
     return state
 
 
+def as_json(model: BaseModel, what: str) -> Document:
+    """Return a model as JSON, with the numbers that JSON does not have.
+
+    Raises:
+        SerializationError: JSON cannot keep a value or key of it.
+    """
+    try:
+        made: Document = dumped_with_keys(
+            model, lambda it: it.model_dump(mode="json", exclude_none=True)
+        )
+    except (PydanticSerializationError, UnicodeError) as exc:
+        raise SerializationError(f"JSON cannot keep {what}: {exc}") from exc
+    return with_floats(made, model.model_dump(exclude_none=True)) if has_null(made) else made
+
+
 def event_message(event: Event) -> tuple[NewMessage, Scopes]:
     """Return an event as a message without ``temp:`` keys, and the changes that it makes.
 
     Raises:
         SerializationError: JSON cannot keep a value or key of it.
     """
-    try:
-        content = event.model_dump(mode="json", exclude_none=True)
-    except (PydanticSerializationError, UnicodeEncodeError) as exc:
-        raise SerializationError(f"JSON cannot keep event {event.id!r}: {exc}") from exc
-    if may_have_lost(content):
-        content = with_lost(content, event.model_dump(exclude_none=True))
+    content = as_json(event, f"event {event.id!r}")
     actions = content.get("actions", {})
     scopes = Scopes.of(actions.get("state_delta", {}))
     if "state_delta" in actions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from google.adk.sessions import BaseSessionService, Session, State
@@ -17,6 +17,7 @@ from locus_store.adapters.adk.errors import (
     UnknownSessionError,
 )
 from locus_store.adapters.adk.records import (
+    SCHEME,
     STATE,
     Scopes,
     SessionRecord,
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
     from locus_store.adapters.adk.session_logs import Names
     from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
-
-
-SCHEME: Final = "locus+"
-"""Begins a URI that ADK must not take for one of its own services."""
 
 
 class LocusSessionService(OpenedByUrl, BaseSessionService):

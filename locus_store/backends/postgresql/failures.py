@@ -54,7 +54,8 @@ STATEMENT_REMEDIES: Final = {
     "42501": "the role may not do this: grant it SELECT, INSERT, UPDATE and DELETE on the tables",
     READ_ONLY: "the server is read-only: connect to the primary (target_session_attrs=read-write)",
     "55P03": "another transaction held a row for longer than the server's lock_timeout: try again",
-    CANCELLED: "the statement took longer than its timeout and was cancelled: try again",
+    CANCELLED: "the statement took longer than its timeout (statement_timeout) and was cancelled: "
+    "try again",
     "25P02": "the transaction of this connection has failed; roll it back first",
     "26000": f"a prepared statement is gone, {_BOUNCED}",
     "42P05": f"a prepared statement is there already, {_BOUNCED}",
@@ -92,9 +93,13 @@ _FORBIDDEN: Final = "42501"
 
 
 def sqlstate(exc: BaseException) -> str:
-    """Return the SQLSTATE; ``""`` for an error that is not the server's."""
-    found = (getattr(it, "sqlstate", None) for it in causes(exc))
-    return next((it for it in found if isinstance(it, str)), "")
+    """Return the SQLSTATE; ``""`` for an error that is not the server's.
+
+    The state of a limit counts before that of the connection, which asyncpg puts around it.
+    """
+    found = [getattr(it, "sqlstate", None) for it in causes(exc)]
+    states = [it for it in found if isinstance(it, str)]
+    return next((it for it in states if it in LIMITS), next(iter(states), ""))
 
 
 def is_lost(exc: BaseException) -> bool:

@@ -123,7 +123,7 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
     kind: Any = driver.RedisCluster if is_cluster else driver.Redis
     plain = f"{scheme}://{url[found.end('cluster' if found['cluster'] else 'scheme') + 3 :]}"
     client = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
-    make = client if is_cluster else partial(_tried, client)
+    make = partial(_tried, client)
     _try_out(make, where, is_cluster=is_cluster)
     return options.connections(where, make, is_owner=True)
 
@@ -131,10 +131,20 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
 def _tried(client: Callable[[], Any]) -> Any:
     """Return a client whose connections are tried within a limit of their own."""
     made = client()
-    pool = made.connection_pool
-    kind = pool.connection_class
-    pool.connection_class = type(kind.__name__, (Tried, kind), {})
+    if isinstance(made, driver.RedisCluster):
+        nodes = made.nodes_manager
+        kind = _tried_class(nodes.connection_kwargs["connection_class"])
+        nodes.connection_kwargs["connection_class"] = kind  # of the nodes that it will find
+        for node in nodes.startup_nodes.values():
+            node.connection_class = kind
+    else:
+        pool = made.connection_pool
+        pool.connection_class = _tried_class(pool.connection_class)
     return made
+
+
+def _tried_class(kind: type[Any]) -> type[Any]:
+    return type(kind.__name__, (Tried, kind), {})
 
 
 def _alive() -> dict[int, int]:

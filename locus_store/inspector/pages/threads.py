@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, short
 from locus_store.inspector.visits import Page
+from locus_store.timeline.marks import marked
 from locus_store.timeline.questions import json_or_text
 from locus_store.timeline.readable import about
-from locus_store.versions.sizes import MeasuresVersions
+from locus_store.versions.sizes import Marked, MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,6 +38,8 @@ class ListedThread:
     snippet: str | None = None
     versions: int | None = None
     """Stored versions in all namespaces; ``None``: not known."""
+
+    marks: Marked = field(default_factory=Marked)
 
 
 async def _with_words(backend: StorageBackend, words: str) -> list[ListedThread]:
@@ -102,18 +105,21 @@ async def page(visit: Visit) -> Page:
         "by": by,
         "q": text,
         "choices": _choices(backend),
-        "threads": await _counted(backend, rows),
+        "threads": await _described(backend, rows),
         "has_counts": isinstance(backend, MeasuresVersions),
         "next": more,
     }
     return Page("threads", "Threads", values)
 
 
-async def _counted(backend: StorageBackend, rows: list[ListedThread]) -> list[ListedThread]:
-    """Return the rows with the numbers of versions, where the backend counts them at once."""
+async def _described(backend: StorageBackend, rows: list[ListedThread]) -> list[ListedThread]:
+    """Return the rows with their marks, and the numbers of versions that are counted at once."""
+    ids = [it.thread_id for it in rows]
+    marks = await marked(backend, ids)
+    rows = [replace(it, marks=marks[it.thread_id]) for it in rows]
     if not isinstance(backend, MeasuresVersions):
         return rows
-    found = await backend.counts([it.thread_id for it in rows])
+    found = await backend.counts(ids)
     return [replace(it, versions=found.get(it.thread_id, 0)) for it in rows]
 
 

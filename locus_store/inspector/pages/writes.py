@@ -14,14 +14,13 @@ from locus_store.saver import written_value
 from locus_store.timeline.conversations import bare
 from locus_store.values.encoding import plain_bytes
 from locus_store.versions import JSON_WRITE, current
+from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
     from locus_store.inspector.states import Seen
     from locus_store.inspector.visits import Visit
     from locus_store.inspector.work import Step
     from locus_store.types import PendingWrite
-
-INTERRUPT: Final = "__interrupt__"
 
 MOST_BYTES: Final = 16_000_000
 """Bytes of JSON that the writes of one page are made from."""

@@ -1,4 +1,7 @@
-"""Samples in the forms of the Locus SDK's pages run with one import prefix changed."""
+"""Samples in the forms of the Locus SDK's pages run with one import prefix changed.
+
+Of PyAgenity's page only the imports are here; ``test_session_recipes.py`` has the calls.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from locus.core.messages import Message
 from locus.core.protocols import CheckpointerCapabilities as TheirCapabilities
 from locus.core.state import AgentState
 from locus.testing import ScriptedModel
+from oracle_twin import TwinServer
 
 from locus_store import UnsupportedError
 
@@ -116,13 +120,63 @@ CUSTOM = """
 """
 
 
-def ran(sample: str, **names: Any) -> Any:
-    """Run a sample with our prefix in place of the SDK's; return what it made."""
+NOTEBOOK = """
+    from locus.memory.backends import oracle_checkpointer
+    from locus.memory.backends.oracle import OracleBackend
+
+    place = dict(
+        dsn="mydb_low", user="app", password="secret", wallet_location="wallet",
+        wallet_password="", table_name="locus_notebook")
+
+    async def made():
+        checkpointer = oracle_checkpointer(**place)
+        state = AgentState(agent_id="demo").with_message(Message.user("Is Porto warm in May?"))
+        assert await checkpointer.save(state.with_message(Message.assistant("Mostly.")), "trip")
+        assert len((await checkpointer.load("trip")).messages) == 2
+
+        can = checkpointer.capabilities
+        assert can.list_threads and can.persistent_checkpoint_ids and can.search
+        assert can.metadata_query and can.vacuum
+
+        other = AgentState(agent_id="demo").with_message(Message.user("Another thread"))
+        await checkpointer.save(other, "second")
+        threads = await checkpointer.list_threads()
+        assert sorted(threads) == ["second", "trip"]
+        assert [len(await checkpointer.list_checkpoints(it)) for it in threads] == [1, 1]
+
+        backend = OracleBackend(**place)
+        assert await backend.vacuum(older_than_days=30) == 0
+        assert len(await backend.search("Porto")) == 1
+        await checkpointer.close()
+        await backend.close()
+"""
+
+SESSIONS = {
+    "memory": """
+        from pyagenity.checkpointer import BaseCheckpointer, InMemoryCheckpointer
+        made = InMemoryCheckpointer()
+        assert isinstance(made, BaseCheckpointer)
+    """,
+    "postgresql": """
+        from pyagenity.checkpointer import PgCheckpointer
+        made = PgCheckpointer(
+            postgres_dsn="postgresql://user:pass@host/db", redis_url="redis://host:6379",
+            cache_ttl=3600, max_cached_threads=100, user_id_type="bigint", schema="agent",
+            release_resources=True)
+        assert callable(made.aput_state) and callable(made.aget_state_cache)
+    """,
+}
+
+
+def ran(
+    sample: str, theirs: str = "locus.memory", ours: str = "locus_store", /, **names: Any
+) -> Any:
+    """Run a sample with our prefix in place of the other library's; return what it made."""
     lines = sample.strip("\n").split("\n")
     indent = len(lines[0]) - len(lines[0].lstrip())
     source = "\n".join(it[indent:] for it in lines)
-    assert "locus.memory" in source
-    exec(source.replace("locus.memory", "locus_store"), names)  # noqa: S102  (the samples above)
+    assert theirs in source
+    exec(source.replace(theirs, ours), names)  # noqa: S102  (the samples above)
     return names["made"]
 
 
@@ -153,6 +207,22 @@ async def test_a_conversation_continues_in_another_agent(
     texts = [it.content for it in state.messages if it.role.value == "user"]
     assert texts == ["I'm Alex.", "Who am I?"]
     await checkpointer.close()
+
+
+async def test_the_notebook_of_checkpoints_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "wallet").mkdir()
+    (tmp_path / "wallet" / "ewallet.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    with TwinServer(tmp_path / "twin.db", "locus_notebook_").in_its_place():
+        await ran(NOTEBOOK, AgentState=AgentState, Message=Message)()
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+async def test_a_sample_of_session_memory_opens_what_it_names(name: str) -> None:
+    made = ran(SESSIONS[name], "pyagenity.checkpointer", "locus_store.session")
+    await made.arelease()
 
 
 async def test_a_store_keeps_items_across_threads() -> None:

@@ -185,6 +185,7 @@ BACKEND: dict[str, Scenario] = {
     "records": lambda it: it.backend.records("t", first=1, last=3),
     "sizes": lambda it: it.backend.sizes("t", first=1, last=3),
     "counts": lambda it: it.backend.counts(["t", "u"]),
+    "marks": lambda it: it.backend.marks(["t", "u"]),
     "tagged": lambda it: it.backend.tagged("k", 1),
     "prune": lambda it: it.backend.prune("t"),
     "threads_of": lambda it: it.backend.threads_of("u"),

@@ -1,4 +1,4 @@
-"""The recipes of PyAgenity's documentation of session memory, with only their imports changed."""
+"""Calls in the forms of PyAgenity's page on session memory, with only their imports changed."""
 
 from __future__ import annotations
 
@@ -61,10 +61,8 @@ def say(*texts: str) -> AgentState:
 async def test_states(checkpointer) -> None:
     config, state = {"thread_id": "conv_123", "user_id": "alice"}, say("hello")
 
-    # Save the complete agent state
     await checkpointer.aput_state(config, state)
 
-    # Retrieve agent state for conversation resumption
     recovered_state = await checkpointer.aget_state(config)
 
     assert recovered_state == state
@@ -75,14 +73,12 @@ async def test_messages(checkpointer) -> None:
     tool_call_message = Message.text_message("calling the tool", role="assistant")
     tool_result_message = Message.text_message("the Weather Query says: sun", role="tool")
 
-    # Persist individual messages with metadata
     await checkpointer.aput_messages(
         config,
         messages=[tool_call_message, tool_result_message],
         metadata={"execution_step": 3, "node": "tool_executor"},
     )
 
-    # Query conversation history
     messages = await checkpointer.alist_messages(config, limit=50, search="weather query")
 
     assert [it.message_id for it in messages] == [tool_result_message.message_id]
@@ -92,7 +88,6 @@ async def test_messages(checkpointer) -> None:
 async def test_threads(checkpointer) -> None:
     config = {"thread_id": "conv_123", "user_id": "alice"}
 
-    # Maintain thread-level information
     thread_info = ThreadInfo(
         thread_id="conv_123",
         user_id="alice",
@@ -116,14 +111,11 @@ async def test_the_hot_path(checkpointer) -> None:
     config = {"thread_id": "active_conv", "user_id": "alice"}
     await checkpointer.aput_state(config, say("hello"))
 
-    # Fast retrieval from Redis cache
     cached_state = await checkpointer.aget_state_cache(config)
 
     if cached_state:
-        # Continue with cached state (millisecond response)
         state = cached_state
     else:
-        # Cold start: load from PostgreSQL (acceptable latency)
         state = await checkpointer.aget_state(config)
 
     assert state.context[0].text() == "hello"
@@ -133,7 +125,6 @@ async def test_the_hot_path(checkpointer) -> None:
 async def test_write_through(checkpointer, place) -> None:
     config, updated_state = {"thread_id": "t"}, say("updated")
 
-    # When updating state, both cache and database are updated
     await checkpointer.aput_state(config, updated_state)
 
     assert await place.open().aget_state(config) == updated_state
@@ -141,10 +132,9 @@ async def test_write_through(checkpointer, place) -> None:
 
 
 def test_expiration() -> None:
-    # Automatic cache management based on conversation patterns
     checkpointer = PgCheckpointer(
-        cache_ttl=86400,  # 24-hour expiration for inactive conversations
-        max_cached_threads=1000,  # LRU eviction for memory management
+        cache_ttl=86400,
+        max_cached_threads=1000,
     )
 
     assert isinstance(checkpointer, BaseCheckpointer)
@@ -160,14 +150,14 @@ async def test_implementations() -> None:
     checkpointer = PgCheckpointer(
         postgres_dsn="postgresql://user:pass@localhost/db",
         redis_url="redis://localhost:6379",
-        cache_ttl=86400,  # 24-hour cache expiration
+        cache_ttl=86400,
     )
     checkpointer = PgCheckpointer(
         postgres_dsn="postgresql://user:pass@host:5432/db",
         redis_url="redis://cache-host:6379",
-        user_id_type="string",  # or "int", "bigint"
+        user_id_type="string",
         cache_ttl=3600,
-        release_resources=True,  # Clean shutdown
+        release_resources=True,
     )
     await checkpointer.arelease()
 
@@ -175,19 +165,16 @@ async def test_implementations() -> None:
 async def test_database_integration(migrated_database) -> None:
     dsn = migrated_database
 
-    # Pattern 1: Separate Database for Agent State
     checkpointer = PgCheckpointer(
         postgres_dsn="postgresql://agent:pass@agent-db:5432/agent_state",
         redis_url="redis://agent-cache:6379/1",
     )
 
-    # Pattern 2: Shared Database with Custom Schema
     checkpointer = PgCheckpointer(
         postgres_dsn="postgresql://app:pass@main-db:5432/app_db",
-        schema="agent",  # Tables: agent_states, agent_messages, etc.
+        schema="agent",
     )
 
-    # Pattern 3: Connection Pool Reuse
     existing_pool = await asyncpg.create_pool(dsn)
     checkpointer = PgCheckpointer(pg_pool=existing_pool)
 
@@ -199,10 +186,9 @@ async def test_database_integration(migrated_database) -> None:
 
 
 def test_types_of_ids() -> None:
-    # Match your application's ID patterns
-    string_ids = PgCheckpointer(user_id_type="string")  # UUIDs, usernames
-    int_ids = PgCheckpointer(user_id_type="int")  # Auto-increment IDs
-    bigint_ids = PgCheckpointer(user_id_type="bigint")  # Large-scale systems
+    string_ids = PgCheckpointer(user_id_type="string")
+    int_ids = PgCheckpointer(user_id_type="int")
+    bigint_ids = PgCheckpointer(user_id_type="bigint")
 
     assert len({it.user_id_type for it in (string_ids, int_ids, bigint_ids)}) == 3
 
@@ -211,17 +197,14 @@ async def test_configuration_by_the_environment(migrated_database, redis_url, mo
     monkeypatch.setenv("DATABASE_URL", migrated_database)
     monkeypatch.setenv("CACHE_URL", redis_url)
 
-    # Use environment-based configuration
     checkpointer = PgCheckpointer(
         postgres_dsn=os.environ["DATABASE_URL"],
         redis_url=os.environ.get("CACHE_URL"),
         cache_ttl=int(os.environ.get("CACHE_TTL", "3600")),
     )
 
-    # Always initialize schema in production
     await checkpointer.asetup()
 
-    # Clean shutdown in application lifecycle
     async def shutdown():
         await checkpointer.arelease()
 
@@ -243,14 +226,10 @@ async def test_injection_into_a_node(checkpointer) -> None:
         config: dict,
         checkpointer: BaseCheckpointer = Inject[BaseCheckpointer],
     ) -> AgentState:
-        """Node function with automatic checkpointer injection."""
-
-        # Access checkpointer without manual wiring
         audit_message = Message.text_message(
             f"Decision made at step {state.execution_meta.step}", role="system"
         )
 
-        # Log decision to persistent storage
         asyncio.create_task(  # noqa: RUF006
             checkpointer.aput_messages(config, [audit_message])
         )
@@ -273,14 +252,10 @@ async def test_debugging(checkpointer, capsys) -> None:
     async def debug_conversation(
         thread_id: str, checkpointer: BaseCheckpointer = Inject[BaseCheckpointer]
     ):
-        """Analyze conversation patterns for debugging."""
-
         config = {"thread_id": thread_id}
 
-        # Get complete interaction history
         messages = await checkpointer.alist_messages(config, limit=1000)
 
-        # Analyze patterns
         tool_calls = [msg for msg in messages if msg.tools_calls]
         errors = [msg for msg in messages if "error" in msg.text().lower()]
 
@@ -306,15 +281,12 @@ async def test_debugging(checkpointer, capsys) -> None:
 async def test_branching(checkpointer) -> None:
     await checkpointer.aput_state({"thread_id": "main_conversation"}, say("a"))
 
-    # Create conversation branches for "what-if" scenarios
     original_config = {"thread_id": "main_conversation"}
     branch_config = {"thread_id": "branch_experiment"}
 
-    # Fork current state to new branch
     current_state = await checkpointer.aget_state(original_config)
     await checkpointer.aput_state(branch_config, current_state)
 
-    # Experiment in branch without affecting main conversation
     branch = await checkpointer.aget_state_cache(branch_config)
     branch.context.append(Message.text_message("b"))
     await checkpointer.aput_state(branch_config, branch)
@@ -328,12 +300,8 @@ def extract_topics(text: str) -> list[str]:
 
 async def test_analytics(checkpointer) -> None:
     async def analyze_user_patterns(user_id: str):
-        """Analyze patterns across all user conversations."""
-
-        # Query across multiple threads for a user
         user_threads = await checkpointer.alist_threads({"user_id": user_id}, limit=100)
 
-        # Aggregate interaction patterns
         total_messages = 0
         common_topics = {}
 
@@ -342,7 +310,6 @@ async def test_analytics(checkpointer) -> None:
             messages = await checkpointer.alist_messages(thread_config)
             total_messages += len(messages)
 
-            # Extract and count topics
             for msg in messages:
                 topics = extract_topics(msg.text())
                 for topic in topics:
@@ -368,19 +335,14 @@ async def test_analytics(checkpointer) -> None:
 
 async def test_resuming(checkpointer, capsys) -> None:
     async def resume_conversation(thread_id: str, user_id: str):
-        """Resume a previous conversation seamlessly."""
-
         config = {"thread_id": thread_id, "user_id": user_id}
 
-        # Retrieve previous state
         previous_state = await checkpointer.aget_state(config)
 
         if previous_state:
-            # Continue from where we left off
             print(f"Resuming conversation with {len(previous_state.context)} messages")
             return previous_state
         else:  # noqa: RET505
-            # Start fresh conversation
             return AgentState()
 
     assert (await resume_conversation("t", "alice")).context == []
@@ -391,17 +353,13 @@ async def test_resuming(checkpointer, capsys) -> None:
 
 
 async def test_cache_warming(checkpointer, place) -> None:
-    # Warm cache for expected active users
     async def warm_cache_for_users(user_ids: List[str]):  # noqa: UP006
-        """Preload likely-to-be-accessed conversations into cache."""
-
         for user_id in user_ids:
             recent_threads = await checkpointer.alist_threads(
                 {"user_id": user_id},
-                limit=3,  # Most recent conversations
+                limit=3,
             )
 
-            # Load recent conversations into cache
             for thread_info in recent_threads:
                 config = {"thread_id": thread_info.thread_id, "user_id": user_id}
                 await checkpointer.aget_state_cache(config)
@@ -416,11 +374,7 @@ async def test_cache_warming(checkpointer, place) -> None:
 
 
 async def test_batches(checkpointer) -> None:
-    # Batch message insertion for better performance
     async def log_conversation_batch(config: dict, messages: List[Message]):  # noqa: UP006
-        """Efficiently persist multiple messages."""
-
-        # Single database transaction for multiple messages
         await checkpointer.aput_messages(config, messages)
 
     config = {"thread_id": "t", "user_id": "alice"}
@@ -433,19 +387,14 @@ async def test_degradation(caplog) -> None:
     checkpointer: Any = None
 
     async def resilient_state_retrieval(config: dict):
-        """Retrieve state with graceful fallback handling."""
-
         try:
-            # Try cache first (fastest)
             state = await checkpointer.aget_state_cache(config)
             if state:
                 return state
 
-            # Fall back to database
             return await checkpointer.aget_state(config)
 
         except ConnectionError:
-            # Final fallback: fresh state with warning
             logger.warning(f"Checkpointer unavailable for {config}, starting fresh")  # noqa: G004
             return AgentState()
 
@@ -463,18 +412,13 @@ async def test_degradation(caplog) -> None:
 
 async def test_repair(checkpointer, capsys) -> None:
     async def repair_conversation_integrity(thread_id: str):
-        """Repair conversation state from message history."""
-
         config = {"thread_id": thread_id}
 
-        # Retrieve all messages
         messages = await checkpointer.alist_messages(config, limit=10000)
 
-        # Reconstruct state from message history
         reconstructed_state = AgentState()
         reconstructed_state.context = messages
 
-        # Update stored state
         await checkpointer.aput_state(config, reconstructed_state)
 
         print(f"Repaired state for {thread_id} with {len(messages)} messages")
@@ -507,7 +451,6 @@ class Metrics:
 metrics = Metrics()
 
 
-# Add metrics collection
 class MonitoredCheckpointer(PgCheckpointer):
     async def aput_state(self, config, state):
         start_time = time.time()

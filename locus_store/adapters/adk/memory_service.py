@@ -1,0 +1,201 @@
+"""The memory service of Google ADK, over a store."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from heapq import nlargest
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from google.adk.memory import BaseMemoryService
+from google.adk.memory.base_memory_service import SearchMemoryResponse
+
+from locus_store.adapters.adk.memories import (
+    entries_of,
+    item_of,
+    memory_of,
+    namespace_of,
+    rank_of,
+)
+from locus_store.adapters.adk.records import SCHEME
+from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.open import open_store
+from locus_store.session.storages import store_of
+from locus_store.store import BaseStore
+from locus_store.types.tenants import ForTenants
+from locus_store.values.text import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from types import TracebackType
+
+    from google.adk.events import Event
+    from google.adk.memory.memory_entry import MemoryEntry
+    from google.adk.sessions import Session
+
+    from locus_store.backend import StorageBackend
+    from locus_store.types.items import Namespace, StoreItem
+
+MAX_FOUND: Final = 10
+"""Memories of a search at most, as of ``InMemoryMemoryService``."""
+
+PAGE: Final = 1000
+"""Memories that a search by words reads at a time."""
+
+
+class LocusMemoryService(ForTenants, BaseMemoryService):
+    """Keeps the long-term memory of Google ADK in a store.
+
+    The memories of a user are the items of the namespace ``("adk-memory", app, user)``, by the ids
+    of their events; the value is the text, and the metadata names the user. A memory that was
+    deleted stays as an item without a text, so that its session does not bring it back.
+
+    Args:
+        store: A store, or a backend that has one; ``close`` leaves it open. With ``embed``, a
+            search ranks by meaning; else by the number of the query's words, and it reads all
+            memories of the user.
+        uri: In place of ``store``, as ADK's ``services.yaml`` passes it: a URL of ``open_store``,
+            with or without ``locus+`` before it.
+        agents_dir: Ignored; ADK passes it with ``uri``.
+        options: With ``uri``, those of ``open_store``.
+
+    Raises:
+        InvalidArgumentError: There is not one of ``store`` and ``uri``.
+        UnsupportedError: The backend has no store.
+    """
+
+    def __init__(
+        self,
+        store: BaseStore | StorageBackend | None = None,
+        *,
+        uri: str | None = None,
+        agents_dir: str | None = None,
+        **options: Any,
+    ) -> None:
+        del agents_dir
+        self._owns = uri is not None
+        if store is not None and uri is None and not options:
+            self.store = store if isinstance(store, BaseStore) else store_of(store)
+        elif store is None and uri is not None:
+            self.store = open_store(uri.removeprefix(SCHEME), **options)
+        else:
+            raise InvalidArgumentError("pass a store, or uri= with its options")
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """Return a service for a URL; see ``open_store`` for URLs and options."""
+        return cls(uri=url, **options)
+
+    async def add_session_to_memory(self, session: Session) -> None:
+        """Add the events of a session that have a text; those with the same ids are replaced."""
+        entries = entries_of(session.events)
+        await self._put(session.app_name, session.user_id, entries, replaces=True)
+
+    async def add_events_to_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        events: Sequence[Event],
+        session_id: str | None = None,
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add events that have a text; existing ones stay. Found memories have the metadata."""
+        del session_id  # a search covers all sessions of the user
+        await self._put(app_name, user_id, entries_of(events, custom_metadata), replaces=False)
+
+    async def add_memory(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        memories: Sequence[MemoryEntry],
+        custom_metadata: Mapping[str, object] | None = None,
+    ) -> None:
+        """Add memories, with new ids where they have none, in place of those with the same ids."""
+        given = custom_metadata or {}
+        entries = [
+            it.model_copy(update={"custom_metadata": {**given, **it.custom_metadata}})
+            for it in memories
+        ]
+        await self._put(app_name, user_id, entries, replaces=True)
+
+    async def search_memory(
+        self, *, app_name: str, user_id: str, query: str
+    ) -> SearchMemoryResponse:
+        """Return at most ten memories of a user, the best first; of equal ones the newest."""
+        namespace = namespace_of(app_name, user_id)
+        if not words(query):
+            found = []
+        elif self.store.embed is not None:
+            found = await self.store.search(namespace, query, limit=MAX_FOUND, recursive=False)
+        else:
+            found = await self._with_words(namespace, set(words(query)))
+        return SearchMemoryResponse(memories=[memory_of(it) for it in found])
+
+    async def delete_memory(
+        self, *, app_name: str, user_id: str, memory_id: str | None = None
+    ) -> None:
+        """Delete a memory by the id of its event, for good: adding its session leaves it out."""
+        namespace = namespace_of(app_name, user_id)
+        if memory_id and await self.store.exists(namespace, memory_id):
+            await self.store.put(namespace, memory_id, None, {"user_id": user_id})
+
+    async def delete_user(self, *, app_name: str, user_id: str) -> int:
+        """Delete the memories of a user; return how many items were stored."""
+        return await self.store.clear_namespace(namespace_of(app_name, user_id))
+
+    async def _put(
+        self, app_name: str, user_id: str, entries: Iterable[MemoryEntry], *, replaces: bool
+    ) -> None:
+        """Store memories that were not deleted.
+
+        A memory that is deleted or added in the meantime has another version than was read.
+        """
+        namespace = namespace_of(app_name, user_id)
+        items = {it.key: it for it in (item_of(namespace, user_id, entry) for entry in entries)}
+        names = [(namespace, key) for key in items]
+        while items:
+            found = {it.key: it for it in await self.store.read(names) if it is not None}
+            due = [
+                item._replace(expected_version=found[key].version if key in found else 0)
+                for key, item in items.items()
+                if key not in found or (replaces and found[key].value is not None)
+            ]
+            with suppress(ConflictError):
+                await self.store.put_batch(due)
+                return
+
+    async def _with_words(self, namespace: Namespace, wanted: set[str]) -> list[StoreItem]:
+        found: list[tuple[tuple[int, str], StoreItem]] = []
+        after = None
+        while page := await self.store.list(namespace, PAGE, after):
+            after = page[-1].key
+            ranked = [(rank_of(it, wanted), it) for it in page]
+            matching = [*found, *(pair for pair in ranked if pair[0][0])]
+            found = nlargest(MAX_FOUND, matching, key=lambda pair: pair[0])
+        return [item for _, item in found]
+
+    # --- life
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.store!r})"
+
+    def _enter(self, tenant: str) -> None:
+        self.store = self.store.for_tenant(tenant)
+        self._owns = False
+
+    async def close(self) -> None:
+        """Close what ``uri`` opened; idempotent, and usable again afterwards."""
+        if self._owns:
+            await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,76 @@
+"""The JSON of pydantic models whose dicts have keys with lone surrogates.
+
+pydantic keeps such strings as values. In keys it refuses them, or writes U+FFFD in their place.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import orjson
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
+
+from locus_store.values.surrogates import escaped, restored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+REFUSED: Final = (UnicodeEncodeError, PydanticSerializationError)
+"""Errors of a key; the latter where a serializer of the model wraps the former."""
+
+_LOST: Final = "\ufffd".encode()
+
+
+def dumped_with_keys(value: T, dump: Callable[[T], Any]) -> Any:
+    """Return the JSON that ``dump`` makes of a value, with keys that pydantic cannot write.
+
+    Args:
+        value: A model, or a value that may hold some.
+        dump: Makes JSON of it; called again, with a copy that has other keys, if some are lost.
+    """
+    try:
+        made = dump(value)
+        if not _may_have_lost(made):
+            return made
+    except REFUSED:
+        pass
+    return restored(dump(with_escaped_keys(value)))
+
+
+def _may_have_lost(made: Any) -> bool:
+    try:
+        return _LOST in orjson.dumps(made)
+    except TypeError:  # a string has a lone surrogate, so a key may have had one
+        return True
+
+
+def with_escaped_keys(value: Any) -> Any:
+    """Return a copy of a value in which the keys of all dicts are escaped; see ``surrogates``.
+
+    Lists, tuples, dicts, pydantic models and dataclasses are searched.
+    """
+    if isinstance(value, BaseModel):
+        model = value.model_copy()
+        model.__dict__.update(with_escaped_keys(value.__dict__))
+        extra = with_escaped_keys(value.__pydantic_extra__)
+        object.__setattr__(model, "__pydantic_extra__", extra)  # it may be frozen
+        return model
+    if isinstance(value, dict):
+        held = copy(value)
+        held.clear()
+        for key, item in value.items():
+            held[escaped(key) if isinstance(key, str) else key] = with_escaped_keys(item)
+        return held
+    if type(value) in {list, tuple}:
+        return type(value)(map(with_escaped_keys, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        made = copy(value)
+        for it in fields(value):
+            object.__setattr__(made, it.name, with_escaped_keys(getattr(value, it.name)))
+        return made
+    return value

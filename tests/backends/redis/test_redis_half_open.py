@@ -1,0 +1,82 @@
+"""Connections that a firewall has forgotten, to one server and to a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis_clusters
+import servers
+from tiers import first_of
+
+from locus_store import redis_checkpointer
+from locus_store.types import PendingWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.anyio
+
+LIMIT_SECONDS = 20.0
+"""Less than the 30 s for which a call waits for an answer."""
+
+NAMES = [f"t{n}" for n in range(12)]
+"""Threads on each master of the cluster."""
+
+
+@contextmanager
+def one_server(request: Any) -> Iterator[tuple[str, list[servers.Proxy]]]:
+    server, url = request.getfixturevalue("redis_server"), request.getfixturevalue("redis_url")
+    with closing(servers.Proxy(server.port)) as proxy:
+        yield url.replace(f":{server.port}", f":{proxy.port}"), [proxy]
+
+
+@contextmanager
+def a_cluster(request: Any) -> Iterator[tuple[str, list[servers.Proxy]]]:
+    del request
+    with ExitStack() as stack:
+        cluster = redis_clusters.Cluster(is_proxied=True)
+        stack.callback(cluster.stop)
+        yield cluster.url(), [node.doors[0] for node in cluster.nodes]
+
+
+@pytest.fixture(params=first_of(one_server, a_cluster))
+def place(request: Any) -> Iterator[tuple[str, list[servers.Proxy]]]:
+    with request.param(request) as found:
+        yield found
+
+
+async def be_idle(checkpointer: Any) -> None:
+    """Make the client's connections look as if they had been idle for long."""
+    home = await checkpointer.backend.connections.home()
+    pools = home.client.get_nodes() if home.is_cluster else [home.client.connection_pool]
+    for pool in pools:
+        for it in pool._free if home.is_cluster else pool._available_connections:
+            it.next_health_check = 0.0
+
+
+async def test_calls_on_forgotten_connections_are_done_again(
+    place: tuple[str, list[servers.Proxy]],
+) -> None:
+    """Both ends believe that the connections live, and new ones are let through."""
+    url, proxies = place
+
+    async with redis_checkpointer(url, state_type=dict, timeout_seconds=30) as checkpointer:
+
+        async def put_writes(thread_id: str) -> None:
+            written = [PendingWrite("task", 0, "channel", "text", b"1")]
+            await checkpointer.backend.put_writes(thread_id, "v", written)
+
+        async def save(thread_id: str) -> None:
+            await checkpointer.save({"n": 2}, thread_id)
+
+        await asyncio.gather(*(checkpointer.save({"n": 1}, it, "v") for it in NAMES))
+        for call in (checkpointer.load, save, put_writes, checkpointer.delete):
+            await be_idle(checkpointer)
+            for it in proxies:
+                it.freeze()
+            async with asyncio.timeout(LIMIT_SECONDS):
+                await asyncio.gather(*map(call, NAMES))
+        assert await checkpointer.list_threads() == []
