@@ -313,12 +313,8 @@ class Repository(Reads):
         is_locked = self.lock(thread_id)
         if head is not None:
             versions.require_head(self, self.line_of(thread_id, namespace), head, thread_id)
-<<<<<<< HEAD
-        if not (is_locked and self.is_live_thread(thread_id)):
-=======
         existed = is_locked and has_thread(self, thread_id)
-        if not (existed or (is_locked and self._is_there(thread_id))):
->>>>>>> lists
+        if not (existed or (is_locked and self.is_live_thread(thread_id))):
             return Removed(existed=False, versions=0)
         return Removed(existed, self.drop_threads([thread_id]).versions)
 

@@ -79,22 +79,13 @@ moved AS (
   FROM appended w WHERE l.line = w.line),
 -- A new line of a live thread: shared, so that saves of its other lines do not wait. A deletion
 -- does, and finds the line.
-<<<<<<< HEAD
-there AS MATERIALIZED (
-  SELECT t.thread, t.thread_id, t.active_at, t.expires_at, {has_version} AS has_version
-  FROM {threads} t
-  WHERE t.tenant = $1 AND t.thread_id IN (SELECT i.thread_id FROM input i WHERE i.line IS NULL)
-    AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
-  FOR KEY SHARE SKIP LOCKED),
-=======
 there AS MATERIALIZED (  -- LATERAL: as a join, without statistics, it read the whole tenant.
   SELECT t.* FROM (SELECT DISTINCT i.thread_id FROM input i WHERE i.line IS NULL) i
   CROSS JOIN LATERAL (
-    SELECT t.thread, t.thread_id, t.active_at, t.expires_at FROM {threads} t
-    WHERE t.tenant = $1 AND t.thread_id = i.thread_id
+    SELECT t.thread, t.thread_id, t.active_at, t.expires_at, {has_version} AS has_version
+    FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = i.thread_id
       AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
     FOR KEY SHARE SKIP LOCKED) t),
->>>>>>> lists
 active AS (
   SELECT -w.thread AS thread, w.ttl, w.slack FROM appended w WHERE w.thread < 0
   UNION ALL
@@ -364,16 +355,12 @@ class Hot:
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
-<<<<<<< HEAD
+        wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
+        self.contents = self._filled(CONTENTS, wanted=wanted)
         may_come_first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
         self.put_writes = self._filled(
             _PUT_WRITES, expiry_of_writes=_expiry("l"), may_come_first=may_come_first
         )
-=======
-        wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
-        self.contents = self._filled(CONTENTS, wanted=wanted)
-        self.put_writes = self._filled(_PUT_WRITES, expiry_of_writes=_expiry("l"))
->>>>>>> lists
 
     # --- what they are given, and what they give
 
