@@ -219,7 +219,7 @@ short-tests: $(VENV)/.short
 
 bench: $(VENV)/.bench
 	@for module in growth postgresql postgresql_writers concurrency sync_calls store_calls \
-			langgraph_peers; do \
+			langgraph_peers langgraph_lists; do \
 		$(BIN)/python -m benchmarks.comparisons.$$module --write || exit 1; \
 	done
 	$(BIN)/python -m benchmarks.comparisons.postgresql_writers --lazy --write

@@ -77,8 +77,8 @@ class SQLiteRepository(Repository):
     ) -> sa.ColumnElement[bool]:
         """Return the condition that the key, or its first part, exists; the key is bound.
 
-        If a string is wanted, it must stand there, or a list or object. Its JSON stands in the
-        column's text, which is found much sooner.
+        If a string is wanted, it must stand there, or a list or object. The column's text is
+        searched for the string first, because parsing takes longer.
         """
         each = sa.func.json_each(column).table_valued("key", "value", "type")
         names = [
