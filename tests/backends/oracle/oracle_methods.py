@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from locus_store.sql import packs
 from locus_store.sql.reads import Reads
-from locus_store.types import PendingWrite
+from locus_store.types import PendingWrite, VersionsWanted
 from locus_store.types.items import NamespaceMatch, Put
 from locus_store.versions import packing
 
@@ -92,6 +92,10 @@ async def _states(it: Opened) -> None:
     await it.backend.read_states(found, lambda version, folder: folder.state())
 
 
+async def _contents(it: Opened) -> None:
+    await it.backend.contents(await it.backend.history("t"))
+
+
 async def _known_version(it: Opened) -> None:
     it.backend.known_version("t", "v1")  # remembered: no round trip
 
@@ -152,6 +156,9 @@ BACKEND: dict[str, Scenario] = {
     "exists": lambda it: it.backend.exists("t"),
     "version": lambda it: it.backend.version("t", "v1"),
     "history": lambda it: it.backend.history("t"),
+    "newest": lambda it: it.backend.newest(VersionsWanted(), 3),
+    "newest/metadata": lambda it: it.backend.newest(VersionsWanted(metadata=(("k", "v"),)), 3),
+    "contents": _contents,
     "history/before": lambda it: it.backend.history("t", before="v3"),
     "remove/versions": lambda it: it.backend.remove("t", ["v2"]),
     "remove/thread": lambda it: it.backend.remove("t"),

@@ -55,6 +55,7 @@ class InKindBackend(PostgreSQLBackend):
     fetch_head = SqlBackend.fetch_head
     version = SqlBackend.version
     history = SqlBackend.history
+    contents = SqlBackend.contents
     store_writes = SqlBackend.store_writes
 
     async def commit(self, save: Save) -> Written:
