@@ -103,7 +103,7 @@ class OtherState(BaseModel):
 
 @dataclass
 class PlainPart:
-    """A part of a state that is no model."""
+    """A dataclass within a state."""
 
     values: dict[str, Any]
 
