@@ -122,7 +122,9 @@ async def _newest(
         if after is not None:
             check_text("--after", after)
         ids = await backend.list_threads(limit, pattern, after=after)
-        marks = await marked(backend, ids)
+        storages = importlib.import_module("locus_store.session.storages")
+        log = storages.message_log_of(backend, None) if backend.capabilities.messages else None
+        marks = await marked(backend, log, ids)
         return list(await asyncio.gather(*map(newest, ids))), marks
 
 

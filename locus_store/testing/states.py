@@ -103,7 +103,7 @@ class OtherState(BaseModel):
 
 @dataclass
 class PlainPart:
-    """A part of a state that is no model."""
+    """A dataclass within a state."""
 
     values: dict[str, Any]
 
@@ -111,7 +111,7 @@ class PlainPart:
 class NestedState(BaseModel):
     """A pydantic state with dicts in many places; it is frozen, and keeps unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     held: PlainPart
     inner: list[RoomyState] = []

@@ -6,25 +6,32 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backend import StoresWrites
-from locus_store.session.storages import message_log_of
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog
 
 AT_ONCE: Final = 8
 """Threads that are looked at together."""
 
 
-async def marked(backend: StorageBackend, thread_ids: Sequence[str]) -> dict[str, Marked]:
-    """Return the marks of threads by their ids; SQL databases find them in two statements."""
+async def marked(
+    backend: StorageBackend, log: BaseMessageLog | None, thread_ids: Sequence[str]
+) -> dict[str, Marked]:
+    """Return the marks of threads by their ids; SQL databases find them in two statements.
+
+    Args:
+        backend: The storage.
+        log: The message log beside it, if there is one.
+        thread_ids: The threads.
+    """
     if isinstance(backend, MeasuresVersions):
         found = await backend.marks(thread_ids)
         return {it: found.get(it, Marked()) for it in thread_ids}
     gate = asyncio.Semaphore(AT_ONCE)
-    log = message_log_of(backend, None) if backend.capabilities.messages else None
 
     async def one(thread_id: str) -> Marked:
         async with gate:

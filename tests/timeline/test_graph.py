@@ -94,9 +94,9 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
     await backend.write_state("later", {"answered": True})
     log, said = message_log_of(backend, None), [NewMessage("Hi.")]
     await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
-    assert await marked(backend, ["both", "chat", "later", "plain", "none"]) == {
+    assert await marked(backend, log, ["both", "chat", "later", "plain", "none"]) == {
         "both": Marked(is_interrupted=True, messages=1),
         "chat": Marked(messages=2),
         **dict.fromkeys(("later", "plain", "none"), Marked()),
     }
-    assert await marked(backend, []) == {}
+    assert await marked(backend, log, []) == {}
