@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
@@ -101,15 +100,11 @@ def anyio_backend():
 @pytest.fixture(scope="session")
 def migrated(tmp_path_factory) -> Path:
     """An empty database with our schema, to be copied: making one takes 80 ms."""
-    from locus_store import sqlite_checkpointer
+    from locus_store.blocking import open_checkpointer
 
     path = tmp_path_factory.mktemp("migrated") / "empty.db"
-
-    async def make() -> None:
-        async with sqlite_checkpointer(path) as checkpointer:
-            await checkpointer.exists("t")
-
-    asyncio.run(make())
+    with open_checkpointer(f"sqlite:///{path}") as checkpointer:
+        checkpointer.exists("t")
     return path
 
 
