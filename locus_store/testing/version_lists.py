@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NAMES = ("", "a", "a|b", "é")
+ODD = "\x01\0\\\"\u2028"
+"""Text that JSON, or the JSON of a database, escapes."""
 
 
 class VersionLists(BackendKit):
@@ -97,7 +99,8 @@ class VersionLists(BackendKit):
         ]
 
     @pytest.mark.parametrize(
-        ("key", "value"), [("user", "ü"), ("user", "other"), ("n", 3), ("user", "nobody")]
+        ("key", "value"),
+        [("user", "ü"), ("user", "other"), ("n", 3), ("user", "nobody"), ("odd", ODD)],
     )
     async def test_a_hint_keeps_the_versions_that_have_it(
         self, backend: Any, key: str, value: Any
@@ -138,7 +141,7 @@ async def _save(backend: Any, thread_id: str, namespace: str, n: int, **more: An
     user = {"user": "ü"} if n % 2 else {"user": ["other"]}
     await backend.write_state(
         thread_id, {"n": n}, namespace=namespace, checkpoint_id=f"v{n}",
-        metadata={"n": n, **user}, **more,
+        metadata={"n": n, "odd": ODD, **user}, **more,
     )  # fmt: skip
 
 

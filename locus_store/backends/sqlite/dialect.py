@@ -90,7 +90,7 @@ class SQLiteRepository(Repository):
             return sa.and_(column.is_not(None), found)
         text = sa.literal(escape_text(value), sa.Text())
         found = found.where(sa.or_(each.c.value == text, each.c.type.in_(["array", "object"])))
-        json = sa.literal(dump_value(escape_text(value)), sa.Text())
+        json = sa.literal(dump_value(value), sa.Text())
         return sa.and_(sa.func.instr(sa.type_coerce(column, sa.Text()), json) > 0, found)
 
     def save(self, save: Save) -> Written:
