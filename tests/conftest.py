@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 from shutil import copyfile, disk_usage
 
@@ -27,6 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A background job of a shell, and all that it starts, would not hear the tests' Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# A linter brought it. jsonschema, which frameworks import, imports it too, and it takes 1.5 s to
+# build its parser of IRIs.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 gc.disable()  # until the tests are collected: half of the time would go into it, for no garbage
 
