@@ -173,4 +173,7 @@ async def _unowned(backend: FullBackend, known: set[str]) -> int:
             head = await backend.version(thread_id)
         return head is None or not {*head.metadata, *head.labels} & {USER_ID}
 
-    return sum(await asyncio.gather(*map(names_no_user, known - owned)))
+    count, rest = 0, sorted(known - owned)
+    for first in range(0, len(rest), PAGE):
+        count += sum(await asyncio.gather(*map(names_no_user, rest[first : first + PAGE])))
+    return count

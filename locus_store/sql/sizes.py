@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import sqlalchemy as sa
 
+from locus_store.sql.pending import batches
 from locus_store.sql.reads import ROOT
 from locus_store.types.arguments import check_names, check_text
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
@@ -52,6 +53,10 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
 
 
 def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
+    return {name: n for some in batches(thread_ids) for name, n in _counted(it, some)}
+
+
+def _counted(it: Reads, thread_ids: Sequence[str]) -> Sequence[tuple[str, int]]:
     lines, c = it.tables.lines.c, it.tables.checkpoints.c
     is_visible = sa.or_(c.sequence >= lines.floor, c.sequence == lines.head)
     query = (
@@ -60,12 +65,16 @@ def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
         .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids), is_visible)
         .group_by(lines.thread_id)
     )
-    return {row[0]: row[1] for row in it.connection.execute(query)}
+    return [(row[0], row[1]) for row in it.connection.execute(query)]
 
 
 def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, Marked]:
-    waiting, logged = _interrupted(it, thread_ids), _logged(it, thread_ids)
-    return {name: Marked(name in waiting, logged.get(name)) for name in waiting | logged.keys()}
+    found: dict[str, Marked] = {}
+    for some in batches(thread_ids):
+        waiting, logged = _interrupted(it, some), _logged(it, some)
+        names = waiting | logged.keys()
+        found.update((name, Marked(name in waiting, logged.get(name))) for name in names)
+    return found
 
 
 def _interrupted(it: Reads, thread_ids: Sequence[str]) -> set[str]:

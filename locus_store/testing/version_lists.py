@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NAMES = ("", "a", "a|b", "é")
-ODD = "\x01\0\\\"\u2028"
+ODD = '\x01\0\\"\u2028'
 """Text that JSON, or the JSON of a database, escapes."""
 
 
@@ -72,7 +72,7 @@ class VersionLists(BackendKit):
         await _grow(backend)
         for thread_id, threads in (("t", ["t"]), (None, ["t", "other"])):
             found: list[Version] = []
-            wanted = VersionsWanted(thread_id=thread_id)
+            wanted = VersionsWanted(thread_id=thread_id, may_continue=True)
             while page := await backend.newest(wanted, 3):
                 found += page
                 wanted = replace(wanted, after=page[-1])

@@ -13,6 +13,7 @@ import orjson
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
+from locus_store.errors import SerializationError
 from locus_store.values.surrogates import escaped, restored
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def with_escaped_keys(value: Any) -> Any:
     """Return a copy of a value in which the keys of all dicts are escaped; see ``surrogates``.
 
     Lists, tuples, dicts, pydantic models and dataclasses are searched.
+
+    Raises:
+        SerializationError: Two keys of a dict have the same escaped form.
     """
     if isinstance(value, BaseModel):
         model = value.model_copy()
@@ -65,6 +69,11 @@ def with_escaped_keys(value: Any) -> Any:
         held.clear()
         for key, item in value.items():
             held[escaped(key) if isinstance(key, str) else key] = with_escaped_keys(item)
+        if len(held) < len(value):
+            raise SerializationError(
+                "two keys of a dict differ in lone surrogates and their stored form only: "
+                + ", ".join(sorted(ascii(it) for it in value))[:200]
+            )
         return held
     if type(value) in {list, tuple}:
         return type(value)(map(with_escaped_keys, value))

@@ -268,6 +268,10 @@ class VersionsWanted:
     after: Version | None = None
     """Continue behind this one."""
 
+    may_continue: bool = False
+    """The caller may ask for what follows, with ``after``. Without it, versions whose times are not
+    those of their order, because the server's clock went back, may be missing."""
+
 
 class Contents(NamedTuple):
     """The records behind the states of versions, and their pending writes."""

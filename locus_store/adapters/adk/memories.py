@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from google.adk.memory.memory_entry import MemoryEntry
 from pydantic import ValidationError
@@ -52,16 +52,21 @@ def text_of(content: Content) -> str:
     return " ".join(it.text for it in content.parts or () if it.text)
 
 
-def item_of(namespace: Namespace, user_id: str, entry: MemoryEntry) -> PutItem:
-    """Return a memory as an item; without an id it gets one.
+def item_of(
+    namespace: Namespace, key: str, user_id: str, entry: MemoryEntry, stored: StoreItem | None
+) -> PutItem:
+    """Return a memory as an item that takes the place of a stored one.
 
     Raises:
         SerializationError: JSON cannot keep a value of it.
     """
-    key = entry.id or str(uuid4())
     memory = with_numbers(as_json(entry, f"memory {key!r}"))
+    if stored is not None and not entry.custom_metadata:
+        kept = stored.metadata.get("memory", {}).get("custom_metadata", {})
+        memory = {**memory, "custom_metadata": kept}
     metadata = {"user_id": user_id, "memory": memory}
-    return PutItem(namespace, key, text_of(entry.content), metadata)
+    version = 0 if stored is None else stored.version
+    return PutItem(namespace, key, text_of(entry.content), metadata, expected_version=version)
 
 
 def memory_of(item: StoreItem) -> MemoryEntry:
@@ -77,7 +82,7 @@ def memory_of(item: StoreItem) -> MemoryEntry:
         raise IntegrityError(f"memory {item.key!r} of {item.namespace!r} is damaged") from exc
 
 
-def rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, str]:
+def rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, float]:
     """Return how many words an item has, and its time.
 
     A word that is not ASCII may be a part: some languages write no spaces.
@@ -85,4 +90,13 @@ def rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, str]:
     text = folded(item.value or "")
     there = set(words(text))
     score = sum(it in there or (not it.isascii() and it in text) for it in wanted)
-    return score, item.metadata.get("memory", {}).get("timestamp") or ""
+    return score, _time_of(item.metadata.get("memory", {}).get("timestamp"))
+
+
+def _time_of(timestamp: str | None) -> float:
+    """Return the seconds of an ISO 8601 time; what is no such time is older than any."""
+    try:
+        made = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return -inf
+    return (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()

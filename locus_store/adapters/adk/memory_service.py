@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import uuid4
 
 from google.adk.memory import BaseMemoryService
 from google.adk.memory.base_memory_service import SearchMemoryResponse
@@ -21,6 +22,7 @@ from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_store
 from locus_store.session.storages import store_of
 from locus_store.store import BaseStore
+from locus_store.types.items import check_name
 from locus_store.types.tenants import ForTenants
 from locus_store.values.text import words
 
@@ -86,7 +88,10 @@ class LocusMemoryService(ForTenants, BaseMemoryService):
         return cls(uri=url, **options)
 
     async def add_session_to_memory(self, session: Session) -> None:
-        """Add the events of a session that have a text; those with the same ids are replaced."""
+        """Add the events of a session that have a text, in place of those with the same ids.
+
+        These keep the ``custom_metadata`` that they were added with.
+        """
         entries = entries_of(session.events)
         await self._put(session.app_name, session.user_id, entries, replaces=True)
 
@@ -111,13 +116,16 @@ class LocusMemoryService(ForTenants, BaseMemoryService):
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Add memories, with new ids where they have none, in place of those with the same ids."""
+        """Add memories, with new ids where they have none, in place of those with the same ids.
+
+        A memory that was deleted is there again.
+        """
         given = custom_metadata or {}
         entries = [
             it.model_copy(update={"custom_metadata": {**given, **it.custom_metadata}})
             for it in memories
         ]
-        await self._put(app_name, user_id, entries, replaces=True)
+        await self._put(app_name, user_id, entries, replaces=True, restores=True)
 
     async def search_memory(
         self, *, app_name: str, user_id: str, query: str
@@ -145,28 +153,36 @@ class LocusMemoryService(ForTenants, BaseMemoryService):
         return await self.store.clear_namespace(namespace_of(app_name, user_id))
 
     async def _put(
-        self, app_name: str, user_id: str, entries: Iterable[MemoryEntry], *, replaces: bool
+        self,
+        app_name: str,
+        user_id: str,
+        entries: Iterable[MemoryEntry],
+        *,
+        replaces: bool,
+        restores: bool = False,
     ) -> None:
-        """Store memories that were not deleted.
+        """Store memories, and those that were deleted if ``restores``.
 
         A memory that is deleted or added in the meantime has another version than was read.
         """
         namespace = namespace_of(app_name, user_id)
-        items = {it.key: it for it in (item_of(namespace, user_id, entry) for entry in entries)}
-        names = [(namespace, key) for key in items]
-        while items:
+        given = {it.id or str(uuid4()): it for it in entries}
+        for key in given:
+            check_name(namespace, key)
+        while given:
+            names = [(namespace, key) for key in given]
             found = {it.key: it for it in await self.store.read(names) if it is not None}
             due = [
-                item._replace(expected_version=found[key].version if key in found else 0)
-                for key, item in items.items()
-                if key not in found or (replaces and found[key].value is not None)
+                item_of(namespace, key, user_id, entry, found.get(key))
+                for key, entry in given.items()
+                if key not in found or (replaces and (restores or found[key].value is not None))
             ]
             with suppress(ConflictError):
                 await self.store.put_batch(due)
                 return
 
     async def _with_words(self, namespace: Namespace, wanted: set[str]) -> list[StoreItem]:
-        found: list[tuple[tuple[int, str], StoreItem]] = []
+        found: list[tuple[tuple[int, float], StoreItem]] = []
         after = None
         while page := await self.store.list(namespace, PAGE, after):
             after = page[-1].key

@@ -50,6 +50,7 @@ from locus_store.types import VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
+from locus_store.values.surrogates import escaped
 from locus_store.versions import JSON_WRITE, current
 from locus_store.versions.listing import states_from
 
@@ -506,6 +507,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             checkpoint_id=checkpoint_id,
             before=checkpoint_in(before) if before else None,
             metadata=tuple(self._hints(wanted)),
+            may_continue=bool(wanted),
         )
         size = PAGE if wanted else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
         return pages_by_time(backend, listed, size)
@@ -518,7 +520,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             if is_key and is_plain and (isinstance(value, str) or abs(value) < EXACT):
                 stored = self._values.metadata_to_json({name: value})[name]
                 if type(stored) is type(value):
-                    yield name, stored
+                    yield escaped(name), escaped(stored) if isinstance(stored, str) else stored
 
     async def _lines(
         self, config: RunnableConfig | None, below: str | None, size: int

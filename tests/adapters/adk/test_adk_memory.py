@@ -295,3 +295,38 @@ class TestOpening:
     def test_a_backend_without_a_store_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError):
             LocusMemoryService(FileBackend(tmp_path))
+
+
+async def test_a_memory_that_was_deleted_may_be_added_again(service: Any) -> None:
+    await service.add_session_to_memory(session_of(*CHAT))
+    await service.delete_memory(**U, memory_id="e1")
+    content = types.Content(parts=[types.Part(text="My sister lives in Faro.")])
+    await service.add_memory(**U, memories=[MemoryEntry(id="e1", content=content)])
+    assert await ids(service, "faro") == ["e1"]
+
+
+async def test_a_session_leaves_the_metadata_of_its_events(service: Any) -> None:
+    await service.add_events_to_memory(**U, events=CHAT[:1], custom_metadata={"k": 1})
+    await service.add_session_to_memory(session_of(*CHAT))
+    found = await service.search_memory(**U, query="morning")
+    assert [it.custom_metadata for it in found.memories] == [{"k": 1}]
+
+
+async def test_equal_memories_are_ordered_by_their_moments(service: Any) -> None:
+    content = types.Content(parts=[types.Part(text="tea")])
+    times = {
+        "a": "2026-01-01T05:00:00+09:00", "b": "2026-01-01T00:00:00+00:00", "c": "garbage",
+        "d": "2025-12-31T23:00:00",
+    }  # fmt: skip
+    await service.add_memory(
+        **U, memories=[MemoryEntry(id=k, content=content, timestamp=v) for k, v in times.items()]
+    )
+    assert await ids(service, "tea") == ["b", "d", "a", "c"]
+
+
+@pytest.mark.parametrize("name", ["half \ud83d", "nul\0"])
+async def test_a_name_that_no_storage_keeps_is_refused(service: Any, name: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        await service.add_events_to_memory(**U, events=[said(name, "tea")])
+    with pytest.raises(InvalidArgumentError):
+        await service.add_events_to_memory(app_name="app", user_id=name, events=CHAT)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.errors import ConflictError
 from locus_store.saver import CheckpointSaver
+from locus_store.types import PendingWrite
+from locus_store.versions.sizes import INTERRUPT, Marked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -182,3 +186,37 @@ async def test_a_thread_of_nothing_but_writes_expires(tmp_path: Path) -> None:
         await saver.aput_writes(config("t", checkpoint_id="later"), [("said", ["w"])], "task")
         found = await saver.saver.backend.read_thread("t")  # type: ignore[attr-defined]
         assert found.expires_at is not None
+
+
+async def test_a_filtered_list_is_whole_though_the_clock_went_back(
+    saver: LangGraphSaver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = config("steps")
+    for step in range(12):
+        told = {"step": step, "score": 1.5}
+        where = await saver.aput(where, point(f"{step:02}"), told, {"said": f"{step:032}"})
+    with closing(sqlite3.connect(tmp_path / "lists.db")) as connection, connection:
+        later = "UPDATE locus_checkpoints SET created_at = created_at + 600000000 "
+        connection.execute(later + "WHERE checkpoint_id < '06'")
+    monkeypatch.setattr("locus_store.adapters.langgraph.saver.PAGE", 4)
+    for wanted in ({"score": 1.5}, {"step": 3}, None):
+        found = [it async for it in saver.alist(config("steps"), filter=wanted)]
+        assert len(found) == (1 if wanted == {"step": 3} else 12)
+
+
+async def test_a_filter_with_half_a_character_finds_its_checkpoint(saver: LangGraphSaver) -> None:
+    told = {"half": "\ud83d", "step": 1}
+    await saver.aput(config("half"), point("1"), told, {"said": "1"})
+    for wanted in ({"half": "\ud83d"}, {"half": "\ud83e"}):
+        found = [it.metadata async for it in saver.alist(None, filter=wanted)]
+        assert [it["half"] for it in found] == (["\ud83d"] if wanted["half"] == "\ud83d" else [])
+
+
+async def test_any_number_of_threads_is_marked(saver: LangGraphSaver) -> None:
+    backend: Any = saver.saver.backend
+    writes = [PendingWrite("asks", 0, INTERRUPT, "json", b"1", "")]
+    await backend.put_writes("t1", "1b1", writes, namespace="b")
+    head = await backend.version("t0")
+    await backend.put_writes("t0", head.checkpoint_id, writes)
+    found = await backend.marks([*(f"none{n}" for n in range(40_000)), "t0", "t1"])
+    assert found == {"t0": Marked(is_interrupted=True, messages=None)}
