@@ -163,7 +163,7 @@ class OnCluster(OnValkey):
         return url
 
 
-class OverClient(OnValkey):
+class _WithClient(OnValkey):
     """Checkpointers over one client, which is the test's."""
 
     client_type: ClassVar[Any] = redis.asyncio.Redis
@@ -179,11 +179,12 @@ class OverClient(OnValkey):
         return redis_checkpointer(client=self.client, **options)
 
 
-class OverClusterClient(OnCluster):
+class OverClient(_WithClient):
+    pass
+
+
+class OverClusterClient(_WithClient, OnCluster):
     client_type: ClassVar = redis.asyncio.RedisCluster
-    open = OverClient.open
-    close = OverClient.close
-    checkpointer = OverClient.checkpointer
 
 
 class Blocking(OnValkey):

@@ -99,9 +99,14 @@ class PostgreSQLDefinition(SchemaDefinition):
         Alembic compares names with VARCHAR, and would run the operators of every role that may
         create some in the schema of the tables.
         """
-        place = self.home(connection, ours)
+        place, dialect = self.home(connection, ours), connection.dialect
         _search_in(connection, "pg_catalog")
-        yield tables(ours.prefix, place, ours.user_id_type)
+        # Alembic's comparison leaves out the schema of what it finds there.
+        default, dialect.default_schema_name = dialect.default_schema_name, "pg_catalog"
+        try:
+            yield tables(ours.prefix, place, ours.user_id_type)
+        finally:
+            dialect.default_schema_name = default
         if ours.schema is None:
             _search_in(connection, place)
 

@@ -786,7 +786,7 @@ def test_without_a_schema_the_search_path_of_the_role_says_where(made: Made, rol
 
 
 @pytest.mark.usefixtures("second_revision")
-@pytest.mark.parametrize("before", ["CREATE TABLE made_later (n int)"])
+@pytest.mark.parametrize("before", ["CREATE TABLE public.made_later (n int)"])
 def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(made: Made) -> None:
     migrate.upgrade(made.url, "0004")
     before = migrate.check(made.url).settings
