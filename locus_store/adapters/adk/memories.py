@@ -94,7 +94,7 @@ def rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, float]:
 
 
 def _time_of(timestamp: str | None) -> float:
-    """Return the seconds of an ISO 8601 time; what is no such time is older than any."""
+    """Return the seconds of an ISO 8601 time; any other text is older than all times."""
     try:
         made = datetime.fromisoformat(timestamp or "")
     except ValueError:
