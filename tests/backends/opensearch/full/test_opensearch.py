@@ -438,7 +438,7 @@ def test_options_that_are_not_valid_are_refused(options: dict[str, Any], told: s
 
 def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "find_spec", lambda _name: None)
-    with pytest.raises(MissingExtraError, match=r"locus-store\[opensearch\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[opensearch\]"):
         opensearch_checkpointer("h")
 
 
