@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 ELSEWHERE = {
     "gunicorn_app.py": "tests/test_lifecycle.py",
-    "oracle_notebook.py": "tests/backends/oracle/test_oracle.py",
+    "oracle_notebook.py": "tests/backends/oracle/full/test_oracle.py",
     "telemetry.py": "tests/test_observing.py",
 }
 """Examples that other test files run."""
