@@ -17,7 +17,7 @@ pytest.register_assert_rewrite("locus_store.testing")
 MEMORY_DISK = "/dev/shm"  # noqa: S108
 MEMORY_DISK_BYTES = 8 << 30  # three processes of the tests, with their servers, took 4.5 GiB
 MOST = 1000
-"""Tests of changed folders that `make changed` takes, for which two cores need about five minutes."""
+"""Tests of changed folders that `make changed` takes: about five minutes of two cores."""
 
 # Thousands of commits wait for no disk there, and making and dropping a PostgreSQL database takes
 # 35 ms of the server's time in place of 160.
