@@ -11,8 +11,10 @@ from locus.core.state import AgentState as LocusState
 
 from locus_store import AgentState, Message, SQLiteBackend, StorageBackendAdapter
 from locus_store.errors import SerializationError
+from locus_store.types.escaped_keys import with_escaped_keys
 from locus_store.types.state_classes import LOCUS_STATE
 from locus_store.values.filters import STATE_CLASS
+from locus_store.values.surrogates import escaped
 
 pytestmark = pytest.mark.anyio
 
@@ -133,3 +135,13 @@ async def test_the_sdks_state_stays_its_own_when_a_process_without_the_sdk_saves
         assert type(ours) is AgentState
         await checkpointer.save(ours, "t")
     assert type(await checkpointer.load("t")) is LocusState
+
+
+def test_two_keys_of_one_escaped_form_are_refused() -> None:
+    half = "\ud800"
+    assert with_escaped_keys({half: 1, "\ud801": [{half: 2}]}) == {
+        escaped(half): 1,
+        escaped("\ud801"): [{escaped(half): 2}],
+    }
+    with pytest.raises(SerializationError, match="two keys of a dict"):
+        with_escaped_keys([{half: 1, escaped(half): 2}])

@@ -19,7 +19,7 @@ OnConflict = Literal["raise", "branch", "overwrite"]
 """The reaction of a save to another writer's save since the load."""
 
 MustExist = Literal["thread", "checkpoint"]
-"""What must be stored when pending writes are: their thread, or even their checkpoint."""
+"""The record without which pending writes are refused: their thread, or their checkpoint."""
 
 
 @dataclass(frozen=True)
