@@ -269,8 +269,7 @@ class LoopClient(loops.Home):
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work that is safe to repeat until it succeeds or its time is over."""
-        # A connection that a firewall forgot was used before. A first call waits for a busy server.
-        before = _limit.set(SILENT_SECONDS if self.was_reached else None)
+        before = _limit.set(SILENT_SECONDS)
         try:
             return await self._patiently(work, failures.is_lost)
         finally:

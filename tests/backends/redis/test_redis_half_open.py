@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 import redis_clusters
 import servers
 from tiers import first_of
@@ -81,10 +80,3 @@ async def test_calls_on_forgotten_connections_are_done_again(
             async with asyncio.timeout(LIMIT_SECONDS):
                 await asyncio.gather(*map(call, NAMES))
         assert await checkpointer.list_threads() == []
-
-
-async def test_the_first_call_waits_for_a_server_that_is_busy(redis_url: str) -> None:
-    with closing(redis.Redis.from_url(redis_url)) as client:
-        client.execute_command("CLIENT", "PAUSE", 2_500, "ALL")  # the check of connections: 2 s
-    async with redis_checkpointer(redis_url) as checkpointer:
-        assert await checkpointer.exists("t") is False
