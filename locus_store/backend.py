@@ -20,11 +20,11 @@ from locus_store.types import (
     Active,
     ArchivedThread,
     CheckpointerCapabilities,
-    Contents,
     Expected,
     Head,
     Hit,
     Kept,
+    LineContents,
     Mark,
     MustExist,
     OnConflict,
@@ -578,8 +578,8 @@ class ListsVersions(StorageBackend):
         """
 
     @abstractmethod
-    async def contents(self, versions: Sequence[Version]) -> Contents:
-        """Return what the states of versions of any lines are made of, in one consistent read."""
+    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
+        """Return what the states of versions are made of, for each of their stored lines."""
 
 
 class SearchesText(StorageBackend):
@@ -911,7 +911,9 @@ class SharedByTenants(StorageBackend):
         """
 
 
-class FullBackend(ListsThreads, ListsHeads, SearchesText, ErasesThreads, Vacuums, Expires):
+class FullBackend(
+    ListsThreads, ListsHeads, ListsVersions, SearchesText, ErasesThreads, Vacuums, Expires
+):
     """Has all powers but tenants and SQL transactions; LangGraph, the CLI and transfers need it."""
 
 

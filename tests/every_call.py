@@ -14,7 +14,7 @@ from locus_store import HTTPBackend
 from locus_store.backends.http.connections import HTTPClient
 from locus_store.backends.http.messages import HTTPMessageLog
 from locus_store.backends.http.store import HTTPStore
-from locus_store.types import PendingWrite
+from locus_store.types import PendingWrite, VersionsWanted
 from locus_store.wire import bodies
 from locus_store.wire.calls import CALLS
 
@@ -171,6 +171,9 @@ async def read_threads(backend: Any, said: str) -> None:
     await backend.writes_of("T0", ["C2", "C3"])
     await backend.scan()
     await backend.namespaces("T0")
+    found = await backend.newest(VersionsWanted(thread_id="T0"), 3)
+    await backend.newest(VersionsWanted(metadata=(("tag", said),), after=found[0]), 3)
+    await backend.contents(found)
     await backend.records("T0", first=1, last=9)
     await backend.find_threads("tag", said)
     await backend.facts_of("T0")

@@ -238,7 +238,7 @@ async def test_lists_and_deletions_take_as_many_statements_for_any_number_of_nam
             with statements() as listing:
                 for limit in (1, 99):
                     found = await backend.newest(wanted, limit)
-                    assert len((await backend.contents(found)).records) == min(limit, size)
+                    assert len(await backend.contents(found)) == min(limit, size)
             with statements() as deleting:
                 assert await backend.remove(thread_id) == size
             counts.append((len(listing), len(deleting)))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from locus_store.backend import FullBackend, JoinsTransactions, ListsVersions, SharedByTenants
+from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import LocusStoreError
 from locus_store.runtime.progress import expected, step
 from locus_store.sql import archives, copying, listing, searching, version_lists
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from locus_store.types import (
         Active,
         ArchivedThread,
-        Contents,
         Head,
         Hit,
+        LineContents,
         Mark,
         MustExist,
         PendingWrite,
@@ -76,9 +76,7 @@ class Shared(NamedTuple):
     """A context manager that translates the driver's errors."""
 
 
-class SqlBackend(
-    Packing, FullBackend, ListsVersions, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes
-):
+class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
@@ -245,7 +243,7 @@ class SqlBackend(
         check_limit(limit)
         return await self._query(lambda it: version_lists.newest(it, wanted, limit))
 
-    async def contents(self, versions: Sequence[Version]) -> Contents:
+    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         return await self._read(lambda it: version_lists.contents(it, versions))
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -12,14 +11,14 @@ from locus_store.sql.columns import Key
 from locus_store.sql.compiled import Compiled
 from locus_store.sql.schema import TENANT_LENGTH
 from locus_store.sql.statements import VERSION, is_live
-from locus_store.types import Contents, Version, VersionsWanted
-from locus_store.versions import in_order
+from locus_store.versions.contents import LinesFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from locus_store.sql.reads import Reads
+    from locus_store.types import LineContents, Version, VersionsWanted
 
 MOST_BY_LINE: Final = 1_000
 """Versions that are looked for line by line: in each one's newest, which an index gives."""
@@ -46,7 +45,7 @@ _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
 def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
-    if 0 < limit <= MOST_BY_LINE and wanted == VersionsWanted(thread_id=wanted.thread_id):
+    if 0 < limit <= MOST_BY_LINE and wanted.is_plain:
         key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
         rows = _by_line_of(it, wanted).rows(
             it.connection, {**key, "limit": limit, "others": limit - 1, "lines": limit + MORE_LINES}
@@ -253,19 +252,17 @@ def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
     ).order_by(*(page.c[name].desc() for name in _PLACE))
 
 
-def contents(it: Reads, versions: Sequence[Version]) -> Contents:
+def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
     """See ``ListsVersions.contents``; two statements for each batch of versions."""
-    found = Contents(defaultdict(list), defaultdict(list))
+    found = LinesFound()
     records: set[tuple[int, int, int, bytes]] = set()
     for batch in pending.batches(versions):
         records.update(_records(it, batch))
         for row in _writes(it, batch):
-            found.writes[row["line"], row["checkpoint_id"]].append(pending.write_of(row))
-    for line, sequence, chain, payload in sorted(records):
-        found.records[line].append((sequence, chain, payload))
-    for writes in found.writes.values():
-        writes.sort(key=in_order)
-    return found
+            found.add_write(row["line"], row["checkpoint_id"], pending.write_of(row))
+    for record in records:
+        found.add_record(*record)
+    return found.contents()
 
 
 def _records(it: Reads, versions: Sequence[Version]) -> Iterator[tuple[int, int, int, bytes]]:

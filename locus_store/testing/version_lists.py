@@ -124,16 +124,16 @@ class VersionLists(BackendKit):
             )
         versions = await _expected(backend, "t", "other")
         for wanted in (versions, versions[::3], *([it] for it in versions[:3])):
-            contents = await backend.contents(wanted)
+            contents = {it.line: it for it in await backend.contents(wanted)}
+            assert contents.keys() == {it.mark.line for it in wanted}
             for version in wanted:
-                records = contents.records[version.mark.line]
-                _check(version, records)
+                line = contents[version.mark.line]
+                _check(version, line.records)
                 writes = await backend.get_writes(
                     version.thread_id, version.checkpoint_id, namespace=version.namespace
                 )
-                place = version.mark.line, version.checkpoint_id
-                assert list(contents.writes.get(place, [])) == writes
-        assert not (await backend.contents([])).records
+                assert line.writes.get(version.checkpoint_id, []) == writes
+        assert await backend.contents([]) == []
 
 
 async def _save(backend: Any, thread_id: str, namespace: str, n: int, **more: Any) -> None:

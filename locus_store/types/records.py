@@ -272,15 +272,21 @@ class VersionsWanted:
     """The caller may ask for what follows, with ``after``. Without it, versions whose times are not
     those of their order, because the server's clock went back, may be missing."""
 
+    @property
+    def is_plain(self) -> bool:
+        """True if all versions of the thread, or of all threads, are wanted, and none later."""
+        return self == VersionsWanted(thread_id=self.thread_id)
 
-class Contents(NamedTuple):
-    """The records behind the states of versions, and their pending writes."""
 
-    records: Mapping[int, list[tuple[int, int, bytes]]]
-    """By line, as ``StoresThreads.records`` returns them; of other chains too."""
+class LineContents(NamedTuple):
+    """The records behind the states of versions of a line, and their pending writes."""
 
-    writes: Mapping[tuple[int, str], list[PendingWrite]]
-    """By line and checkpoint id, in the order of their tasks."""
+    line: int
+    records: list[tuple[int, int, bytes]]
+    """As ``StoresThreads.records`` returns them; of other chains too."""
+
+    writes: dict[str, list[PendingWrite]]
+    """By checkpoint id, of those that have some, in the order of their tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

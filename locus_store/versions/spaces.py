@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from locus_store import versions
-from locus_store.types import ArchivedLine, ArchivedWrite
+from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
     from locus_store.versions import Line, Record
@@ -111,6 +112,13 @@ class Space:
         """Return a chain's (sequence, payload) pairs, ascending; ``upto`` is inclusive."""
         some = [it for it in self.by_chain.get(chain, ()) if after < it <= (upto or it)]
         return [(it, self.rows[it].payload()) for it in some]
+
+    def parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
+        """Yield the versions in parts, which are read when they are called.
+
+        Each has a time that none of its versions is newer than; ``FOREVER``: nothing is read.
+        """
+        yield FOREVER, lambda: self.rows
 
     def newest_at(self) -> datetime | None:
         """Return the time of the newest version or pending write; ``None`` if there is none."""

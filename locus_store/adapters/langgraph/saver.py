@@ -35,7 +35,7 @@ from locus_store.adapters.langgraph.listing import (
 from locus_store.adapters.langgraph.serializer import ExactSerializer, exact_within
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import Caches, ChannelValues, StateHistory
-from locus_store.backend import FullBackend, ListsVersions, needs
+from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from locus_store.backend import StorageBackend
-    from locus_store.types import Mark, PendingWrite, Version
+    from locus_store.types import LineContents, PendingWrite, Version
     from locus_store.values.frames import Folder
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
@@ -494,9 +494,6 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
         Those are a whole namespace, and everything: they are read one page of a line after another.
         """
-        backend = self.saver.backend
-        if not isinstance(backend, ListsVersions):
-            return None
         thread_id, _, checkpoint_id = place_of(config) if config else (None, "", None)
         name = config["configurable"].get("checkpoint_ns") if config else None
         if not (wanted or checkpoint_id) and (name is not None or (not config and limit is None)):
@@ -510,7 +507,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             may_continue=bool(wanted),
         )
         size = PAGE if wanted else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
-        return pages_by_time(backend, listed, size)
+        return pages_by_time(needs(self.saver.backend, FullBackend), listed, size)
 
     def _hints(self, wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the equalities of a filter that hold for the stored metadata too."""
@@ -544,28 +541,18 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     async def _read(self, versions: Versions) -> Makers:
         """Return the makers of the versions' tuples, one for each and in their order."""
         backend = needs(self.saver.backend, FullBackend)
-        if isinstance(backend, ListsVersions):
-            records, writes = await backend.contents(versions)
-            return await states_from(backend, versions, records, self._reading(writes))
-        lines: dict[tuple[str, str], Versions] = {}
-        for it in versions:
-            lines.setdefault((it.thread_id, it.namespace), []).append(it)
-        made: dict[Mark, Callable[[], CheckpointTuple]] = {}
-        for (thread_id, namespace), some in lines.items():
-            ids = [it.checkpoint_id for it in some]
-            found = await backend.writes_of(thread_id, ids, namespace=namespace)
-            reading = self._reading({(some[0].mark.line, it): found[it] for it in found})
-            made.update(await backend.read_states(some, partial(_marked, reading)))
-        return [made[it.mark] for it in versions if it.mark in made]
+        lines = {it.line: it for it in await backend.contents(versions)}
+        records = {line: it.records for line, it in lines.items()}
+        return await states_from(backend, versions, records, self._reading(lines))
 
-    def _reading(self, writes: Mapping[tuple[int, str], Sequence[PendingWrite]]) -> Reading:
+    def _reading(self, lines: Mapping[int, LineContents]) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self._values, shares=self.share_messages)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
         def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
-            state, place = folder.state(), (version.mark.line, version.checkpoint_id)
-            shown = current(writes.get(place, []), version.mark.sequence)
+            state, writes = folder.state(), lines[version.mark.line].writes
+            shown = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in shown]
             name = self._given.give(version.checkpoint_id, None)
             make = histories[folder].read(version, folder)
@@ -655,12 +642,6 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             return int(current) + 1
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:032}"
-
-
-def _marked(
-    read: Reading, version: Version, folder: Folder
-) -> tuple[Mark, Callable[[], CheckpointTuple]]:
-    return version.mark, read(version, folder)
 
 
 def _reported(channel: str, value: Any) -> Any:

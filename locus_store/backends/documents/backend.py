@@ -14,6 +14,7 @@ from locus_store import versions
 from locus_store.backend import FullBackend
 from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim_and_save
 from locus_store.backends.documents.threads import DocumentThreads
+from locus_store.backends.documents.version_lists import DocumentVersionLists, writes_of
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
 from locus_store.runtime.progress import steps
@@ -58,7 +59,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class DocumentBackend(FullBackend, DocumentThreadInfo):
+class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
     """Keeps each thread in a document that is replaced by a conditional put.
 
     Args:
@@ -175,7 +176,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
             head=thread.mark(space, head),
             payloads=payloads,
             basis=basis,
-            writes=_writes(space, record.checkpoint_id) if with_writes else None,
+            writes=writes_of(space, record.checkpoint_id) if with_writes else None,
         )
 
     async def history(
@@ -253,7 +254,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
 
     def _recent(self) -> Iterator[Thread]:
         """Yield the threads that exist, the most recently active first."""
-        return (it for it in self._threads.by_activity() if it.exists)
+        return (it for _, it in self._threads.by_activity() if it.exists)
 
     def _roots(self) -> Iterator[tuple[Thread, Space]]:
         """Yield the threads whose root has a version, the most recently active first."""
@@ -385,7 +386,7 @@ class DocumentBackend(FullBackend, DocumentThreadInfo):
         def read() -> dict[str, list[PendingWrite]]:
             thread = self._threads.read(thread_id)
             space = thread.spaces.get(namespace) if thread else None
-            return {it: _writes(space, it) for it in checkpoint_ids} if space else {}
+            return {it: writes_of(space, it) for it in checkpoint_ids} if space else {}
 
         return {name: writes for name, writes in (await self._look(read)).items() if writes}
 
@@ -470,11 +471,6 @@ def _told(failed: Sequence[LocusStoreError], sweep: Sweep) -> str:
 def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
     record = space.rows[sequence].record
     return is_found(record.metadata, record.labels, key, value)
-
-
-def _writes(space: Space, checkpoint_id: str) -> list[PendingWrite]:
-    found = (it.write for it in space.writes_of(checkpoint_id).values())
-    return sorted(found, key=versions.in_order)
 
 
 def _prune(edit: Edit) -> int:

@@ -6,15 +6,17 @@ import hashlib
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.bundles import Bundle, segment_bundle
 from locus_store.errors import IntegrityError, SchemaError
+from locus_store.types import FOREVER
 from locus_store.versions.spaces import Space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from locus_store.backends.documents.object_documents import ObjectDocuments
@@ -346,6 +348,14 @@ class SegmentedSpace(Space):
 
     def take(self, sequence: int) -> None:
         self._whole().take(sequence)
+
+    def parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
+        yield FOREVER, lambda: self._own.rows
+        for it in self._sealed():
+            yield it.newest, partial(self._rows_of, it)
+
+    def _rows_of(self, segment: Segment) -> Mapping[int, Row]:
+        return self._source.read([segment])[0].rows.get(self.namespace, {})
 
     def newest_at(self) -> datetime | None:
         times = [it.newest for it in self._sealed()]

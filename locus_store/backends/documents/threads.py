@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
 
 T = TypeVar("T")
+
+_Waiting: TypeAlias = "tuple[timedelta, timedelta, timedelta, int, Thread]"
+"""A thread behind the times since its activity, with which a heap orders it, and a number."""
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Bytes of parsed documents that one object keeps."""
@@ -131,20 +134,20 @@ class DocumentThreads:
         for *_, thread in self._read_each():
             yield thread
 
-    def by_activity(self) -> Iterator[Thread]:
-        """Yield all live threads, the most recently active first; reads few more than it yields.
+    def by_activity(self) -> Iterator[tuple[datetime, Thread]]:
+        """Yield all live threads and their activity, the last first; reads few more than it yields.
 
         Raises:
             IntegrityError: As ``live``.
         """
-        waiting: list[tuple[timedelta, timedelta, timedelta, int, Thread]] = []
+        waiting: list[_Waiting] = []
         for number, (at, active_at, thread) in enumerate(self._read_each()):
             while waiting and at is not None and LAST - waiting[0][0] > at:
-                yield heappop(waiting)[-1]
+                yield _first(waiting)
             age, created = LAST - thread.active_at, LAST - thread.created_at
             heappush(waiting, (LAST - active_at, age, created, number, thread))
         while waiting:
-            yield heappop(waiting)[-1]
+            yield _first(waiting)
 
     def _read_each(self) -> Iterator[tuple[datetime | None, datetime, Thread]]:
         """Yield the times of documents, newest first, and of activity, and the live threads."""
@@ -167,7 +170,7 @@ class DocumentThreads:
         """Return those of the threads that are live, read together; do not change them."""
         ids = list(dict.fromkeys(thread_ids))
         access = self._read_together(ids)
-        return [thread for it in ids if (thread := self.read(it, access))]
+        return [it for it in self.documents.each(partial(self.read, documents=access), ids) if it]
 
     def _read_together(self, thread_ids: list[str]) -> DocumentReads:
         kept = {it: self._kept.get(it) for it in thread_ids}
@@ -339,6 +342,12 @@ class DocumentThreads:
                 if not lane:
                     del self._lanes[thread_id]
                     return
+
+
+def _first(waiting: list[_Waiting]) -> tuple[datetime, Thread]:
+    """Take the thread that was active last off a heap; return the time of its activity too."""
+    age, *_, thread = heappop(waiting)
+    return LAST - age, thread
 
 
 class _Write(Generic[T]):

@@ -23,11 +23,20 @@ from locus_store.wire.calls import BY_PATH
 from locus_store.wire.records import StateNeededError, sent_save
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import httpx
 
-    from locus_store.types import CheckpointerCapabilities, Hit, OnConflict, Save, Vacuumed, Written
+    from locus_store.types import (
+        CheckpointerCapabilities,
+        Hit,
+        LineContents,
+        OnConflict,
+        Save,
+        Vacuumed,
+        Version,
+        Written,
+    )
     from locus_store.wire.calls import WireCall
 
 DEFAULT_URL = "http://localhost:8321"
@@ -161,6 +170,11 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         found: list[Hit] = await self.ask(_FIND, {"query": query, "limit": limit})
         return found
 
+    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
+        bare = [replace(it, metadata={}, labels={}) for it in versions]  # they are not needed
+        found: list[LineContents] = await self.ask(_CONTENTS, {"versions": bare})
+        return found
+
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         days = check_days(older_than_days)  # JSON has no infinity
         found: Vacuumed = await self.ask(_VACUUM, {"older_than_days": days})
@@ -169,6 +183,7 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
 
 _VACUUM = BY_PATH["/v1/vacuum_report"]
 _FIND = BY_PATH["/v1/find"]
+_CONTENTS = BY_PATH["/v1/contents"]
 _COMMIT = BY_PATH["/v1/commit"]
 
 

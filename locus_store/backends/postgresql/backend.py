@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.repository import Repository
     from locus_store.types import (
-        Contents,
+        LineContents,
         Mark,
         MustExist,
         OnConflict,
@@ -287,7 +287,7 @@ class PostgreSQLBackend(SqlBackend):
             )
         return hot.versions(rows, self._database.store, thread_id, namespace)
 
-    async def contents(self, versions: Sequence[Version]) -> Contents:
+    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         text = self._database.hot.contents
         return contents.contents_in(await self._driven(text, contents.wanted(versions)))
 

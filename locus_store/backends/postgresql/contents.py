@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.sql.columns import decode_key, encode_key
-from locus_store.types import Contents, PendingWrite
-from locus_store.versions import in_order
+from locus_store.types import PendingWrite
 from locus_store.versions.archives import unsealed
+from locus_store.versions.contents import LinesFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from locus_store.types import Version
+    from locus_store.types import LineContents, Version
 
 # What the states of versions are made of, then their pending writes. OFFSET 0: looked up by key,
 # where a join would read the whole of a small table.
@@ -45,22 +44,17 @@ def wanted(versions: Sequence[Version]) -> tuple[list[Any], ...]:
     )
 
 
-def contents_in(rows: Sequence[Mapping[str, Any]]) -> Contents:
+def contents_in(rows: Sequence[Mapping[str, Any]]) -> list[LineContents]:
     """Return the contents in rows of the statement."""
-    found = Contents(defaultdict(list), defaultdict(list))
+    found = LinesFound()
     for row in rows:
         if row["chain"] is not None:
-            record = row["number"], row["chain"], row["payload"] or b""
-            found.records[row["line"]].append(record)
+            found.add_record(row["line"], row["number"], row["chain"], row["payload"] or b"")
             continue
         checkpoint_id = decode_key(row["checkpoint_id"])
         write = write_of(checkpoint_id, [row[name] for name in _WRITE])
-        found.writes[row["line"], checkpoint_id].append(write)
-    for records in found.records.values():
-        records.sort(key=lambda it: it[0])
-    for writes in found.writes.values():
-        writes.sort(key=in_order)
-    return found
+        found.add_write(row["line"], checkpoint_id, write)
+    return found.contents()
 
 
 def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:

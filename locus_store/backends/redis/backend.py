@@ -21,6 +21,7 @@ from locus_store.backends.redis.keys import RedisKeys
 from locus_store.backends.redis.removal import drop_seen
 from locus_store.backends.redis.thread_lists import ThreadLists, name_in, time_in
 from locus_store.backends.redis.threads import AT_ONCE, RedisThreads, all_read
+from locus_store.backends.redis.version_lists import PAGE, RedisVersionLists, VersionReads
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
@@ -69,10 +70,9 @@ T = TypeVar("T")
 
 DEFAULT_URL = "redis://localhost:6379"
 DEFAULT_PREFIX = "locus:state:"
-PAGE = 200
 
 
-class RedisBackend(FullBackend):
+class RedisBackend(RedisVersionLists, FullBackend):
     """Keeps versions in Redis or Valkey, in plain data types.
 
     A save is one script, all or nothing, on a cluster too; a load is one round trip. A server that
@@ -145,6 +145,7 @@ class RedisBackend(FullBackend):
         self._where = self.connections.where
         self._threads = RedisThreads(self.connections, keys, self.max_state_bytes)
         self._lists = ThreadLists(keys)
+        self._reads = VersionReads(keys)
 
     def __repr__(self) -> str:
         return f"RedisBackend({self._where!r}, prefix={self._threads.keys.prefix!r})"
@@ -215,7 +216,7 @@ class RedisBackend(FullBackend):
         if checkpoint_id is not None:
             return await super().version(thread_id, checkpoint_id, namespace=namespace)
         home = await self._home()
-        ((*found,),) = await self._threads.heads(home, [(thread_id, namespace)])
+        ((*found,),) = await self._reads.heads(home, [(thread_id, namespace)])
         if not found:
             await self._threads.refuse_foreign(home, thread_id)
         return found[0] if found else None
@@ -292,7 +293,7 @@ class RedisBackend(FullBackend):
             page := await self._lists.listed(home, limit - len(found), entry)
         ):
             names = [(name_in(it), "") for it in page]
-            found += [it.as_head() for one in await self._threads.heads(home, names) for it in one]
+            found += [it.as_head() for one in await self._reads.heads(home, names) for it in one]
             entry = page[-1]
         return found
 
@@ -307,7 +308,7 @@ class RedisBackend(FullBackend):
         """Yield all visible versions of all listed threads."""
         home = await self._listing()
         async for page in self._lists.every_listed(home, PAGE):
-            for rows in await self._threads.histories(home, [(it, "") for it in page]):
+            for rows in await self._reads.histories(home, [(it, "") for it in page]):
                 for it in rows:
                     yield it
 
@@ -419,9 +420,7 @@ class RedisBackend(FullBackend):
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
-        found = await self._threads.archive(await self._home(), thread_id, is_whole=False)
-        spaces = found[0].spaces.values() if found else ()
-        return sorted(it.namespace for it in spaces if it.line.head is not None)
+        return [name for _, name in await self._reads.names(await self._home(), [thread_id])]
 
     async def records(
         self, thread_id: str, *, namespace: str = "", first: int, last: int

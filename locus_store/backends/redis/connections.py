@@ -192,7 +192,7 @@ class LoopClient(loops.Home):
                 await self.client.script_load(script.source)
                 return await run()
 
-        return await self.again(known)
+        return await self.again(known) if calls else []
 
     async def command(self, *command: Any) -> Any:
         """Run a command that is safe to repeat."""

@@ -12,15 +12,20 @@ from uuid import uuid4
 
 from locus_store import versions
 from locus_store.backends.redis import failures, scripts
+from locus_store.backends.redis.answers import (
+    damaged,
+    digest_in,
+    records_in,
+    version_in,
+    whole,
+    writes_in,
+)
 from locus_store.backends.redis.connections import DRIVER_ERRORS
 from locus_store.backends.redis.keys import BUCKETS
 from locus_store.backends.redis.records import (
     MissingError,
     NamespaceEdit,
-    damage,
     pairs,
-    parsed,
-    parsed_write,
     place,
     read_log,
     restoring,
@@ -56,8 +61,6 @@ ATTEMPTS: Final = 100
 
 AT_ONCE: Final = 16
 """Threads that a search reads in one round trip."""
-
-ALL: Final = 2**31 - 1
 
 LARGE: Final = 256_000
 """Bytes of a list that are worked on in a thread."""
@@ -258,7 +261,7 @@ class RedisThreads:
             except MissingError as missing:
                 more = _more(payloads, missing), has_writes or missing.writes
                 if more == (payloads, has_writes):  # it was requested and does not exist
-                    raise _damaged(thread_id) from missing
+                    raise damaged(thread_id) from missing
                 payloads, has_writes = more
                 continue
             if decided.args is None:
@@ -273,7 +276,7 @@ class RedisThreads:
                 continue
             if reply[0] == b"done":
                 return decided.answer
-            _whole(thread_id, reply)
+            whole(thread_id, reply)
             if attempt > 1:
                 await patience.rest()
         raise failures.busy(thread_id)
@@ -318,7 +321,7 @@ class RedisThreads:
                 asked, names = names, _beside(namespace, reply[1:])
                 if asked == names:
                     if insisting is None:
-                        raise _damaged(thread_id)
+                        raise damaged(thread_id)
                     args = insisting(names)
             elif reply[0] == b"create" and creates_at is not None:
                 await self.refuse_foreign(home, thread_id)
@@ -338,7 +341,7 @@ class RedisThreads:
             IntegrityError: It lost keys.
         """
         found = await home.read(script, self.keys.reading(thread_id, namespace), *args)
-        return _whole(thread_id, found)
+        return whole(thread_id, found)
 
     async def fetch(
         self,
@@ -368,13 +371,13 @@ class RedisThreads:
             )
         told, rows, writes = found
         store, line, head, at, name, parent, digest, follows, *part, header = told.split(b"\0", 10)
-        version = _version(thread_id, namespace, store, line, [at, name, parent, header])
+        version = version_in(thread_id, namespace, store, line, [at, name, parent, header])
         return Stored(
             version=version,
-            head=Mark(store.decode(), int(line), int(head), _digest(digest)),
+            head=Mark(store.decode(), int(line), int(head), digest_in(digest)),
             payloads=[it for _, it in read_log(rows)][slice(*map(int, part))],  # a part of blocks
             basis=known if follows else None,
-            writes=_writes(version.checkpoint_id, writes) if with_writes else None,
+            writes=writes_in(version.checkpoint_id, writes) if with_writes else None,
         )
 
     async def exists(self, home: LoopClient, thread_id: str) -> bool:
@@ -395,42 +398,17 @@ class RedisThreads:
             return []
         if found[0] == b"missing":
             return None
-        return [_version(thread_id, namespace, found[0], found[1], row) for row in found[2]]
-
-    async def histories(
-        self, home: LoopClient, names: Sequence[tuple[str, str]]
-    ) -> list[list[Version]]:
-        """Return all visible versions of several namespaces (thread, namespace)."""
-        calls = [(self.keys.reading(*it), ("", ALL)) for it in names]
-        return await self._versions(home, scripts.HISTORY, names, calls)
-
-    async def heads(
-        self, home: LoopClient, names: Sequence[tuple[str, str]]
-    ) -> list[list[Version]]:
-        """Return the head of each namespace in a list, which is empty if there is none."""
-        calls = [(self.keys.reading(*it), ()) for it in names]
-        return await self._versions(home, scripts.HEADS, names, calls)
-
-    async def _versions(
-        self, home: LoopClient, script: Script, names: Sequence[tuple[str, str]], calls: Any
-    ) -> list[list[Version]]:
-        answers = await home.each(script, calls) if calls else []
-        return [
-            [_version(*it, found[0], found[1], row) for row in found[2]]
-            if _whole(it[0], found)
-            else []
-            for it, found in zip(names, answers, strict=True)
-        ]
+        return [version_in(thread_id, namespace, found[0], found[1], row) for row in found[2]]
 
     async def looked_at(
         self, home: LoopClient, thread_ids: Sequence[str], look: Callable[[Thread], T]
     ) -> list[T]:
         """Return the results of ``look`` for existing threads, with the root and its payloads."""
         calls = [(self.keys.reading(it, ""), ("all", "")) for it in thread_ids]
-        found = await home.each(scripts.VIEW, calls) if calls else []
+        found = await home.each(scripts.VIEW, calls)
         seen = []
         for name, it in zip(thread_ids, found, strict=True):
-            if _whole(name, it):
+            if whole(name, it):
                 seen.append(await _aside(it, partial(_looked, name, it, look)))
         return seen
 
@@ -439,13 +417,7 @@ class RedisThreads:
     ) -> list[tuple[int, int, bytes]]:
         """Return (sequence, chain, payload) of the versions up to ``last``."""
         found = await self._read(home, scripts.RECORDS, thread_id, namespace, last)
-        if not found:
-            return []
-        with damage(f"the log of thread {thread_id!r}"):
-            sequences = [int(score) for _, score in pairs(found[0])]
-            log = list(read_log(found[1]))[: len(sequences)]  # a block may go on behind the last
-            each = zip(sequences, log, strict=True)
-            return [(sequence, chain, payload) for sequence, (chain, payload) in each]
+        return records_in(thread_id, *found) if found else []
 
     async def writes_of(
         self, home: LoopClient, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
@@ -453,7 +425,7 @@ class RedisThreads:
         """See ``StorageBackend.writes_of``."""
         found = await self._read(home, scripts.WRITES, thread_id, namespace, *checkpoint_ids)
         each = dict(zip(checkpoint_ids, found, strict=bool(found)))
-        return {name: _writes(name, flat) for name, flat in each.items() if flat}
+        return {name: writes_in(name, flat) for name, flat in each.items() if flat}
 
     async def archive(
         self, home: LoopClient, thread_id: str, *, is_whole: bool
@@ -481,7 +453,7 @@ class RedisThreads:
                 return names, reply
             asked, names = names, _beside(None, reply[1:])
             if asked == names:
-                raise _damaged(thread_id)
+                raise damaged(thread_id)
         raise failures.busy(thread_id)
 
     async def restore(
@@ -596,17 +568,6 @@ def _more(payloads: str, missing: MissingError) -> str:
     return "all" if payloads else missing.payloads
 
 
-def _whole(thread_id: str, found: list[Any]) -> list[Any]:
-    """Return a script's result, if no key is missing.
-
-    Raises:
-        IntegrityError: The namespace lost keys.
-    """
-    if found and found[0] == b"damaged":
-        raise _damaged(thread_id)
-    return found
-
-
 @contextmanager
 def all_read(thread_id: str) -> Iterator[None]:
     """Report a missing payload as damage: all payloads were read, so Redis has lost it.
@@ -617,7 +578,7 @@ def all_read(thread_id: str) -> Iterator[None]:
     try:
         yield
     except MissingError as missing:
-        raise _damaged(thread_id) from missing
+        raise damaged(thread_id) from missing
 
 
 def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
@@ -626,14 +587,6 @@ def _beside(namespace: str | None, there: Sequence[bytes]) -> list[str]:
     if namespace is None:
         return names or [""]  # a thread may have messages only
     return [namespace, *(it for it in names if it != namespace)]
-
-
-def _damaged(thread_id: str) -> IntegrityError:
-    return IntegrityError(
-        f"a key of thread {thread_id!r} is missing in Redis or was changed; restore the "
-        "server from a backup, or delete the thread. Did the server evict it? Set maxmemory-policy "
-        "noeviction"
-    )
 
 
 def _seen(thread_id: str, namespace: str, found: list[Any]) -> tuple[Thread | None, str, str]:
@@ -671,30 +624,3 @@ def _unpacked(
             thread.spaces[name] = space_of(name, fields, order, log, writes)
             revisions[name] = fields[b"rev"].decode()
     return thread, revisions
-
-
-def _digest(text: bytes) -> bytes:
-    with damage("a digest"):
-        return bytes.fromhex(text.decode())
-
-
-def _version(
-    thread_id: str, namespace: str, store: bytes, line: bytes, row: Sequence[bytes]
-) -> Version:
-    sequence, name, parent, header = row
-    record, created_at = parsed(header, int(sequence), name.decode())
-    return Version(
-        mark=Mark(store.decode(), int(line), record.sequence, record.digest),
-        thread_id=thread_id,
-        namespace=namespace,
-        checkpoint_id=record.checkpoint_id,
-        parent_id=parent.decode() or None,
-        metadata=record.metadata,
-        labels=record.labels,
-        created_at=created_at,
-    )
-
-
-def _writes(checkpoint_id: str, flat: Sequence[bytes]) -> list[PendingWrite]:
-    found = (parsed_write(checkpoint_id, field, value).write for field, value in pairs(flat))
-    return sorted(found, key=versions.in_order)

@@ -1,0 +1,123 @@
+"""Lists of versions by their time, over documents: a thread's document has all its namespaces."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from locus_store import versions
+from locus_store.backend import ListsVersions
+from locus_store.types import FOREVER, LineContents
+from locus_store.types.arguments import check_limit
+from locus_store.versions.newest import Newest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from locus_store.backends.documents.threads import DocumentThreads
+    from locus_store.types import PendingWrite, Version, VersionsWanted
+    from locus_store.versions.rows import Row
+    from locus_store.versions.spaces import Space
+    from locus_store.versions.threads import Thread
+
+
+class DocumentVersionLists(ListsVersions):
+    """Reads the documents of a backend."""
+
+    _threads: DocumentThreads
+    _look: Callable[..., Awaitable[Any]]
+
+    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        """See ``ListsVersions``, also for the following method."""
+        check_limit(limit)
+        found: list[Version] = await self._look(self._newest, wanted, limit)
+        return found
+
+    def _newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        newest = Newest[tuple["Thread", "Space"]](wanted, limit)
+        for active_at, thread in self._candidates(wanted.thread_id):
+            # A clock that went back may have left versions that are newer than the activity.
+            if not (wanted.may_continue or newest.may_take(active_at)):
+                break
+            _add(newest, thread, wanted, limit)
+        return [
+            thread.version(space, sequence) for (_, _, sequence), (thread, space) in newest.found()
+        ]
+
+    def _candidates(self, thread_id: str | None) -> Iterable[tuple[datetime, Thread]]:
+        if thread_id is None:
+            return self._threads.by_activity()
+        thread = self._threads.read(thread_id)
+        return [(FOREVER, thread)] if thread else []
+
+    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
+        found: list[LineContents] = await self._look(self._contents, versions)
+        return found
+
+    def _contents(self, versions: Sequence[Version]) -> list[LineContents]:
+        found = self._threads.read_all(it.thread_id for it in versions)
+        threads = {it.thread_id: it for it in found}
+        lines: dict[tuple[str, str, int], list[Version]] = {}
+        for it in versions:
+            lines.setdefault((it.thread_id, it.namespace, it.mark.line), []).append(it)
+        spaces = (
+            (threads[name].space(namespace), line, some)
+            for (name, namespace, line), some in lines.items()
+            if name in threads
+        )
+        return [_contents_of(it, some) for it, line, some in spaces if it and it.line.line == line]
+
+
+def _add(
+    newest: Newest[tuple[Thread, Space]], thread: Thread, wanted: VersionsWanted, limit: int
+) -> None:
+    """Add the versions of a thread; those of segments only if they may be among the newest."""
+    names = thread.spaces if wanted.namespace is None else [wanted.namespace]
+    spaces = [space for it in names if (space := thread.space(it))]
+    parts = [(at, space, read) for space in spaces for at, read in space.parts()]
+    for at, space, read in sorted(parts, key=lambda it: it[0], reverse=True):
+        if not newest.may_take(at):
+            break
+        shown = (
+            it
+            for it in _shown(space, read(), wanted.before)
+            if newest.takes(it.record.checkpoint_id, it.record.metadata)
+        )
+        for row in islice(shown, limit) if wanted.is_plain else shown:
+            place = row.created_at, space.line.line, row.record.sequence
+            newest.add(place, (thread, space))
+
+
+def _shown(space: Space, rows: Mapping[int, Row], before: str | None) -> Iterator[Row]:
+    """Yield the visible versions below the one of an id, the newest first."""
+    end = None if before is None else space.named(space.line, before)
+    for sequence in sorted(rows, reverse=True):
+        name = rows[sequence].record.checkpoint_id
+        is_below = before is None or (sequence < end.sequence if end else name < before)
+        if is_below and versions.is_visible(space.line, sequence):
+            yield rows[sequence]
+
+
+def writes_of(space: Space, checkpoint_id: str) -> list[PendingWrite]:
+    """Return the pending writes of a checkpoint, in the order of their tasks."""
+    found = (it.write for it in space.writes_of(checkpoint_id).values())
+    return sorted(found, key=versions.in_order)
+
+
+def _contents_of(space: Space, some: Sequence[Version]) -> LineContents:
+    """Return what the states of versions of a namespace are made of."""
+    ends: dict[int, int] = {}
+    for it in some:
+        if row := space.row(it.mark.sequence):
+            ends[row.record.chain] = max(it.mark.sequence, ends.get(row.record.chain, 0))
+    records = [
+        (sequence, chain, payload)
+        for chain, last in ends.items()
+        for sequence, payload in space.payloads(chain, last)
+    ]
+    return LineContents(
+        space.line.line,
+        sorted(records),
+        {it.checkpoint_id: writes for it in some if (writes := writes_of(space, it.checkpoint_id))},
+    )
