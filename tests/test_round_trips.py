@@ -1,23 +1,29 @@
-"""Statements that a call sends: their number does not grow with what is stored."""
+"""Statements and requests of a call: their number does not grow with what is stored."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from services import Service
+from shelf import Shelf, shelf_backend
+from tiers import full
 
-from locus_store import postgresql_checkpointer, sqlite_checkpointer
+from locus_store import HTTPBackend, MemoryBackend, postgresql_checkpointer, sqlite_checkpointer
+from locus_store.backends.redis import RedisBackend
+from locus_store.backends.redis.connections import LoopClient
 from locus_store.sql import searching
 from locus_store.types import VersionsWanted
 from locus_store.values.text import Match
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from locus_store import StorageBackendAdapter
@@ -245,3 +251,85 @@ async def test_lists_and_deletions_take_as_many_statements_for_any_number_of_nam
     # The versions, once more where SQLite's clock does not tell them apart; records; writes.
     assert max(listing for listing, _ in counts) <= 2 * 4
     assert counts[1][1] == counts[2][1] <= 12
+
+
+class Requests:
+    """A storage that is asked over a network, and the requests that it was sent."""
+
+    def __init__(self, make: Callable[[], Any], count: Callable[[], int]) -> None:
+        self.make = make
+        self.count = count
+
+
+def _on_shelf(_: pytest.FixtureRequest) -> Requests:
+    shelf = Shelf()
+    return Requests(lambda: shelf_backend(shelf), lambda: sum(shelf.calls.values()))
+
+
+def _on_redis(request: pytest.FixtureRequest) -> Requests:
+    sent: list[object] = []
+    in_place = LoopClient._in_place
+
+    async def counted(self: LoopClient, call: Any, *args: Any) -> Any:
+        sent.append(call)
+        return await in_place(self, call, *args)
+
+    request.getfixturevalue("monkeypatch").setattr(LoopClient, "_in_place", counted)
+    url = request.getfixturevalue("redis_url")
+    return Requests(lambda: RedisBackend(url), lambda: len(sent))
+
+
+def _over_http(request: pytest.FixtureRequest) -> Requests:
+    service = Service(MemoryBackend())
+    request.addfinalizer(service.stop)
+    return Requests(lambda: HTTPBackend(service.url), lambda: len(service.asked))
+
+
+REMOTE = {"objects": _on_shelf, "http": _over_http, "redis": _on_redis}
+
+
+@pytest.fixture(params=["objects", "http", *full("redis")])
+def requests(request: pytest.FixtureRequest) -> Requests:
+    return REMOTE[request.param](request)
+
+
+async def test_lists_and_deletions_take_as_many_requests_for_any_number_of_namespaces(
+    requests: Requests,
+) -> None:
+    backend = requests.make()
+    for n in range(241):
+        for step in range(2):
+            state = {"n": n, "text": str(n) * 400}
+            await backend.write_state("t", state, namespace=f"n{n}", checkpoint_id=f"v{step}")
+    await backend.close()
+    backend = requests.make()  # it knows nothing of the thread
+    for wanted, limit in (
+        (VersionsWanted(thread_id="t"), 1),
+        (VersionsWanted(thread_id="t"), 999),
+        (VersionsWanted(), 1),
+        (VersionsWanted(thread_id="t", before="v1", may_continue=True), 999),
+    ):
+        before = requests.count()
+        found = await backend.newest(wanted, limit)
+        assert len(await backend.contents(found)) == min(limit, 241)
+        assert requests.count() - before <= 10
+    before = requests.count()
+    assert await backend.remove("t") == 482
+    assert requests.count() - before <= 5
+    await backend.close()
+
+
+async def test_a_list_with_a_limit_reads_no_segment_of_older_versions() -> None:
+    shelf = Shelf()
+    backend = shelf_backend(shelf)
+    for n in range(200):
+        await backend.write_state("t", {"text": os.urandom(2000).hex()}, namespace=f"n{n}")
+    segments = [it for it in shelf.stored if "/segments/" in it]
+    assert len(segments) > 3
+    reader = shelf_backend(shelf)
+    shelf.calls.clear()
+    (newest,) = await reader.newest(VersionsWanted(thread_id="t"), 1)
+    assert newest.namespace == "n199"
+    assert shelf.calls == {"get": 1}
+    assert len(await reader.newest(VersionsWanted(thread_id="t"), 999)) == 200
+    assert shelf.calls == {"get": 2 + len(segments)}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from locus_store.backend import ListsVersions
+from locus_store.errors import NotFoundError
 from locus_store.testing.kit import exact, needs
 from locus_store.testing.steps import BackendKit, written
 from locus_store.types import Version, VersionsWanted
@@ -98,6 +101,24 @@ class VersionLists(BackendKit):
             it for it in of_thread if not it.namespace and it.checkpoint_id < "v3"
         ]
 
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_a_list_of_random_saves_is_that_of_the_histories(
+        self, backend: Any, seed: int
+    ) -> None:
+        dice = random.Random(seed)  # noqa: S311  (no secret)
+        await _grow_at_random(backend, dice)
+        for thread_id in ("t", "other", None):
+            threads = ["t", "other"] if thread_id is None else [thread_id]
+            wanted = VersionsWanted(thread_id=thread_id)
+            expected = await _expected(backend, *threads)
+            for limit in (1, 2, 7, 999):
+                assert await backend.newest(wanted, limit) == expected[:limit]
+            below = replace(wanted, before=f"v{dice.randrange(40)}")
+            expected = await _expected(backend, *threads, before=below.before)
+            assert await backend.newest(below, 999) == expected
+            expected = [it for it in expected if it.namespace == "a"]
+            assert await backend.newest(replace(below, namespace="a"), 2) == expected[:2]
+
     @pytest.mark.parametrize(
         ("key", "value"),
         [("user", "ü"), ("user", "other"), ("n", 3), ("user", "nobody"), ("odd", ODD)],
@@ -160,12 +181,39 @@ async def _grow(backend: Any) -> None:
     await backend.remove("gone")
 
 
-async def _expected(backend: Any, *thread_ids: str) -> list[Version]:
+async def _grow_at_random(backend: Any, dice: random.Random) -> None:
+    """Save, fork, hide and remove versions of two threads, and store pending writes."""
+    ids: dict[tuple[str, str], list[str]] = {}
+    for n in range(40):
+        place = dice.choice(("t", "t", "other")), dice.choice(NAMES)
+        there = ids.setdefault(place, [])
+        match dice.randrange(8) if there else 7:
+            case 0:
+                await backend.remove(place[0], [there.pop()], namespace=place[1])
+            case 1:
+                writes = [written("task")]
+                await backend.put_writes(place[0], dice.choice(there), writes, namespace=place[1])
+            case 2:
+                await _save(backend, *place, n, keep_last=2)
+                there[:] = [*there[-1:], f"v{n}"]
+            case 3:
+                await _save(backend, *place, n, parent_id=there[0])
+                there.append(f"v{n}")
+            case _:
+                await _save(backend, *place, n)
+                there.append(f"v{n}")
+
+
+async def _expected(backend: Any, *thread_ids: str, before: str | None = None) -> list[Version]:
     """Return all versions in the order of the list, from the histories of the namespaces."""
     found: list[Version] = []
     for thread_id in thread_ids:
         for namespace in await backend.namespaces(thread_id):
-            found += await backend.history(thread_id, namespace=namespace, limit=100)
+            history = partial(backend.history, thread_id, namespace=namespace, limit=100)
+            try:
+                found += await history(before=before)
+            except NotFoundError:
+                found += [it for it in await history() if it.checkpoint_id < (before or "")]
     return sorted(
         found, key=lambda it: (it.created_at, it.mark.line, it.mark.sequence), reverse=True
     )

@@ -8,6 +8,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from test_langgraph import direct_storage
+from tiers import first_of
 
 from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.errors import ConflictError
@@ -66,6 +68,13 @@ async def saver(tmp_path: Path) -> AsyncIterator[LangGraphSaver]:
         yield made
 
 
+@pytest.fixture(params=first_of("sqlite", "memory", "file", "redis", "oci", "opensearch", "http"))
+async def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LangGraphSaver]:
+    async with LangGraphSaver(direct_storage(request, tmp_path)()) as made:
+        await grow(made)
+        yield made
+
+
 async def shown(saver: LangGraphSaver, where: Any, **options: Any) -> list[Any]:
     """Return what a list gives, without times."""
     return [
@@ -97,8 +106,9 @@ LISTS: list[tuple[Any, dict[str, Any]]] = [
 
 
 async def test_a_backends_own_order_is_that_of_merged_lines(
-    saver: LangGraphSaver, monkeypatch: pytest.MonkeyPatch
+    anywhere: LangGraphSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    saver = anywhere
     found = [await shown(saver, where, **options) for where, options in LISTS]
     monkeypatch.setattr(saver, "_by_time", lambda *_: None)
     assert found == [await shown(saver, where, **options) for where, options in LISTS]
@@ -106,8 +116,9 @@ async def test_a_backends_own_order_is_that_of_merged_lines(
 
 
 async def test_a_list_asks_once_and_not_for_each_thread_and_namespace(
-    saver: LangGraphSaver, monkeypatch: pytest.MonkeyPatch
+    anywhere: LangGraphSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    saver = anywhere
     calls: Counter[str] = Counter()
     for name in ("newest", "contents", "history", "namespaces", "records", "writes_of", "recent"):
 
