@@ -270,10 +270,10 @@ def _records(it: Reads, versions: Sequence[Version]) -> Iterator[tuple[int, int,
     mine = it.tables.checkpoints
     wanted = mine.alias("wanted")
     sequences = [one.mark.sequence for one in versions]
-    is_wanted = wanted.c.line.in_({one.mark.line for one in versions})
+    is_wanted = _are_of_tenant(it, wanted.c.line, versions)
     chains = (
         sa.select(wanted.c.line, wanted.c.chain, sa.func.max(wanted.c.sequence).label("last"))
-        .where(is_wanted, wanted.c.sequence.in_(set(sequences)))
+        .where(*is_wanted, wanted.c.sequence.in_(set(sequences)))
         .group_by(wanted.c.line, wanted.c.chain)
         .subquery("chains")
     )
@@ -291,7 +291,16 @@ def _records(it: Reads, versions: Sequence[Version]) -> Iterator[tuple[int, int,
 def _writes(it: Reads, versions: Sequence[Version]) -> Sequence[sa.RowMapping]:
     """Return the rows of writes on versions; on others of the same names too."""
     c = it.tables.writes.c
-    is_of_lines = c.line.in_({one.mark.line for one in versions})
+    is_of_lines = _are_of_tenant(it, c.line, versions)
     is_of_them = c.checkpoint_id.in_({one.checkpoint_id for one in versions})
-    query = sa.select(it.tables.writes).where(is_of_lines, is_of_them)
+    query = sa.select(it.tables.writes).where(*is_of_lines, is_of_them)
     return it.connection.execute(query).mappings().all()
+
+
+def _are_of_tenant(
+    it: Reads, line: sa.ColumnElement[Any], versions: Sequence[Version]
+) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for the lines of versions; a caller may name those of other tenants."""
+    c = it.tables.lines.c
+    tenant = sa.select(c.tenant).where(c.line == line).scalar_subquery()
+    return line.in_({one.mark.line for one in versions}), tenant == it.scope.tenant

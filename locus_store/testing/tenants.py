@@ -9,6 +9,7 @@ import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
 from locus_store.testing.kit import INVALID_IDS, Another, Kit, needs, refused, seam, tick
+from locus_store.testing.steps import written
 from locus_store.testing.store_kit import NS, StoreKit, put_over
 
 NAMES = (
@@ -47,6 +48,18 @@ class Tenants(Kit):
         assert await tenants["a"].exists("t") is False
         assert await self.said_in(tenants["A"], "t") == ["of A"]
         assert await checkpointer.exists("t") is False
+
+    async def test_a_tenant_gets_no_contents_of_another_ones_versions(
+        self, checkpointer: Any
+    ) -> None:
+        needs(checkpointer, "tenants")
+        acme, globex = (checkpointer.for_tenant(it).backend for it in ("acme", "globex"))
+        await acme.write_state("t", {"n": 1}, checkpoint_id="v")
+        await acme.put_writes("t", "v", [written("task")])
+        await globex.write_state("t", {"n": 2}, checkpoint_id="v")
+        versions = await acme.history("t")
+        assert [len(it.records) for it in await acme.contents(versions)] == [1]
+        assert await globex.contents(versions) == []
 
     async def test_an_object_of_the_same_tenant_sees_the_same(self, checkpointer: Any) -> None:
         needs(checkpointer, "tenants")

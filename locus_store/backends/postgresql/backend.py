@@ -289,7 +289,7 @@ class PostgreSQLBackend(SqlBackend):
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         text = self._database.hot.contents
-        return contents.contents_in(await self._driven(text, contents.wanted(versions)))
+        return contents.contents_in(await self._ask(text, contents.wanted(versions)))
 
     async def store_writes(
         self,
