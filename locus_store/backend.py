@@ -1,9 +1,8 @@
 """The contract of a storage backend: four methods that it must have, and its optional powers.
 
-To add a backend, subclass ``StorageBackend`` and implement the methods under "to implement",
-mostly the primitives of ``versions.Lines``: the rules of saving and deleting are written over them.
-Each optional power is a class below, as in ``class Mine(SearchesText, ListsThreads)``, and the
-``capabilities`` follow from the powers.
+To add a backend, subclass ``StorageBackend`` and implement the methods under "to implement", mostly
+the primitives of ``versions.Lines``: the rules of saving and deleting are written over them. Each
+power is a class below, as in ``class Mine(SearchesText, ListsThreads)``; ``capabilities`` follow.
 """
 
 from __future__ import annotations
@@ -573,8 +572,7 @@ class ListsVersions(StorageBackend):
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         """Return visible versions, the newest first by the server's time of the save.
 
-        Versions of one time are ordered by line and sequence, descending. Versions of which
-        ``wanted.metadata`` is not true may be among them.
+        Versions of one time are ordered by line and sequence, descending.
         """
 
     @abstractmethod

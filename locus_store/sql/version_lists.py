@@ -12,6 +12,7 @@ from locus_store.sql.compiled import Compiled
 from locus_store.sql.schema import TENANT_LENGTH
 from locus_store.sql.statements import VERSION, is_live
 from locus_store.versions.contents import LinesFound
+from locus_store.versions.newest import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +46,7 @@ _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
 def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
-    if 0 < limit <= MOST_BY_LINE and wanted.is_plain:
+    if 0 < limit <= MOST_BY_LINE and is_plain(wanted):
         key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
         rows = _by_line_of(it, wanted).rows(
             it.connection, {**key, "limit": limit, "others": limit - 1, "lines": limit + MORE_LINES}

@@ -272,11 +272,6 @@ class VersionsWanted:
     """The caller may ask for what follows, with ``after``. Without it, versions whose times are not
     those of their order, because the server's clock went back, may be missing."""
 
-    @property
-    def is_plain(self) -> bool:
-        """True if all versions of the thread, or of all threads, are wanted, and none later."""
-        return self == VersionsWanted(thread_id=self.thread_id)
-
 
 class LineContents(NamedTuple):
     """The records behind the states of versions of a line, and their pending writes."""

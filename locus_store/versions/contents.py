@@ -1,4 +1,4 @@
-"""What the states of versions are made of, collected by line."""
+"""The records and pending writes of several lines."""
 
 from __future__ import annotations
 

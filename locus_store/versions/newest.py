@@ -5,18 +5,22 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
+from locus_store.types import VersionsWanted
 from locus_store.values.filters import has_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from locus_store.types import VersionsWanted
-
 T = TypeVar("T")
 
 Place: TypeAlias = "tuple[datetime, int, int]"
 """The time, line and sequence of a version, which order the list."""
+
+
+def is_plain(wanted: VersionsWanted) -> bool:
+    """Return whether any version of the thread, or of all threads, is wanted, and none later."""
+    return wanted == VersionsWanted(thread_id=wanted.thread_id)
 
 
 class Newest(Generic[T]):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
 
 T = TypeVar("T")
-
-_Waiting: TypeAlias = "tuple[timedelta, timedelta, timedelta, int, Thread]"
-"""A thread behind the times since its activity, with which a heap orders it, and a number."""
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Bytes of parsed documents that one object keeps."""
@@ -140,14 +137,14 @@ class DocumentThreads:
         Raises:
             IntegrityError: As ``live``.
         """
-        waiting: list[_Waiting] = []
+        waiting: list[tuple[timedelta, timedelta, timedelta, int, datetime, Thread]] = []
         for number, (at, active_at, thread) in enumerate(self._read_each()):
             while waiting and at is not None and LAST - waiting[0][0] > at:
-                yield _first(waiting)
+                yield heappop(waiting)[-2:]
             age, created = LAST - thread.active_at, LAST - thread.created_at
-            heappush(waiting, (LAST - active_at, age, created, number, thread))
+            heappush(waiting, (LAST - active_at, age, created, number, active_at, thread))
         while waiting:
-            yield _first(waiting)
+            yield heappop(waiting)[-2:]
 
     def _read_each(self) -> Iterator[tuple[datetime | None, datetime, Thread]]:
         """Yield the times of documents, newest first, and of activity, and the live threads."""
@@ -342,12 +339,6 @@ class DocumentThreads:
                 if not lane:
                     del self._lanes[thread_id]
                     return
-
-
-def _first(waiting: list[_Waiting]) -> tuple[datetime, Thread]:
-    """Take the thread that was active last off a heap; return the time of its activity too."""
-    age, *_, thread = heappop(waiting)
-    return LAST - age, thread
 
 
 class _Write(Generic[T]):

@@ -9,7 +9,7 @@ from locus_store import versions
 from locus_store.backend import ListsVersions
 from locus_store.types import FOREVER, LineContents
 from locus_store.types.arguments import check_limit
-from locus_store.versions.newest import Newest
+from locus_store.versions.newest import Newest, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,7 +84,7 @@ def _add(
             for it in _shown(space, read(), wanted.before)
             if newest.takes(it.record.checkpoint_id, it.record.metadata)
         )
-        for row in islice(shown, limit) if wanted.is_plain else shown:
+        for row in islice(shown, limit) if is_plain(wanted) else shown:
             place = row.created_at, space.line.line, row.record.sequence
             newest.add(place, (thread, space))
 

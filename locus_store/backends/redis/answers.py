@@ -34,7 +34,7 @@ def damaged(thread_id: str) -> IntegrityError:
 
 
 def digest_in(text: bytes) -> bytes:
-    """Return a digest that was told as hexadecimal digits."""
+    """Return a digest from hexadecimal digits."""
     with damage("a digest"):
         return bytes.fromhex(text.decode())
 

@@ -10,7 +10,7 @@ from locus_store.backends.redis.answers import records_in, version_in, whole, wr
 from locus_store.backends.redis.thread_lists import name_in, time_in
 from locus_store.types import FOREVER, LineContents
 from locus_store.types.arguments import check_limit
-from locus_store.versions.newest import Newest
+from locus_store.versions.newest import Newest, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -131,7 +131,7 @@ class RedisVersionLists(ListsVersions):
         """See ``ListsVersions``, also for the following method."""
         check_limit(limit)
         newest = Newest["Version"](wanted, limit)
-        most = limit if wanted.is_plain else ALL
+        most = limit if is_plain(wanted) else ALL
         async for home, active_at, thread_ids in self._candidates(wanted.thread_id, limit):
             # A clock that went back may have left versions that are newer than the activity.
             if not (wanted.may_continue or newest.may_take(active_at)):
