@@ -11,7 +11,7 @@ import pytest
 
 from locus_store.backend import ListsVersions
 from locus_store.errors import NotFoundError
-from locus_store.testing.kit import exact, needs
+from locus_store.testing.kit import exact, needs, seam
 from locus_store.testing.steps import BackendKit, written
 from locus_store.types import Version, VersionsWanted
 from locus_store.values import frames
@@ -25,6 +25,7 @@ ODD = '\x01\0\\"\u2028'
 """Text that JSON, or the JSON of a database, escapes."""
 
 
+@seam("connection", "layout")
 class VersionLists(BackendKit):
     """``newest`` and ``contents`` of backends that list versions by their time."""
 
