@@ -420,7 +420,9 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
-        return [name for _, name in await self._reads.names(await self._home(), [thread_id])]
+        home = await self._home()
+        found = await self._reads.heads(home, await self._reads.names(home, [thread_id]))
+        return [it.namespace for some in found for it in some]
 
     async def records(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
