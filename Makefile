@@ -160,11 +160,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/english
-	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
-	$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/python .ci/schemas
 	$(BIN)/zizmor -q --offline --min-severity medium .github/workflows
-	$(BIN)/check-jsonschema -q --builtin-schema vendor.compose-spec deploy/docker-compose.yml
-	$(BIN)/kubernetes-validate --strict --quiet deploy/kubernetes/*.yaml
 	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint deploy/Dockerfile; \
 	else echo "deploy/Dockerfile: not linted, hadolint has no wheel for this machine"; fi
 	@if GOBIN=$(abspath $(BIN)) go install $(ACTIONLINT) 2>/dev/null; then $(BIN)/actionlint -no-color; \

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from tiers import first_of
 
 from locus_store import NewMessage, __version__, blocking, cli, open_checkpointer
 from locus_store.cli import output
@@ -364,7 +365,7 @@ def test_an_option_that_the_url_does_not_take_is_told(run: Run) -> None:
     assert run("db", "search-index", "--url", "memory://")[0] == 1
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", first_of("bash", "zsh", "fish"))
 def test_the_completion_of_a_shell_can_be_had(shell: str) -> None:
     code = "from locus_store.cli import app; app(prog_name='locus-store')"
     ran = subprocess.run(
@@ -432,7 +433,9 @@ def test_ctrl_c_at_a_question_deletes_nothing(tmp_path: Path) -> None:
     assert found.stdout.decode().strip() == status.HEAD
 
 
-@pytest.mark.parametrize("command", ["db sql --dialect sqlite", "db history", "db history --json"])
+@pytest.mark.parametrize(
+    "command", first_of("db sql --dialect sqlite", "db history", "db history --json")
+)
 def test_a_reader_that_goes_away_is_no_error(command: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)

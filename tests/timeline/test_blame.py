@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import histories
 import pytest
+from tiers import ALL
 
 from locus_store import open_checkpointer
 from locus_store.backends.memory import MemoryBackend
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-HISTORIES = int(os.environ.get("LOCUS_TEST_HISTORIES", "1000"))
+HISTORIES = int(os.environ.get("LOCUS_TEST_HISTORIES", "1000" if ALL else "300"))
 PARTS = 10
 
 

@@ -481,6 +481,7 @@ def ran(*arguments: str, **more: str) -> list[Any]:
         return process.ends()
 
 
+@pytest.mark.full
 def test_a_killed_process_is_resumed_in_another(storage, call):
     saver = storage.open()
     with Process("run", storage.url, call.form, "steps", "async") as process:

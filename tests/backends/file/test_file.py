@@ -593,6 +593,7 @@ async def test_8_processes_on_one_thread_lose_no_save(url, directory):
     assert left(directory) == {"t.json", ".locus-store"}
 
 
+@pytest.mark.full
 async def test_killed_writers_lose_no_acknowledged_save_and_leave_nothing(url, directory):
     newest = -1
     for trial in range(20):
