@@ -14,8 +14,8 @@ class StatementCache(LRUCache[Any, "Compiled"]):
     """SQLAlchemy's cache of compiled statements, for several engines.
 
     SQLAlchemy's keys begin with the engine's dialect, so two engines never share a statement. Here,
-    dialects of one class and server version are equal: an engine that the library creates has no
-    other settings that change a statement.
+    dialects of one class, driver and server version are equal: an engine that the library creates
+    has no other settings that change a statement.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -28,7 +28,7 @@ class StatementCache(LRUCache[Any, "Compiled"]):
 
 def _shared(key: Any) -> Any:
     dialect, *rest = key
-    return type(dialect), dialect.server_version_info, *rest
+    return type(dialect), dialect.dbapi, dialect.server_version_info, *rest
 
 
 STATEMENT_CACHE: Final = StatementCache(1000)
