@@ -50,7 +50,6 @@ from locus_store.sql.failures import LostConnectionError, is_overtime, is_refuse
 from locus_store.sql.names import derived
 from locus_store.sql.place import PLACE, DatabasePlace
 from locus_store.sql.server_database import ServerDatabase
-from locus_store.sql.statement_cache import STATEMENT_CACHE
 from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
@@ -462,7 +461,6 @@ def _engine(creator: Any, cached: int, **options: Any) -> AsyncEngine:
     for name in ("setup_asyncpg_json_codec", "setup_asyncpg_jsonb_codec"):
         setattr(made.dialect, name, _leave)
     made.dialect.supports_native_json_deserialization = False
-    made.update_execution_options(compiled_cache=STATEMENT_CACHE)
     return made
 
 

@@ -13,7 +13,6 @@ from sqlalchemy import event
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.errors import IntegrityError
-from locus_store.sql.statement_cache import STATEMENT_CACHE
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -34,7 +33,6 @@ def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engin
         sa.URL.create("sqlite", database=path),
         connect_args={"check_same_thread": False, "timeout": busy_timeout_seconds},
         hide_parameters=True,  # values in errors would come into logs
-        execution_options={"compiled_cache": STATEMENT_CACHE},
         **pool,
     )
     set_up = partial(_set_up, path, busy_timeout_seconds) if path != MEMORY else _set_up_memory
