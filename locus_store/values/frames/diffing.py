@@ -92,7 +92,7 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
     elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
         _diff_values(old.value(), new.value(), path, frame)
     elif isinstance(old, SmallNode | ObjectNode) and isinstance(new, SmallNode | ObjectNode):
-        nodes = _by_entries(old, path), _by_entries(new, path)
+        nodes = by_entries(old, path), by_entries(new, path)
         _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
     elif isinstance(old, ArrayNode) and isinstance(new, ArrayNode):
         _diff_arrays(old, new, cast("list[object]", value), path, frame)
@@ -102,7 +102,8 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
         frame.add(b"=", path, encode(value))
 
 
-def _by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
+def by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
+    """Return an object whose entries have nodes of their own, at a path."""
     if isinstance(node, ObjectNode):
         return node
     value = cast("dict[str, object]", node.value())

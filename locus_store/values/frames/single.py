@@ -14,15 +14,18 @@ from locus_store.values.encoding import (
     require_pinned,
     require_size,
 )
-from locus_store.values.frames.diffing import Frame, diff
+from locus_store.values.frames.diffing import Frame, by_entries, diff
 from locus_store.values.frames.folding import Folder, readable
-from locus_store.values.frames.shapes import ObjectNode, Shape, measure
+from locus_store.values.frames.shapes import ObjectNode, Shape, SmallNode, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from locus_store.values.frames.arrays import ArrayNode
     from locus_store.values.frames.shapes import Root, TextNode
+
+FRAMED_BYTES: Final = 1024
+"""Up to here a value is smaller than what is saved by framing it."""
 
 _KEY: Final = "value"
 
@@ -46,17 +49,19 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
     """
     node: Root | TextNode | ArrayNode = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
-        child = node.children.get(key) if isinstance(node, ObjectNode) else None
+        if not isinstance(node, SmallNode | ObjectNode):
+            return None
+        child = by_entries(node, ()).children.get(key)
         if child is None or isinstance(child, bytes):
             return None
         node = child
     old = ObjectNode(node.digest, node.size, b"", {_KEY: node})
     plain, root = measure({_KEY: value}, Shape(old))
-    if not isinstance(root, ObjectNode):
-        return None  # it is small
     require_pinned(lambda: plain[_KEY], root.size, max_bytes)
+    if root.size <= FRAMED_BYTES:
+        return None
     frame = Frame()
-    diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
+    diff(node, by_entries(root, ()).children[_KEY], plain[_KEY], (_KEY,), frame)
     frames = frame.payload_shorter_than(plain, root.size)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
 
