@@ -759,7 +759,7 @@ def test_a_rewritten_object_is_one_set() -> None:
 
 @pytest.mark.parametrize("sizes", [(4000, 4200), (4200, 4000)])
 def test_an_object_that_becomes_small_or_large_costs_what_changed(sizes: tuple[int, int]) -> None:
-    states = [{"m": rows(5, 100), "n": {"a": 1}, "t": "x" * (size - 300)} for size in sizes]
+    states = [{"m": rows(5, 100), "n": {"a": 1}, "t": "x" * (size - 700)} for size in sizes]
     states[1]["n"] = {"a": 2}
     states[1]["m"] = [*states[0]["m"], {"new": 1}]
     shapes = [change(it, None).shape for it in states]
