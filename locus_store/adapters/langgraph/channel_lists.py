@@ -232,9 +232,9 @@ def _is_plain(value: Any) -> bool:
     if kind in _PLAIN:
         return True
     if kind is list:
-        return all(map(_is_plain, value))
+        return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value))
     if kind is dict:
-        return _PLAIN.issuperset(map(type, value)) and all(map(_is_plain, value.values()))
+        return _PLAIN.issuperset(map(type, value)) and _is_plain([*value.values()])
     if is_message(kind):
         return _is_plain(value.__dict__) and _is_plain(value.__pydantic_extra__)
     return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -65,16 +65,19 @@ class Recent(Generic[K, V]):
 
 def memory_of(value: object) -> int:
     """Return the memory of a JSON value in bytes (an estimate); keys are shared and count as 0."""
+    return sys.getsizeof(value) + _held_by(value)
+
+
+def _held_by(value: object) -> int:
+    """Return the memory of what an object or list contains."""
     if isinstance(value, dict):
         held: Collection[object] = value.values()
     elif isinstance(value, list):
         held = value
     else:
-        return 0 if value is None else sys.getsizeof(value)
-    size = sys.getsizeof(value)
-    for it in held:
-        if type(it) is str:
-            size += sys.getsizeof(it)
-        elif it is not None:
-            size += memory_of(it)
-    return size
+        return 0
+    inner = [it for it in held if type(it) in _CONTAINERS]
+    return sum(map(sys.getsizeof, held)) + sum(map(_held_by, inner))
+
+
+_CONTAINERS: Final = frozenset({dict, list})

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from locus_store.values.frames import Folder
 
 _VERSIONS: Final = "channel_versions"
+_SMALL_BYTES: Final = 64
+"""Up to here a value is converted faster than it is looked up."""
+
 _LIST_DEPTH: Final = 3
 """Keys and indices on the way to an element of a channel's list."""
 
@@ -84,7 +87,10 @@ class ChannelValues:
                 taken = self._list_to_json(value, place)
                 if taken is not None:
                     return taken
-            return typed_values.to_json(*self.serde.dumps_typed(value))
+            kind, data = self.serde.dumps_typed(value)
+            if kind == typed_values.MSGPACK and len(data) > _SMALL_BYTES:
+                return self._elements.to_json(data)
+            return typed_values.to_json(kind, data)
         except SerializationError as exc:
             raise SerializationError(f"{what}: {exc}") from exc
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:

@@ -29,10 +29,11 @@ from locus_store.values.frames.folding import (
 )
 from locus_store.values.frames.shapes import (
     Edits,
-    ObjectNode,
+    Root,
     Shape,
     is_canonical,
     measure,
+    opened,
     shape_object,
     snapshot,
     thawed,
@@ -71,7 +72,7 @@ class PackedState:
 
     __slots__ = ("_kept", "_packed", "_root", "_size")
 
-    def __init__(self, state: Mapping[str, object], root: ObjectNode) -> None:
+    def __init__(self, state: Mapping[str, object], root: Root) -> None:
         self._kept = snapshot(state, root)
         self._root = root
         self._packed: bytes | None = None
@@ -93,12 +94,12 @@ class PackedState:
         return self._size * LONGEST_JSON
 
     def parts(self) -> dict[str, object]:
-        """Return the state with a ``Listed`` for each list that is reached through keys only.
+        """Return the state with a ``Listed`` for each long list that is reached through keys only.
 
-        Not to be changed. Other values of ``thawed`` are.
+        Not to be changed.
         """
         if is_canonical(self._root):
-            return cast("dict[str, object]", self._kept)
+            return cast("dict[str, object]", opened(self._kept))
         state = self.state()
         return snapshot_of(state, shape_of(state)).parts()
 

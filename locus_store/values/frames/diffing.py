@@ -8,6 +8,7 @@ from unicodedata import combining
 
 from locus_store.values.encoding import ENVELOPE_BYTES, Json, encode, pack_frame, pinned, unpinned
 from locus_store.values.frames.alignment import (
+    LIST_HEAD,
     Gap,
     align,
     common_ends,
@@ -15,14 +16,25 @@ from locus_store.values.frames.alignment import (
     fingerprint_all,
     moved,
 )
-from locus_store.values.frames.arrays import ArrayNode
-from locus_store.values.frames.shapes import Node, ObjectNode, Path, TextNode, token_of
+from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode
+from locus_store.values.frames.shapes import (
+    Node,
+    ObjectNode,
+    Path,
+    SmallNode,
+    TextNode,
+    large_object,
+    token_of,
+)
 
 _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""
 
 _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
+
+_LEAST_ENTRY = 6
+"""An entry of an object takes at least so many bytes in its pinned form."""
 
 _PATCH_LEVELS = 32
 """Below this many keys and indices an element is replaced: patching looks at a list's elements
@@ -77,14 +89,25 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
             frame.add(b"=", path, encode(value))
     elif old is not None and token_of(old) == token_of(new):
         return
-    elif isinstance(old, ObjectNode) and isinstance(new, ObjectNode):
-        _diff_objects(old, new, cast("dict[str, object]", value), path, frame)
+    elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
+        _diff_values(old.value(), new.value(), path, frame)
+    elif isinstance(old, SmallNode | ObjectNode) and isinstance(new, SmallNode | ObjectNode):
+        nodes = by_entries(old, path), by_entries(new, path)
+        _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
     elif isinstance(old, ArrayNode) and isinstance(new, ArrayNode):
         _diff_arrays(old, new, cast("list[object]", value), path, frame)
     elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
     else:
         frame.add(b"=", path, encode(value))
+
+
+def by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
+    """Return an object whose entries have nodes of their own, at a path."""
+    if isinstance(node, ObjectNode):
+        return node
+    value = cast("dict[str, object]", node.value())
+    return large_object(value, None, len(path) + 1, decoded=True)
 
 
 def _diff_objects(
@@ -151,13 +174,7 @@ def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
 
 def _diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in old.keys() - new.keys():
-            frame.add(b"-", (*path, key))
-        for key, item in new.items():
-            if key in old:
-                _diff_values(old[key], item, (*path, key), frame)
-            else:
-                frame.add(b"=", (*path, key), encode(item))
+        _diff_dicts(old, new, path, frame)
     elif isinstance(old, list) and isinstance(new, list):
         _diff_lists(old, new, path, frame)
     elif isinstance(old, str) and isinstance(new, str):
@@ -167,9 +184,36 @@ def _diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
         frame.add(b"=", path, encode(new))
 
 
+def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: Frame) -> None:
+    count, size = len(frame.operations), frame.size
+    for key in old.keys() - new.keys():
+        frame.add(b"-", (*path, key))
+    alike = [
+        key for key, it in new.items() if key in old and type(it) is not str and old[key] == it
+    ]
+    is_exact = not alike or pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
+    for key, item in new.items():
+        if key not in old:
+            frame.add(b"=", (*path, key), encode(item))
+        elif not (is_exact and old[key] == item):  # 1, 1.0 and True are equal in Python
+            _diff_values(old[key], item, (*path, key), frame)
+    added = frame.size - size
+    if added > _LEAST_ENTRY * len(new) and added > len(pinned(new)):  # operations repeat the path
+        frame.cut(count, size)
+        frame.add(b"=", path, encode(new))
+
+
 def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
+    if len(old) < len(new) and pinned(new).startswith(pinned(old)[LIST_HEAD:], LIST_HEAD):
+        frame.add(b"[", path, b"%d" % len(old), b"0", encode(new[len(old) :]))
+        return
+    least = 0 if _is_in_element(path) else KEEP_BYTES
+
     def patch(i: int, j: int) -> Frame | None:
-        return _patch(old[i], new[j], (*path, i), len(pinned(new[j])))
+        size = len(pinned(new[j]))
+        if least and min(size, len(pinned(old[i]))) <= least:
+            return None
+        return _patch(old[i], new[j], (*path, i), size)
 
     # as runs, for 1, 1.0 and True are equal in Python, and one by one takes longer
     head, tail = common_ends(old, new, lambda a, b: pinned(a) == pinned(b))
@@ -178,7 +222,15 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
     _splice(moved(gaps, head), cast("list[object]", new), path, frame, patch)
 
 
+def _is_in_element(path: Path) -> bool:
+    """Return whether the value at a path is part of a list's element."""
+    return any(type(it) is int for it in path)
+
+
 def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
+    if min(len(old), len(new)) <= KEEP_BYTES and not _is_in_element(path):
+        frame.add(b"=", path, encode(new))
+        return
     head, tail = _whole_words(new, *common_ends(old, new))
     middle = new[head : len(new) - tail]
     if len(middle) + _SPLICE_BYTES < len(new):

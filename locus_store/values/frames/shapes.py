@@ -1,7 +1,7 @@
 """Shapes of versions: digests that suffice to find later changes without the state.
 
-Nodes are never changed, and shared between shapes. Their classes are not frozen, because that makes
-their creation four times as slow.
+A small object is one node, which C calls make and compare. Nodes are never changed, and shared
+between shapes. Their classes are not frozen, because that makes their creation four times as slow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
 from locus_store.values.canonical import canonical_state, require_scalar
-from locus_store.values.encoding import Grown, digest, pinned
+from locus_store.values.encoding import (
+    Grown,
+    Json,
+    checked,
+    digest,
+    pinned,
+    require_levels,
+    unpinned,
+)
 from locus_store.values.frames.arrays import (
     KEEP_BYTES,
     NESTED,
@@ -28,6 +36,9 @@ from locus_store.values.frames.arrays import (
 
 _TOKEN_BYTES = 32
 """Up to here a scalar's pinned encoding stands for itself: hashing it would take longer."""
+
+SMALL_BYTES: Final = 4096
+"""Up to here an object is compared and hashed as a whole, by its pinned form."""
 
 _HASHED = b"#"
 """Prefix of a digest that stands for a value; no pinned encoding begins with it."""
@@ -48,8 +59,29 @@ class TextNode:
 
 
 @dataclass(slots=True)
+class SmallNode:
+    """An object of up to ``SMALL_BYTES``, which is compared and hashed as a whole."""
+
+    digest: bytes
+    size: int
+    given: bytes
+    """Its pinned form, as the caller gave it."""
+    pin: bytes
+    """Its canonical form, pinned: the same object where the caller gave that one."""
+
+    @property
+    def weight(self) -> int:
+        """The memory in bytes (an estimate)."""
+        return 200 + len(self.pin) + (0 if self.given is self.pin else len(self.given))
+
+    def value(self) -> dict[str, Json]:
+        """Return a new object for the value, in its canonical form."""
+        return cast("dict[str, Json]", unpinned(self.pin))
+
+
+@dataclass(slots=True)
 class ObjectNode:
-    """The root, or an object that is reached through keys only."""
+    """A larger object: the root, or one that is reached through keys only."""
 
     digest: bytes
     size: int
@@ -65,8 +97,9 @@ class ObjectNode:
 
 
 Node: TypeAlias = (
-    "bytes | TextNode | ArrayNode | ObjectNode"  # bytes: the token of any other scalar
+    "bytes | TextNode | ArrayNode | SmallNode | ObjectNode"  # bytes: the token of another scalar
 )
+Root: TypeAlias = "SmallNode | ObjectNode"
 Path: TypeAlias = tuple[str | int, ...]
 Edits: TypeAlias = "dict[str, Edits] | int | None"
 """The places of a value that may differ from an older one: the edits below the keys of an object,
@@ -78,7 +111,7 @@ class Shape:
 
     __slots__ = ("_root", "_weight")
 
-    def __init__(self, root: ObjectNode) -> None:
+    def __init__(self, root: Root) -> None:
         self._root: Final = root
         self._weight: Final = root.weight
 
@@ -99,10 +132,10 @@ class Shape:
 
     def light(self) -> Shape:
         """Return the shape without the lists' bodies; a later save compares every element."""
-        return Shape(cast("ObjectNode", _light(self._root)))
+        return Shape(cast("Root", _light(self._root)))
 
 
-def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], ObjectNode]:
+def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Root]:
     """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked."""
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
@@ -120,8 +153,8 @@ def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Obje
 
 def _nested(
     value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits, keeps: bool
-) -> ObjectNode | ArrayNode:
-    if edits is _NO_EDITS and isinstance(before, ObjectNode | ArrayNode):
+) -> Root | ArrayNode:
+    if edits is _NO_EDITS and isinstance(before, SmallNode | ObjectNode | ArrayNode):
         return before
     kind = type(value)
     if kind is dict:
@@ -160,7 +193,7 @@ def shape_object(
     decoded: bool = False,
     edits: Edits = None,
     keeps: bool = True,
-) -> ObjectNode:
+) -> Root:
     """Return the shape of an object whose older shape, if any, is ``before``.
 
     Args:
@@ -172,6 +205,36 @@ def shape_object(
         keeps: Of a decoded object: keep the elements of its lists, which later changes need.
     """
     require_depth(depth)
+    if not isinstance(before, ObjectNode):
+        pin = pinned(value)
+        if isinstance(before, SmallNode) and pin == before.given:
+            return before
+        if len(pin) <= SMALL_BYTES:
+            return _small(value, pin, depth, decoded=decoded)
+    made = large_object(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+    if made.size <= SMALL_BYTES:
+        return _small(value, pinned(value), depth, decoded=decoded)
+    return made
+
+
+def _small(value: dict[str, object], pin: bytes, depth: int, *, decoded: bool) -> SmallNode:
+    if decoded:
+        require_levels(value, pin, depth - 1)
+        return SmallNode(digest(pin), len(pin), pin, pin)
+    canon = checked(value, len(pin), depth - 1)
+    return SmallNode(digest(canon), len(pin), pin, pin if canon == pin else canon)
+
+
+def large_object(
+    value: dict[str, object],
+    before: Node | None,
+    depth: int,
+    *,
+    decoded: bool = False,
+    edits: Edits = None,
+    keeps: bool = True,
+) -> ObjectNode:
+    """Return the shape of an object by its entries; see ``shape_object``."""
     old = before if isinstance(before, ObjectNode) else _NO_OBJECT
     keys = sorted(value)
     names = pinned(keys)
@@ -222,7 +285,7 @@ def snapshot(value: object, node: Node) -> object:
         }
     if isinstance(node, ArrayNode):
         return Listed(node)
-    return value
+    return node if isinstance(node, SmallNode) else value
 
 
 def is_canonical(node: Node) -> bool:
@@ -236,9 +299,18 @@ def thawed(kept: object) -> object:
     """Return the value of a snapshot."""
     if isinstance(kept, Listed):
         return kept.elements()
+    if isinstance(kept, SmallNode):
+        return kept.value()
     if isinstance(kept, dict):
         return {key: thawed(item) for key, item in kept.items()}
     return kept
+
+
+def opened(kept: object) -> object:
+    """Return a snapshot's value in which larger lists are still packed."""
+    if isinstance(kept, SmallNode):
+        return kept.value()
+    return {key: opened(it) for key, it in kept.items()} if isinstance(kept, dict) else kept
 
 
 def token_of(node: Node) -> bytes:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from locus_store.errors import IntegrityError
-from locus_store.values.encoding import Json, decode, encode, pack_frame, require_pinned
-from locus_store.values.frames.diffing import Frame, diff
+from locus_store.values.canonical import canonical_json
+from locus_store.values.encoding import (
+    Json,
+    decode,
+    encode,
+    pack_frame,
+    require_pinned,
+    require_size,
+)
+from locus_store.values.frames.diffing import Frame, by_entries, diff
 from locus_store.values.frames.folding import Folder, readable
-from locus_store.values.frames.shapes import ObjectNode, Shape, measure
+from locus_store.values.frames.shapes import ObjectNode, Shape, SmallNode, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from locus_store.values.frames.arrays import ArrayNode
+    from locus_store.values.frames.shapes import Root, TextNode
 
 FRAMED_BYTES: Final = 1024
 """Up to here a value is smaller than what is saved by framing it."""
@@ -25,9 +36,9 @@ def value_payload(value: object, max_bytes: int) -> bytes:
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    plain, root = measure({_KEY: value}, None)
-    require_pinned(lambda: plain[_KEY], root.size, max_bytes)
-    return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encode(plain[_KEY])))
+    encoded = canonical_json(value, _KEY)
+    require_size(len(encoded), max_bytes)
+    return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encoded))
 
 
 def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
@@ -36,19 +47,21 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    node = known._root  # noqa: SLF001  # a shape is opaque to others
+    node: Root | TextNode | ArrayNode = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
-        child = node.children.get(key) if isinstance(node, ObjectNode) else None
+        if not isinstance(node, SmallNode | ObjectNode):
+            return None
+        child = by_entries(node, ()).children.get(key)
         if child is None or isinstance(child, bytes):
             return None
-        node = cast("ObjectNode", child)
+        node = child
     old = ObjectNode(node.digest, node.size, b"", {_KEY: node})
     plain, root = measure({_KEY: value}, Shape(old))
     require_pinned(lambda: plain[_KEY], root.size, max_bytes)
     if root.size <= FRAMED_BYTES:
         return None
     frame = Frame()
-    diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
+    diff(node, by_entries(root, ()).children[_KEY], plain[_KEY], (_KEY,), frame)
     frames = frame.payload_shorter_than(plain, root.size)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
 
