@@ -12,6 +12,8 @@ from locus_store.sql.columns import after, minute, moment, now
 from locus_store.sql.compiled import Compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from sqlalchemy.engine import Dialect
 
     from locus_store.sql.schema import Tables
@@ -57,8 +59,13 @@ class Statements:
         self.new_write = Compiled(self._new_write, dialect)
         self.thread = Compiled(self._thread, dialect)
         self.new_thread = Compiled(self._new_thread, dialect)
-        self.lists: dict[tuple[type, bool], Compiled] = {}
-        """Those of ``version_lists``, by kind of repository and whether they list all threads."""
+        self._others: dict[Hashable, Compiled] = {}
+
+    def once(self, key: Hashable, statement: Callable[[], sa.Select[Any]]) -> Compiled:
+        """Return a statement that another module makes, compiled the first time."""
+        if key not in self._others:
+            self._others[key] = Compiled(statement(), self.dialect)
+        return self._others[key]
 
     @cached_property
     def new_item(self) -> Compiled:

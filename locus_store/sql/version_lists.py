@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from locus_store.sql import pending
 from locus_store.sql.columns import Key
-from locus_store.sql.compiled import Compiled
 from locus_store.sql.schema import TENANT_LENGTH
 from locus_store.sql.statements import VERSION, is_live
 from locus_store.types import Contents, Version, VersionsWanted
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
+    from locus_store.sql.compiled import Compiled
     from locus_store.sql.reads import Reads
 
 MOST_BY_LINE: Final = 1_000
@@ -63,11 +63,8 @@ def _version(it: Reads, row: tuple[Any, ...]) -> Version:
 
 def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
     """Return the statement of ``_by_line``, which takes longer to compile than to run."""
-    key = type(it), wanted.thread_id is None
-    if key not in it.sql.lists:
-        lines = _recent(it) if wanted.thread_id is None else _of_thread(it)
-        it.sql.lists[key] = Compiled(_with_parents(it, _by_line(it, lines)), it.sql.dialect)
-    return it.sql.lists[key]
+    of_lines = _recent if wanted.thread_id is None else _of_thread
+    return it.sql.once((type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it))))
 
 
 def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
