@@ -31,7 +31,7 @@ LONG_FILES = {
     "adapters/langgraph/store.py": 569,
     "backend.py": 962,
     "backends/documents/backend.py": 508,
-    "backends/postgresql/backend.py": 501,
+    "backends/postgresql/backend.py": 520,
     "backends/redis/backend.py": 586,
     "backends/redis/threads.py": 700,
     "checkpointer.py": 651,

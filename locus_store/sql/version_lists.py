@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from locus_store.sql import pending
 from locus_store.sql.columns import Key
 from locus_store.sql.schema import TENANT_LENGTH
-from locus_store.sql.statements import VERSION, WRITE, is_live
+from locus_store.sql.statements import VERSION, WRITE, is_live, once
 from locus_store.types import Contents, Version, VersionsWanted
 from locus_store.versions import in_order
 
@@ -72,7 +72,7 @@ def _version(it: Reads, row: tuple[Any, ...]) -> Version:
 def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
     """Return the statement of ``_by_line``, which takes longer to compile than to run."""
     of_lines = _recent if wanted.thread_id is None else _of_thread
-    return it.sql.once((type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it))))
+    return once(it.sql, (type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it))))
 
 
 def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
@@ -281,7 +281,7 @@ def contents(it: Reads, versions: Sequence[Version]) -> Contents:
 
 
 def _of_size(it: Reads, make: Callable[[Tables, int], sa.Select[Any]], size: int) -> Compiled:
-    return it.sql.once((make, size), lambda: make(it.tables, size))
+    return once(it.sql, (make, size), lambda: make(it.tables, size))
 
 
 def _one_of(column: sa.ColumnElement[Any], size: int) -> sa.ColumnElement[bool]:

@@ -451,9 +451,10 @@ def test_forget_reads_each_page_of_threads_that_may_name_no_user(
     for number in range(4):
         save(url, f"nobody-{number}", {"n": 1})
         save(url, f"named-{number}", {"n": 1}, with_={"labels": {"user_id": "a"}})
+    save(url, "mine", {"n": 1}, with_={"metadata": {"user_id": "b"}})
     monkeypatch.setattr(leftovers, "PAGE", page)
-    code, told, _ = run("forget", "--user", "b", "--yes", "--json")
-    assert (code, json.loads(told)["left"][0]["unowned"]) == (4, 4)
+    found = parsed(run, "forget", "--user", "b", "--yes")
+    assert (found["threads"], found["left"][0]["unowned"]) == (1, 4)
 
 
 def test_forget_counts_the_threads_that_name_no_user(run: Run, url: str) -> None:

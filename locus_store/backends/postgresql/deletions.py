@@ -11,7 +11,7 @@ from locus_store.sql.columns import Key, encode_key
 from locus_store.sql.existence import has_activity
 from locus_store.sql.pending import batches
 from locus_store.sql.schema import TENANT_LENGTH
-from locus_store.sql.statements import is_live
+from locus_store.sql.statements import is_live, once
 from locus_store.sql.text_index import is_fact
 from locus_store.types import Removed
 from locus_store.versions.sweeping import Swept
@@ -41,7 +41,7 @@ def delete_thread(it: PostgreSQLRepository, thread_id: str, *, has_index: bool) 
         has_index: As far as is known, there is a full-text index.
     """
     key: dict[str, Any] = {"tenant": it.scope.tenant, "thread_ids": [encode_key(thread_id)]}
-    locked = it.sql.once(_lock, lambda: _lock(it)).first(it.connection, key)
+    locked = once(it.sql, _lock, lambda: _lock(it)).first(it.connection, key)
     if locked is None:
         return Removed(existed=False, versions=0)
     key |= {"lines": locked[1], "store": it.scope.store, "facts": 1 + has_index}
@@ -65,7 +65,7 @@ def drop_threads(it: PostgreSQLRepository, thread_ids: Sequence[str]) -> Swept:
 
 def _dropping(it: PostgreSQLRepository, **how: bool) -> Compiled:
     """Return the statement of ``_drop``, which takes longer to compile than to run."""
-    return it.sql.once((_drop, *how.values()), lambda: _drop(it, **how))
+    return once(it.sql, (_drop, *how.values()), lambda: _drop(it, **how))
 
 
 def _lock(it: PostgreSQLRepository) -> sa.Select[Any]:
