@@ -19,8 +19,8 @@ from locus_store.versions.sweeping import Swept
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.backends.postgresql.dialect import PostgreSQLRepository
     from locus_store.sql.compiled import Compiled
+    from locus_store.sql.text_index import IndexedRepository
 
 _TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
 _THREADS: Final = sa.any_(sa.bindparam("thread_ids", type_=sa.ARRAY(BoundText())))
@@ -29,7 +29,7 @@ _STORE: Final = sa.bindparam("store", type_=BoundText())
 _FACTS: Final = sa.bindparam("facts", type_=sa.BigInteger())
 
 
-def delete_thread(it: PostgreSQLRepository, thread_id: str, *, has_index: bool) -> Removed | None:
+def delete_thread(it: IndexedRepository, thread_id: str, *, has_index: bool) -> Removed | None:
     """Remove a live thread in two statements; ``None``: the full rules decide, nothing was removed.
 
     They decide if lines were created while the thread's lock was waited for, and in a database
@@ -50,7 +50,7 @@ def delete_thread(it: PostgreSQLRepository, thread_id: str, *, has_index: bool) 
     return Removed(existed is not None, versions) if is_decided else None
 
 
-def drop_threads(it: PostgreSQLRepository, thread_ids: Sequence[str]) -> Swept:
+def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
     """Remove locked threads with all they own, a batch in a statement; return how much that was."""
     statement = _dropping(it, has_index=it.has_index, is_sole=False)
     versions = messages = 0
@@ -63,12 +63,12 @@ def drop_threads(it: PostgreSQLRepository, thread_ids: Sequence[str]) -> Swept:
     return Swept(versions, messages, is_whole=True)
 
 
-def _dropping(it: PostgreSQLRepository, **how: bool) -> Compiled:
+def _dropping(it: IndexedRepository, **how: bool) -> Compiled:
     """Return the statement of ``_drop``, which takes longer to compile than to run."""
     return once(it.sql, (_drop, *how.values()), lambda: _drop(it, **how))
 
 
-def _lock(it: PostgreSQLRepository) -> sa.Select[Any]:
+def _lock(it: IndexedRepository) -> sa.Select[Any]:
     """Return the statement that locks a thread behind its lines, and counts them."""
     lines, threads = it.tables.lines.c, it.tables.threads.c
     locked = (
@@ -84,7 +84,7 @@ def _lock(it: PostgreSQLRepository) -> sa.Select[Any]:
     return found.where(*is_it, count >= 0).with_for_update(of=it.tables.threads)
 
 
-def _drop(it: PostgreSQLRepository, *, has_index: bool, is_sole: bool) -> sa.Select[Any]:
+def _drop(it: IndexedRepository, *, has_index: bool, is_sole: bool) -> sa.Select[Any]:
     """Return the statement that removes threads, and counts their versions and messages.
 
     Rows are found by arrays of keys: with a list of them or a join, PostgreSQL reads whole tables
