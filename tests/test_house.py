@@ -31,7 +31,7 @@ LONG_FILES = {
     "adapters/langgraph/store.py": 569,
     "backend.py": 962,
     "backends/documents/backend.py": 504,
-    "backends/postgresql/backend.py": 501,
+    "backends/postgresql/backend.py": 520,
     "backends/redis/backend.py": 585,
     "backends/redis/threads.py": 626,
     "checkpointer.py": 651,

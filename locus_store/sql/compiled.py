@@ -116,7 +116,7 @@ class Compiled:
         except IntegrityError as exc:
             where = ", ".join(f"{name} {values[name]!r}" for name in _NAMES if name in values)
             damaged = ", ".join(dict.fromkeys(str(it) for row in found for it in self._wrong(row)))
-            raise IntegrityError(f"{where}: {damaged}: {exc}") from exc
+            raise IntegrityError(": ".join(filter(None, (where, damaged, str(exc))))) from exc
 
     def first(self, connection: Connection, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return the first row, if any."""

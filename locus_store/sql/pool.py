@@ -87,15 +87,14 @@ class PooledRunner:
 
         self._homes = Homes(make, ONE_LOOP if is_one_loops else None)
 
-    async def write(self, body: Body[T]) -> T:
-        """See ``Runner``; retried if it wrote nothing and the cause was outside of it."""
-        home = await self.home()
-        return await home.shielded(home.noted(home.transaction(body)))
+    async def write(self, body: Body[T], begin: Body[None] | None = None) -> T:
+        """See ``Runner``; retried if it wrote nothing and the cause was outside of it.
 
-    async def write_on_snapshot(self, body: Body[T]) -> T:
-        """Run a writing body on one snapshot, so that it needs no locks."""
+        Args:
+            body: What runs.
+            begin: Begins the transaction in another way than ``begin_write``.
+        """
         home = await self.home()
-        begin = self.database.begin_copy
         return await home.shielded(home.noted(home.transaction(body, begin)))
 
     async def write_once(self, body: Body[T]) -> T:

@@ -12,6 +12,8 @@ from locus_store.sql.columns import after, minute, moment, now
 from locus_store.sql.compiled import Compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from sqlalchemy.engine import Dialect
 
     from locus_store.sql.schema import Tables
@@ -57,8 +59,8 @@ class Statements:
         self.new_write = Compiled(self._new_write, dialect)
         self.thread = Compiled(self._thread, dialect)
         self.new_thread = Compiled(self._new_thread, dialect)
-        self.lists: dict[tuple[type, bool], Compiled] = {}
-        """Those of ``version_lists``, by kind of repository and whether they list all threads."""
+        self.others: dict[Hashable, Compiled] = {}
+        """See ``once``."""
 
     @cached_property
     def new_item(self) -> Compiled:
@@ -459,6 +461,13 @@ def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
     """Return the condition that joins a line to its thread."""
     lines, threads = tables.lines, tables.threads
     return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
+
+
+def once(sql: Statements, key: Hashable, statement: Callable[[], sa.Select[Any]]) -> Compiled:
+    """Return a statement that another module makes, compiled the first time."""
+    if key not in sql.others:
+        sql.others[key] = Compiled(statement(), sql.dialect)
+    return sql.others[key]
 
 
 def is_live(tables: Tables) -> sa.ColumnElement[bool]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from locus_store.sql.repository import Copied
+    from locus_store.sql.schema import Tables
 
 SEARCH_SETTING: Final = "full_text_index"
 """Row of ``settings`` that says that the index was made."""
@@ -24,6 +25,12 @@ _FACTS: Final = ("store_id", SEARCH_SETTING)
 
 INDEXED_WORDS: Final = 64
 """Words of a query that the index is asked for; the lines are looked at again."""
+
+
+def is_fact(tables: Tables, store: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Return the condition of a row of ``settings``: the opened database's, or an index's."""
+    c = tables.settings.c
+    return sa.or_(sa.and_(c.name == "store_id", c.value == store), c.name == SEARCH_SETTING)
 
 
 class OtherDatabaseError(SchemaError):

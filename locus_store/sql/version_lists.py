@@ -8,17 +8,18 @@ import sqlalchemy as sa
 
 from locus_store.sql import pending
 from locus_store.sql.columns import Key
-from locus_store.sql.compiled import Compiled
 from locus_store.sql.schema import TENANT_LENGTH
-from locus_store.sql.statements import VERSION, is_live
+from locus_store.sql.statements import VERSION, WRITE, is_live, once
 from locus_store.versions.contents import LinesFound
 from locus_store.versions.newest import is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
+    from locus_store.sql.compiled import Compiled
     from locus_store.sql.reads import Reads
+    from locus_store.sql.schema import Tables
     from locus_store.types import LineContents, Version, VersionsWanted
 
 MOST_BY_LINE: Final = 1_000
@@ -34,12 +35,18 @@ _PLACED: Final = 3 + len(VERSION) + 1
 MORE_LINES: Final = 8
 """Lines that are looked at beyond the limit: those of one moment are not told apart."""
 
+MORE_IF_ROUNDED: Final = 64
+"""As ``MORE_LINES``, where the times of versions are rounded, so a moment is longer."""
+
 _TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
 _LIMIT: Final = sa.bindparam("limit", type_=sa.Integer())
 _OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
 """One less than the limit."""
 
 _LINES: Final = sa.bindparam("lines", type_=sa.Integer())
+
+_SIZES: Final = (1, 16, pending.BATCH)
+"""Versions whose contents a statement reads: it is compiled once for each size."""
 
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
@@ -48,8 +55,9 @@ def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
     if 0 < limit <= MOST_BY_LINE and is_plain(wanted):
         key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
+        lines = limit + (MORE_IF_ROUNDED if it.rounding else MORE_LINES)
         rows = _by_line_of(it, wanted).rows(
-            it.connection, {**key, "limit": limit, "others": limit - 1, "lines": limit + MORE_LINES}
+            it.connection, {**key, "limit": limit, "others": limit - 1, "lines": lines}
         )
         if not rows or _is_newest(it, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
             return [_version(it, row) for row in rows]
@@ -63,11 +71,8 @@ def _version(it: Reads, row: tuple[Any, ...]) -> Version:
 
 def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
     """Return the statement of ``_by_line``, which takes longer to compile than to run."""
-    key = type(it), wanted.thread_id is None
-    if key not in it.sql.lists:
-        lines = _recent(it) if wanted.thread_id is None else _of_thread(it)
-        it.sql.lists[key] = Compiled(_with_parents(it, _by_line(it, lines)), it.sql.dialect)
-    return it.sql.lists[key]
+    of_lines = _recent if wanted.thread_id is None else _of_thread
+    return once(it.sql, (type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it))))
 
 
 def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
@@ -258,23 +263,46 @@ def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
     found = LinesFound()
     records: set[tuple[int, int, int, bytes]] = set()
     for batch in pending.batches(versions):
-        records.update(_records(it, batch))
-        for row in _writes(it, batch):
-            found.add_write(row["line"], row["checkpoint_id"], pending.write_of(row))
+        size = next(it for it in _SIZES if it >= len(batch))
+        values = {
+            "its_tenant": it.scope.tenant,
+            **_filled("line", [one.mark.line for one in batch], size),
+            **_filled("sequence", [one.mark.sequence for one in batch], size),
+            **_filled("checkpoint_id", [one.checkpoint_id for one in batch], size),
+        }
+        records.update(map(tuple, _of_size(it, _records, size).rows(it.connection, values)))
+        for row in _of_size(it, _writes, size).rows(it.connection, values):
+            write = dict(zip(WRITE, row[1:], strict=True))
+            found.add_write(row[0], write["checkpoint_id"], pending.write_of(write))
     for record in records:
         found.add_record(*record)
     return found.contents()
 
 
-def _records(it: Reads, versions: Sequence[Version]) -> Iterator[tuple[int, int, int, bytes]]:
-    """Yield what states of versions are made of; of other versions of the lines too."""
-    mine = it.tables.checkpoints
+def _of_size(it: Reads, make: Callable[[Tables, int], sa.Select[Any]], size: int) -> Compiled:
+    return once(it.sql, (make, size), lambda: make(it.tables, size))
+
+
+def _one_of(column: sa.ColumnElement[Any], size: int) -> sa.ColumnElement[bool]:
+    """Return the condition that a column has one of the values of ``_filled``."""
+    return column.in_(
+        [sa.bindparam(f"{column.name}_{at}", type_=column.type) for at in range(size)]
+    )
+
+
+def _filled(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:
+    """Return values as so many parameters; the last one is repeated."""
+    last = len(values) - 1
+    return {f"{name}_{at}": values[min(at, last)] for at in range(size)}
+
+
+def _records(t: Tables, size: int) -> sa.Select[Any]:
+    """Return the query for what states are made of; of other versions of the lines too."""
+    mine = t.checkpoints
     wanted = mine.alias("wanted")
-    sequences = [one.mark.sequence for one in versions]
-    is_wanted = _are_of_tenant(it, wanted.c.line, versions)
     chains = (
         sa.select(wanted.c.line, wanted.c.chain, sa.func.max(wanted.c.sequence).label("last"))
-        .where(*is_wanted, wanted.c.sequence.in_(set(sequences)))
+        .where(*_are_of_tenant(t, wanted.c.line, size), _one_of(wanted.c.sequence, size))
         .group_by(wanted.c.line, wanted.c.chain)
         .subquery("chains")
     )
@@ -284,24 +312,20 @@ def _records(it: Reads, versions: Sequence[Version]) -> Iterator[tuple[int, int,
         mine.c.sequence.between(chains.c.chain, chains.c.last),
     )
     names = ("line", "sequence", "chain", "payload")
-    query = sa.select(*(mine.c[name] for name in names)).join_from(chains, mine, is_of_chain)
-    for row in it.connection.execute(query):
-        yield row.line, row.sequence, row.chain, row.payload
+    return sa.select(*(mine.c[name] for name in names)).join_from(chains, mine, is_of_chain)
 
 
-def _writes(it: Reads, versions: Sequence[Version]) -> Sequence[sa.RowMapping]:
-    """Return the rows of writes on versions; on others of the same names too."""
-    c = it.tables.writes.c
-    is_of_lines = _are_of_tenant(it, c.line, versions)
-    is_of_them = c.checkpoint_id.in_({one.checkpoint_id for one in versions})
-    query = sa.select(it.tables.writes).where(*is_of_lines, is_of_them)
-    return it.connection.execute(query).mappings().all()
+def _writes(t: Tables, size: int) -> sa.Select[Any]:
+    """Return the query for the writes on versions; on others of the same names too."""
+    c = t.writes.c
+    query = sa.select(c.line, *(c[name] for name in WRITE))
+    return query.where(*_are_of_tenant(t, c.line, size), _one_of(c.checkpoint_id, size))
 
 
 def _are_of_tenant(
-    it: Reads, line: sa.ColumnElement[Any], versions: Sequence[Version]
+    t: Tables, line: sa.ColumnElement[Any], size: int
 ) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions for the lines of versions; a caller may name those of other tenants."""
-    c = it.tables.lines.c
+    c = t.lines.c
     tenant = sa.select(c.tenant).where(c.line == line).scalar_subquery()
-    return line.in_({one.mark.line for one in versions}), tenant == it.scope.tenant
+    return _one_of(line, size), tenant == sa.bindparam("its_tenant", type_=c.tenant.type)

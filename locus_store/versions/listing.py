@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from locus_store.errors import IntegrityError, NotFoundError
+from locus_store.runtime.loops import off_loop
 from locus_store.versions.reading import replay
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ async def states_from(
         }
         return [states[it.mark] for it in versions if it.mark not in gone]
 
+    size = len(versions) * sum(len(it) for some in records.values() for *_, it in some)
     try:
-        return await asyncio.to_thread(made)
+        return await off_loop(made, size)
     except IntegrityError as exc:
         changed = [it.thread_id for it in versions if not await _is_there(backend, it)]
         if not changed:

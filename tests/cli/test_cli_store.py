@@ -19,6 +19,7 @@ from test_cli_threads import parsed, save
 from locus_store import InvalidArgumentError, NewMessage, blocking
 from locus_store import open as opening
 from locus_store.backends import InMemoryStore
+from locus_store.cli import leftovers
 from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
 from locus_store.types import PendingWrite
 
@@ -441,6 +442,19 @@ def test_forget_says_how_many_threads_it_cannot_attribute(run: Run, url: str) ->
     assert (found["threads"], found["left"][0]["pending_only"]) == (1, 1)
     code, _, errors = run("forget", "--user", "u", "--yes")
     assert (code, "1 thread with pending writes only" in errors) == (4, True)
+
+
+@pytest.mark.parametrize("page", [1, 2, 4, 5])
+def test_forget_reads_each_page_of_threads_that_may_name_no_user(
+    run: Run, url: str, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        save(url, f"nobody-{number}", {"n": 1})
+        save(url, f"named-{number}", {"n": 1}, with_={"labels": {"user_id": "a"}})
+    save(url, "mine", {"n": 1}, with_={"metadata": {"user_id": "b"}})
+    monkeypatch.setattr(leftovers, "PAGE", page)
+    found = parsed(run, "forget", "--user", "b", "--yes")
+    assert (found["threads"], found["left"][0]["unowned"]) == (1, 4)
 
 
 def test_forget_counts_the_threads_that_name_no_user(run: Run, url: str) -> None:

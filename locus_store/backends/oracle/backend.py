@@ -222,10 +222,11 @@ class OracleBackend(SqlBackend):
         check_text("dest_thread_id", dest_thread_id)
         database = self._database
         with self._translating():
-            return await self._runner.write_on_snapshot(
+            return await self._runner.write(
                 lambda connection: copying.copy_thread(
                     database.on(connection), source_thread_id, dest_thread_id
-                )
+                ),
+                database.begin_copy,
             )
 
     async def _redefine(self, body: Callable[[Connection], T]) -> T:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from locus_store.backends.postgresql import contents, dialect, sdk_options
+from locus_store.backends.postgresql import contents, deletions, dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
 from locus_store.backends.postgresql.connecting import require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         MustExist,
         OnConflict,
         PendingWrite,
+        Removed,
         Save,
         Stored,
         Version,
@@ -344,15 +345,33 @@ class PostgreSQLBackend(SqlBackend):
 
             return await home.again(asked)
 
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
+        check_names(thread_id, namespace)
+        database = self._database
+        if head is None:
+            with self._translating():
+                removed = await self._runner.write(
+                    lambda connection: deletions.delete_thread(
+                        database.on(connection), thread_id, has_index=database.has_index
+                    ),
+                    database.begin_bare,
+                )
+            if removed is not None:
+                return removed
+        return await super().remove_thread(thread_id, head=head, namespace=namespace)
+
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
         database = self._database
         with self._translating():
-            return await self._runner.write_on_snapshot(
+            return await self._runner.write(
                 lambda connection: copying.copy_thread(
                     database.on(connection), source_thread_id, dest_thread_id
-                )
+                ),
+                database.begin_copy,
             )
 
     async def create_search_index(self) -> bool:

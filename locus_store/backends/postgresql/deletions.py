@@ -1,66 +1,133 @@
-"""Deletion of whole threads in one statement."""
+"""Deletion of whole threads: a statement that locks, and one that deletes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from locus_store.backends.postgresql.columns import BoundText
+from locus_store.sql.columns import Key, encode_key
+from locus_store.sql.existence import has_activity
 from locus_store.sql.pending import batches
+from locus_store.sql.schema import TENANT_LENGTH
+from locus_store.sql.statements import is_live, once
+from locus_store.sql.text_index import is_fact
+from locus_store.types import Removed
 from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.sql.repository import Repository
+    from locus_store.sql.compiled import Compiled
+    from locus_store.sql.text_index import IndexedRepository
+
+_TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
+_THREADS: Final = sa.any_(sa.bindparam("thread_ids", type_=sa.ARRAY(BoundText())))
+_LINES: Final = sa.bindparam("lines", type_=sa.BigInteger())
+_STORE: Final = sa.bindparam("store", type_=BoundText())
+_FACTS: Final = sa.bindparam("facts", type_=sa.BigInteger())
 
 
-def drop_threads(it: Repository, thread_ids: Sequence[str], index: sa.TableClause | None) -> Swept:
+def delete_thread(it: IndexedRepository, thread_id: str, *, has_index: bool) -> Removed | None:
+    """Remove a live thread in two statements; ``None``: the full rules decide, nothing was removed.
+
+    They decide if lines were created while the thread's lock was waited for, and in a database
+    that was replaced or got a text index.
+
+    Args:
+        it: The repository.
+        thread_id: The thread.
+        has_index: As far as is known, there is a full-text index.
+    """
+    key: dict[str, Any] = {"tenant": it.scope.tenant, "thread_ids": [encode_key(thread_id)]}
+    locked = once(it.sql, _lock, lambda: _lock(it)).first(it.connection, key)
+    if locked is None:
+        return Removed(existed=False, versions=0)
+    key |= {"lines": locked[1], "store": it.scope.store, "facts": 1 + has_index}
+    statement = _dropping(it, has_index=has_index, is_sole=True)
+    [(versions, _, existed, is_decided)] = statement.rows(it.connection, key)
+    return Removed(existed is not None, versions) if is_decided else None
+
+
+def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
     """Remove locked threads with all they own, a batch in a statement; return how much that was."""
-    gone = [_drop(it, some, index) for some in batches(thread_ids)]
+    statement = _dropping(it, has_index=it.has_index, is_sole=False)
+    versions = messages = 0
+    for some in batches(thread_ids):
+        key = {"tenant": it.scope.tenant, "thread_ids": [encode_key(one) for one in some]}
+        [gone] = statement.rows(it.connection, key)
+        versions, messages = versions + gone[0], messages + gone[1]
     it.seen.clear()
     it.noted = None
-    return Swept(sum(it[0] for it in gone), sum(it[1] for it in gone), is_whole=True)
+    return Swept(versions, messages, is_whole=True)
 
 
-def _drop(
-    it: Repository, thread_ids: Sequence[str], index: sa.TableClause | None
-) -> tuple[int, int]:
-    """Remove a batch; return the numbers of versions and messages.
+def _dropping(it: IndexedRepository, **how: bool) -> Compiled:
+    """Return the statement of ``_drop``, which takes longer to compile than to run."""
+    return once(it.sql, (_drop, *how.values()), lambda: _drop(it, **how))
+
+
+def _lock(it: IndexedRepository) -> sa.Select[Any]:
+    """Return the statement that locks a thread behind its lines, and counts them."""
+    lines, threads = it.tables.lines.c, it.tables.threads.c
+    locked = (
+        sa.select(lines.line)
+        .where(lines.tenant == _TENANT, lines.thread_id == _THREADS)
+        .order_by(lines.namespace)
+        .with_for_update()
+        .cte("locked")
+    )
+    count = sa.select(sa.func.count()).select_from(locked).scalar_subquery()
+    found = sa.select(threads.thread, count.label("lines"))
+    is_it = threads.tenant == _TENANT, threads.thread_id == _THREADS
+    return found.where(*is_it, count >= 0).with_for_update(of=it.tables.threads)
+
+
+def _drop(it: IndexedRepository, *, has_index: bool, is_sole: bool) -> sa.Select[Any]:
+    """Return the statement that removes threads, and counts their versions and messages.
 
     Rows are found by arrays of keys: with a list of them or a join, PostgreSQL reads whole tables
     without statistics.
 
     Args:
         it: The repository.
-        thread_ids: The threads.
-        index: The full-text index, if there is one.
+        has_index: There is a full-text index.
+        is_sole: One thread, if it is live, and only if the statement before locked all its lines.
     """
     t = it.tables
-    threads, lines = t.threads, t.lines
-    of_lines = sa.select(lines.c.line).where(
-        lines.c.tenant == it.scope.tenant, lines.c.thread_id.in_(thread_ids)
-    )
-    of_threads = sa.select(threads.c.thread).where(*it.is_thread(*thread_ids))
-    line_keys, thread_keys = of_lines.cte("line_keys"), of_threads.cte("thread_keys")
-    is_line = sa.any_(sa.func.array(sa.select(line_keys.c.line).scalar_subquery()))
-    is_thread = sa.any_(sa.func.array(sa.select(thread_keys.c.thread).scalar_subquery()))
-    by_line: list[Any] = [lines, t.writes, t.packs, *([] if index is None else [index])]
-    gone = [it.delete().where(it.c.line == is_line).cte(f"gone_{it.name}") for it in by_line]
+    lines, threads = t.lines.c, t.threads.c
+    is_thread = threads.tenant == _TENANT, threads.thread_id == _THREADS
+    of_threads = sa.select(threads.thread).where(*is_thread)
+    of_lines = sa.select(lines.line).where(lines.tenant == _TENANT, lines.thread_id == _THREADS)
+    more: list[sa.ColumnElement[Any]] = []
+    if is_sole:
+        found = sa.select(sa.func.count()).select_from(of_lines.subquery()).scalar_subquery()
+        facts = sa.select(sa.func.count()).where(is_fact(t, _STORE)).scalar_subquery()
+        decided = sa.select(sa.and_(found == _LINES, facts == _FACTS).label("is_it")).cte("decided")
+        is_decided = sa.select(decided.c.is_it).scalar_subquery()
+        existed = of_threads.where(is_live(t), has_activity(t)).scalar_subquery()
+        more = [existed, is_decided]
+        of_threads = of_threads.where(is_live(t), is_decided)
+    thread_keys = of_threads.cte("thread_keys")
+    if is_sole:
+        of_lines = of_lines.where(sa.exists().select_from(thread_keys))
+    line_keys = of_lines.cte("line_keys")
+    is_its = sa.any_(sa.func.array(sa.select(thread_keys.c.thread).scalar_subquery()))
+    is_of_line = sa.any_(sa.func.array(sa.select(line_keys.c.line).scalar_subquery()))
+    by_line: list[Any] = [t.lines, t.writes, t.packs, *([it.index] if has_index else [])]
+    gone = [it.delete().where(it.c.line == is_of_line).cte(f"gone_{it.name}") for it in by_line]
     gone += [
-        it.delete().where(it.c.thread == is_thread).cte(f"gone_{it.name}")
-        for it in (threads, t.logs)
+        it.delete().where(it.c.thread == is_its).cte(f"gone_{it.name}")
+        for it in (t.threads, t.logs)
     ]
-    versions, messages = (
-        table.delete().where(is_its).returning(sa.literal_column("1").label("one")).cte(name)
-        for table, is_its, name in (
-            (t.checkpoints, t.checkpoints.c.line == is_line, "gone_versions"),
-            (t.messages, t.messages.c.thread == is_thread, "gone_messages"),
-        )
+    counted = (
+        (t.checkpoints, t.checkpoints.c.line == is_of_line, "gone_versions"),
+        (t.messages, t.messages.c.thread == is_its, "gone_messages"),
     )
-    counts = (
-        sa.select(sa.func.count()).select_from(made).scalar_subquery()
-        for made in (versions, messages)
+    removed = (
+        table.delete().where(is_one).returning(sa.literal_column("1").label("one")).cte(name)
+        for table, is_one, name in counted
     )
-    row = it.connection.execute(sa.select(*counts).add_cte(*gone)).one()
-    return row[0], row[1]
+    counts = (sa.select(sa.func.count()).select_from(one).scalar_subquery() for one in removed)
+    return sa.select(*counts, *more).add_cte(*gone)

@@ -127,7 +127,7 @@ class PostgreSQLRepository(IndexedRepository):
         return sa.and_(threads.active_at > least, is_below)
 
     def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
-        return deletions.drop_threads(self, thread_ids, self.index if self.has_index else None)
+        return deletions.drop_threads(self, thread_ids)
 
     # --- the full-text index: a table of its own, over the folded words
 
@@ -284,10 +284,11 @@ class PostgreSQLDatabase(ServerDatabase):
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
-        self._begin_write(connection)
+        self.begin_bare(connection)
         self.keep_index(connection)
 
-    def _begin_write(self, connection: Connection) -> None:
+    def begin_bare(self, connection: Connection) -> None:
+        """Begin to write; the statements themselves decide whether the text index is known."""
         connection.execution_options(isolation_level="READ COMMITTED")
         connection.begin()
 
@@ -296,7 +297,7 @@ class PostgreSQLDatabase(ServerDatabase):
 
         The limit ends with the transaction.
         """
-        self._begin_write(connection)
+        self.begin_bare(connection)
         limit = f"{max(1, round(seconds * 1000))}ms"  # 0 would be no limit
         connection.execute(sa.select(set_config("statement_timeout", limit)))
         self.keep_index(connection)

@@ -43,6 +43,12 @@ class Batch:
         """The payloads' size in bytes."""
         return sum(len(it.payload) for it in self.writes)
 
+    @property
+    def tasks(self) -> set[tuple[str, ...]]:
+        """The tasks whose writes these are."""
+        place = self.thread_id, self.namespace, self.checkpoint_id
+        return {(*place, it.task_id) for it in self.writes}
+
     def head(self) -> tuple[Any, ...]:
         """Return the statement's parameters for the place of the writes."""
         names = (self.thread_id, self.namespace, self.checkpoint_id)
@@ -152,17 +158,16 @@ class WriteBatches:
         self._wake()
 
     def _take(self) -> list[_Item]:
-        """Return the next group; each line is in it once, so that no row is written twice."""
+        """Return the next group; each task is in it once, so that no row is written twice."""
         group: list[_Item] = []
-        lines: set[tuple[str, str]] = set()
+        tasks: set[tuple[str, ...]] = set()
         size = 0
         while self._ready and len(group) < self._size:
             batch = self._ready[0].batch
             size += batch.size
-            line = batch.thread_id, batch.namespace
-            if group and (size > GROUP_BYTES or line in lines):
+            if group and (size > GROUP_BYTES or not tasks.isdisjoint(batch.tasks)):
                 break
-            lines.add(line)
+            tasks |= batch.tasks
             group.append(self._ready.popleft())
         return group
 

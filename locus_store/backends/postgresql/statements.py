@@ -247,8 +247,9 @@ _WRITES: Final = """,
 # a write behind, which every reader ignores.
 _PUT_WRITES: Final = """
 WITH b AS MATERIALIZED (
-  SELECT * FROM unnest($3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[],
-    $9::bytea[], $10::text[], $11::double precision[], $12::double precision[])
+  -- A SELECT hides how many there are: with one of each, PostgreSQL planned each statement anew.
+  SELECT * FROM unnest((SELECT $3::int[]), $4::text[], $5::text[], $6::text[], $7::bigint[],
+    $8::bigint[], $9::bytea[], $10::text[], $11::double precision[], $12::double precision[])
     b (number, thread_id, namespace, checkpoint_id, sequence, line, digest, must_exist, ttl, slack)
   WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2),
 there AS MATERIALIZED (
@@ -294,7 +295,7 @@ kept AS (
     payload, created_at)
   SELECT l.line, l.checkpoint_id, i.task_id, i.idx, i.channel, i.type, i.task_path, i.basis,
     i.payload, statement_timestamp()
-  FROM unnest($13::int[], $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
+  FROM unnest((SELECT $13::int[]), $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
     $19::bigint[], $20::bytea[]) i (number, task_id, idx, channel, type, task_path, basis, payload)
   JOIN l ON l.number = i.number
   ORDER BY l.line, l.checkpoint_id COLLATE "C", i.task_id COLLATE "C", i.idx

@@ -54,7 +54,20 @@ async def test_writes_of_many_threads_share_statements_and_are_all_there(backend
         assert [(it.task_id, it.idx) for it in found] == [(name, it) for it in range(3)]
 
 
-async def test_writers_on_one_checkpoint_do_not_meet_in_a_statement(backend) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_tasks_of_one_checkpoint_share_statements(backend, groups, is_new: bool) -> None:
+    await backend.write_state("t", {"k": 1}, checkpoint_id="v")
+    namespace = "new" if is_new else ""
+    tasks = [f"task{it:02}" for it in range(40)]
+    await asyncio.gather(
+        *(backend.put_writes("t", "v", [written(it)], namespace=namespace) for it in tasks)
+    )
+    assert len(groups) <= 4
+    found = await backend.get_writes("t", "v", namespace=namespace)
+    assert [it.task_id for it in found] == tasks
+
+
+async def test_writers_of_one_task_do_not_meet_in_a_statement(backend) -> None:
     await backend.write_state("t", {"k": 1}, checkpoint_id="v")
     await asyncio.gather(
         *(backend.put_writes("t", "v", [written("one", 0, b"%d" % it)]) for it in range(20)),

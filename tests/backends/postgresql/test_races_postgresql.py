@@ -85,6 +85,47 @@ async def test_a_save_that_waits_while_the_index_is_made_is_found(backend, migra
     assert await backend.search("zebra") == ["t"]
 
 
+async def test_nothing_is_left_of_a_namespace_that_was_created_while_a_deletion_waited(
+    backend, migrated_database
+):
+    await backend.write_state("t", {"n": 1}, namespace="X")
+    first, second = [await asyncpg.connect(migrated_database) for _ in range(2)]
+    async with second.transaction():
+        async with first.transaction():
+            await first.execute("SELECT 1 FROM locus_lines FOR UPDATE")
+            deletion = asyncio.ensure_future(backend.remove("t"))
+            await waits_for_a_lock(migrated_database)
+            line = (await backend.write_state("t", {"n": 2}, namespace="Y")).mark.line
+            await second.execute("UPDATE locus_lines SET last_sequence = 2 WHERE line = $1", line)
+            await second.execute(
+                "INSERT INTO locus_checkpoints (line, sequence, chain, checkpoint_id, digest, "
+                "created_at) SELECT line, 2, 2, 'later', digest, created_at FROM locus_checkpoints "
+                "WHERE line = $1",
+                line,
+            )
+        await waits_for_a_lock(migrated_database)
+    assert await deletion == 3
+    for table in ("locus_threads", "locus_lines", "locus_checkpoints"):
+        assert await count(migrated_database, table) == 0
+    await asyncio.gather(first.close(), second.close())
+
+
+async def test_a_deletion_that_waits_while_the_index_is_made_removes_its_words(
+    backend, migrated_database
+):
+    await backend.write_state("t", {"said": "giraffe"})
+    holder = await asyncpg.connect(migrated_database)
+    async with holder.transaction():
+        await holder.execute("SELECT 1 FROM locus_lines FOR UPDATE")
+        deletion = asyncio.ensure_future(backend.remove("t"))
+        await waits_for_a_lock(migrated_database)
+        index = asyncio.ensure_future(backend.create_search_index())
+        assert await index
+    assert await deletion == 1
+    await holder.close()
+    assert await count(migrated_database, "locus_search") == 0
+
+
 async def waits_for_a_lock(url):
     name = urlsplit(url).path.removeprefix("/")
     waiting = f"pg_stat_activity WHERE datname = '{name}' AND wait_event_type = 'Lock'"

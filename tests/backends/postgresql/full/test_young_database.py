@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from locus_store import NewMessage, PostgreSQLMessageLog, PostgreSQLStore, postgresql_checkpointer
+from locus_store.types import PendingWrite
 from locus_store.versions import packing
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ pytestmark = pytest.mark.anyio
 CALLS = 20
 VERSIONS = 300
 
-TABLES = ["checkpoints", "threads", "logs", "messages", "store"]
+TABLES = ["checkpoints", "threads", "lines", "writes", "logs", "messages", "store"]
 WHOLE = """
-SELECT sum(seq_tup_read) FROM pg_stat_user_tables
-WHERE relname IN ('locus_threads', 'locus_logs', 'locus_messages', 'locus_store')
+SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE relname <> 'locus_settings'
 """
 READ = """
 SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'locus_checkpoints')
@@ -131,3 +131,48 @@ async def test_logs_and_items_are_found_by_indexes(young: str) -> None:
         for _ in range(CALLS):
             await calls()
         assert await entries_read(young, checkpointer, WHOLE) - before < VERSIONS
+
+
+async def test_places_of_pending_writes_are_found_by_indexes(young: str) -> None:
+    async with postgresql_checkpointer(young, state_type=dict, pool_size=1) as checkpointer:
+        backend = checkpointer.backend
+        ttl = iter(range(1_000, 10**9, 1_000))
+
+        async def calls() -> None:
+            writes = [PendingWrite("task", it, "channel", "type", b"value") for it in range(2)]
+            seconds = next(ttl)  # later each time, so that the thread is renewed
+            await backend.put_writes("t", "c", writes, ttl_seconds=seconds)
+            await backend.put_writes("t", "c", writes, namespace="a", must_exist="thread")
+            many = (backend.put_writes("t", "c", writes, namespace=f"n{it}") for it in range(4))
+            await asyncio.gather(*many)
+
+        await backend.write_state("t", {"n": 1}, checkpoint_id="c", ttl_seconds=next(ttl))
+        for _ in range(CALLS):  # the server keeps the plans that it has then
+            await calls()
+        others = (backend.write_state(f"t{it}", {"n": 1}) for it in range(VERSIONS))
+        await asyncio.gather(*others)
+        before = await entries_read(young, checkpointer, WHOLE)
+        for _ in range(CALLS):
+            await calls()
+        assert await entries_read(young, checkpointer, WHOLE) - before < VERSIONS
+
+
+async def test_the_server_keeps_the_plans_of_frequent_statements(young: str) -> None:
+    async with postgresql_checkpointer(young, state_type=dict, pool_size=1) as checkpointer:
+        backend = checkpointer.backend
+        for number in range(CALLS):
+            thread = f"t{number}"
+            await backend.write_state(thread, {"n": 1}, checkpoint_id="c")
+            await backend.write_state(thread, {"n": 2}, on_conflict="overwrite")
+            await backend.put_writes(thread, "c", [PendingWrite("task", 0, "c", "type", b"value")])
+            await backend.read_state(thread)
+            await backend.remove(thread)
+        home = backend._runner._homes._homes[asyncio.get_running_loop()]
+        async with home.driver() as connection:
+            counts = await connection.fetch(
+                "SELECT custom_plans FROM pg_prepared_statements "
+                "WHERE custom_plans + generic_plans >= $1",
+                CALLS,
+            )
+    assert [it[0] for it in counts] == [5] * len(counts)
+    assert len(counts) >= 5
