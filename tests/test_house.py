@@ -32,7 +32,7 @@ LONG_FILES = {
     "backend.py": 962,
     "backends/documents/backend.py": 504,
     "backends/postgresql/backend.py": 520,
-    "backends/redis/backend.py": 585,
+    "backends/redis/backend.py": 587,
     "backends/redis/threads.py": 626,
     "checkpointer.py": 651,
     "saver.py": 553,
