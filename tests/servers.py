@@ -618,6 +618,15 @@ class _Authority:
             .not_valid_after(now + timedelta(days=30))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         )
+        # Python 3.13 asks for them.
+        own = x509.SubjectKeyIdentifier.from_public_key(key)
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
+        made = made.add_extension(own, critical=False).add_extension(signer, critical=False)
+        if is_authority:
+            names = "digital_signature content_commitment key_encipherment data_encipherment"
+            unused = dict.fromkeys([*names.split(), "encipher_only", "decipher_only"], False)
+            usage = x509.KeyUsage(**unused, key_agreement=False, key_cert_sign=True, crl_sign=True)
+            made = made.add_extension(usage, critical=True)
         if hosts:
             made = made.add_extension(
                 x509.SubjectAlternativeName([_host(it) for it in hosts]), critical=False

@@ -37,7 +37,11 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    # of langgraph's SqliteStore, with Python 3.12 and later
+    pytest.mark.filterwarnings("ignore:The default datetime adapter is deprecated"),
+]
 
 VALUES: dict[tuple[tuple[str, ...], str], dict[str, Any]] = {
     (("users", "u1"), "a"): {"text": "red", "n": 1.0, "none": None},
