@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MSGPACK: Final = "msgpack"
-_TAG: Final = "$"
+TAG: Final = "$"
 _MAX_LEVELS: Final = 150
 """Levels of the JSON; what is deeper stays bytes, since a state has 200 at most."""
 
@@ -53,7 +53,7 @@ def to_json(kind: str, data: bytes) -> Any:
         value = _taken_apart(data, _MAX_LEVELS)
         if value is not _OPAQUE:
             return value
-    return {_TAG: "t", "t": kind, "v": _base64(data)}
+    return {TAG: "t", "t": kind, "v": _base64(data)}
 
 
 def from_json(value: Any) -> tuple[str, bytes]:
@@ -67,7 +67,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
             return MSGPACK, _packed(value)
         if isinstance(value, list):
             return MSGPACK, joined(list(map(packed, value)))
-        if isinstance(value, dict) and value.get(_TAG) == "t":
+        if isinstance(value, dict) and value.get(TAG) == "t":
             return str(value["t"]), _bytes(value["v"])
         return MSGPACK, _packed(_thawed(value))
     except (LookupError, TypeError, ValueError) as exc:
@@ -161,7 +161,7 @@ def packed(value: Any) -> bytes:
         IntegrityError: It is nothing that ``list_to_json`` gave.
     """
     try:
-        if isinstance(value, dict) and value.get(_TAG) == "t":
+        if isinstance(value, dict) and value.get(TAG) == "t":
             return _of_kind(str(value["t"]), _bytes(value["v"]))
         return _packed(_thawed(value))
     except (LookupError, TypeError, ValueError) as exc:
@@ -190,13 +190,13 @@ def plain_to_json(value: Any) -> Any:
     """Return a JSON value in the form it has in a channel."""
     is_large = isinstance(value, int) and not MIN_INT <= value <= MAX_INT
     if is_large:
-        return {_TAG: "t", "t": "json", "v": _base64(str(value).encode())}
+        return {TAG: "t", "t": "json", "v": _base64(str(value).encode())}
     return _frozen(value, _MAX_LEVELS)
 
 
 def members(value: Any) -> dict[str, Any]:
     """Return the members of an object with string keys, as JSON, in the object's order."""
-    if isinstance(value, dict) and value.get(_TAG) == "d":
+    if isinstance(value, dict) and value.get(TAG) == "d":
         return dict(value["v"])
     return dict(value or {})
 
@@ -249,7 +249,7 @@ class _TooDeepError(ValueError):
     pass
 
 
-_TAGGED: Final = pinned(_TAG)
+_TAGGED: Final = pinned(TAG)
 """Matches a pinned value that may have a tag as a key; a string may match too."""
 
 _SCALARS: Final = {str, int, float, bool, type(None)}
@@ -301,7 +301,7 @@ def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
     """Return a tagged object; pass ``held`` in the order of its keys, as stored JSON has it."""
     if levels <= 0:
         raise _TooDeepError
-    return {_TAG: tag, **held}
+    return {TAG: tag, **held}
 
 
 def _frozen_extension(value: _Extension, levels: int) -> dict[str, Any]:
@@ -318,7 +318,7 @@ def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
         pairs = [[_frozen(key, below), _frozen(it, below)] for key, it in value.items()]
         return _tagged("m", below, v=pairs)
     in_order = sorted(keys)
-    is_plain = _TAG not in value and keys == in_order
+    is_plain = TAG not in value and keys == in_order
     below = levels - 1 if is_plain else levels - 2
     frozen = {key: _frozen(value[key], below) for key in in_order}
     return frozen if is_plain else _tagged("d", below, k=keys, v=frozen)
@@ -329,8 +329,8 @@ def _thawed(value: Any) -> Any:
         return [_thawed(it) if type(it) in _NESTED else it for it in value]
     if not isinstance(value, dict):
         return value
-    if _TAG in value:
-        return _TAGS[value[_TAG]](value)
+    if TAG in value:
+        return _TAGS[value[TAG]](value)
     return {key: _thawed(it) for key, it in sorted(value.items())}
 
 

@@ -12,6 +12,7 @@ from locus_store.adapters.langgraph.channel_lists import ChannelLists
 from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
+from locus_store.adapters.langgraph.typed_values import TAG
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.values.encoding import pinned, unpinned
 from locus_store.values.frames import Listed, thawed
@@ -157,6 +158,8 @@ class ChannelValues:
         return {name: self._plain(it, f"metadata {name!r}") for name, it in metadata.items()}
 
     def _plain(self, value: Any, what: str) -> Any:
+        if type(value) is str:
+            return value
         plain = _lists(value)
         try:
             return typed_values.plain_to_json(plain)
@@ -170,7 +173,7 @@ class ChannelValues:
     def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version."""
         state = {
-            name: self._plain(it, name)
+            name: it if _is_of_versions(name, it) else self._plain(it, name)
             for name, it in checkpoint.items()
             if name not in {"id", CHANNELS}
         }
@@ -323,6 +326,25 @@ def _made_list(makers: list[Maker]) -> list[Any]:
 
 def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
     return {**fields, CHANNELS: {name: make() for name, make in makers.items()}}
+
+
+def _is_of_versions(name: str, value: Any) -> bool:
+    """Return whether a field has the versions that channels have, or had: JSON as it is."""
+    if name == _VERSIONS:
+        return _are_versions(value)
+    is_seen = name == "versions_seen" and _has_names(value)
+    return is_seen and all(map(_are_versions, value.values()))
+
+
+def _are_versions(value: Any) -> bool:
+    return _has_names(value) and _TEXT.issuperset(map(type, value.values()))
+
+
+def _has_names(value: Any) -> bool:
+    return type(value) is dict and TAG not in value and _TEXT.issuperset(map(type, value))
+
+
+_TEXT: Final = frozenset({str})
 
 
 def _lists(value: Any) -> Any:

@@ -184,19 +184,25 @@ def _diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
         frame.add(b"=", path, encode(new))
 
 
+_ABSENT: Json = object()  # type: ignore[assignment]  # equals no value
+
+_DIFFED = frozenset({dict, list, str})
+
+
 def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: Frame) -> None:
     count, size = len(frame.operations), frame.size
     for key in old.keys() - new.keys():
         frame.add(b"-", (*path, key))
-    alike = [
-        key for key, it in new.items() if key in old and type(it) is not str and old[key] == it
-    ]
-    is_exact = not alike or pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
+    alike = [it for it in new if it in old and type(new[it]) is not str and old[it] == new[it]]
+    is_exact = pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
     for key, item in new.items():
-        if key not in old:
+        before = old.get(key, _ABSENT)
+        if before == item and (is_exact or type(item) is str):  # 1, 1.0 and True are equal
+            continue
+        if type(item) in _DIFFED and type(before) is type(item):
+            _diff_values(before, item, (*path, key), frame)
+        elif before is _ABSENT or pinned(before) != pinned(item):
             frame.add(b"=", (*path, key), encode(item))
-        elif not (is_exact and old[key] == item):  # 1, 1.0 and True are equal in Python
-            _diff_values(old[key], item, (*path, key), frame)
     added = frame.size - size
     if added > _LEAST_ENTRY * len(new) and added > len(pinned(new)):  # operations repeat the path
         frame.cut(count, size)

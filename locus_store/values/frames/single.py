@@ -11,6 +11,7 @@ from locus_store.values.encoding import (
     decode,
     encode,
     pack_frame,
+    pinned,
     require_pinned,
     require_size,
 )
@@ -47,6 +48,8 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
+    if _is_small(value):
+        return None
     node: Root | TextNode | ArrayNode = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
         if not isinstance(node, SmallNode | ObjectNode):
@@ -58,12 +61,17 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
     old = ObjectNode(node.digest, node.size, b"", {_KEY: node})
     plain, root = measure({_KEY: value}, Shape(old))
     require_pinned(lambda: plain[_KEY], root.size, max_bytes)
-    if root.size <= FRAMED_BYTES:
-        return None
     frame = Frame()
     diff(node, by_entries(root, ()).children[_KEY], plain[_KEY], (_KEY,), frame)
     frames = frame.payload_shorter_than(plain, root.size)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
+
+
+def _is_small(value: object) -> bool:
+    try:
+        return len(pinned(value)) <= FRAMED_BYTES
+    except ValueError:
+        return False  # it is looked at more closely
 
 
 def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
