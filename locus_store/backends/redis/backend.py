@@ -158,13 +158,13 @@ class RedisBackend(RedisVersionLists, FullBackend):
         await self.connections.close()
 
     async def _home(self) -> LoopClient:
+        """Return the connections, for writes, which check the layout when it is their turn."""
         return await self.connections.home()
 
-    async def _listing(self) -> LoopClient:
-        """Return the connections, with the lists of threads converted to the current layout."""
-        home = await self._home()
-        await self._threads.require_lists(home)
-        return home
+    async def _reading(self) -> LoopClient:
+        """Return the connections once the threads were found to be of this layout."""
+        await self._threads.require_layout(await self._home())
+        return await self._home()  # the other one may be closed by now
 
     # --- versions
 
@@ -181,14 +181,19 @@ class RedisBackend(RedisVersionLists, FullBackend):
         with_writes: bool = False,
     ) -> Stored | None:
         return await self._threads.fetch(
-            await self._home(), thread_id, namespace, checkpoint_id, None, with_writes=with_writes
+            await self._reading(),
+            thread_id,
+            namespace,
+            checkpoint_id,
+            None,
+            with_writes=with_writes,
         )
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
         return await self._threads.fetch(
-            await self._home(), thread_id, namespace, None, known, with_writes=with_writes
+            await self._reading(), thread_id, namespace, None, known, with_writes=with_writes
         )
 
     async def history(
@@ -201,7 +206,9 @@ class RedisBackend(RedisVersionLists, FullBackend):
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
-        found = await self._threads.history(await self._home(), thread_id, namespace, limit, before)
+        found = await self._threads.history(
+            await self._reading(), thread_id, namespace, limit, before
+        )
         if found is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
@@ -215,7 +222,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
         check_names(thread_id, namespace, checkpoint_id)
         if checkpoint_id is not None:
             return await super().version(thread_id, checkpoint_id, namespace=namespace)
-        home = await self._home()
+        home = await self._reading()
         ((*found,),) = await self._reads.heads(home, [(thread_id, namespace)])
         if not found:
             await self._threads.refuse_foreign(home, thread_id)
@@ -244,7 +251,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def has_thread(self, thread_id: str) -> bool:
         check_text("thread_id", thread_id)
-        return await self._threads.exists(await self._home(), thread_id)
+        return await self._threads.exists(await self._reading(), thread_id)
 
     async def remove_thread(
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
@@ -270,7 +277,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
-        home = await self._listing()
+        home = await self._reading()
         entry: bytes | None = b""
         if after is not None:
             check_text("after", after)
@@ -286,7 +293,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        home = await self._listing()
+        home = await self._reading()
         found: list[Head] = []
         entry = b""
         while len(found) < limit and (
@@ -306,7 +313,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def _visible(self) -> AsyncIterator[Version]:
         """Yield all visible versions of all listed threads."""
-        home = await self._listing()
+        home = await self._reading()
         async for page in self._lists.every_listed(home, PAGE):
             for rows in await self._reads.histories(home, [(it, "") for it in page]):
                 for it in rows:
@@ -315,7 +322,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        home = await self._listing()
+        home = await self._reading()
         hits: list[Hit] = []
 
         def look(thread: Thread) -> Hit | None:
@@ -343,7 +350,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
         """Yield all live threads without payloads, and the revision of each namespace."""
-        home = await self._home()
+        home = await self._reading()
         async for name in self._names():
             found = await self._threads.archive(home, name, is_whole=False)
             if found is not None:
@@ -351,7 +358,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def _names(self) -> AsyncIterator[str]:
         """Yield the ids of all live threads."""
-        home = await self._home()
+        home = await self._reading()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):
             for name in page:
@@ -363,7 +370,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        home = await self._home()
+        home = await self._reading()
         found = await self._threads.archive(home, source_thread_id, is_whole=True)
         if found is None or not found[0].exists:
             await self._threads.refuse_foreign(home, source_thread_id)
@@ -375,11 +382,11 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
         check_scan(limit, after)
-        return await self._lists.scanned(await self._home(), limit, after)
+        return await self._lists.scanned(await self._reading(), limit, after)
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
-        found = await self._threads.archive(await self._home(), thread_id, is_whole=True)
+        found = await self._threads.archive(await self._reading(), thread_id, is_whole=True)
         with all_read(thread_id):
             return found[0].archived() if found else None
 
@@ -415,12 +422,12 @@ class RedisBackend(RedisVersionLists, FullBackend):
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
     ) -> dict[str, list[PendingWrite]]:
         check_names(thread_id, namespace, *checkpoint_ids)
-        home = await self._home()
+        home = await self._reading()
         return await self._threads.writes_of(home, thread_id, namespace, checkpoint_ids)
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
-        home = await self._home()
+        home = await self._reading()
         found = await self._reads.heads(home, await self._reads.names(home, [thread_id]))
         return [it.namespace for some in found for it in some]
 
@@ -428,12 +435,12 @@ class RedisBackend(RedisVersionLists, FullBackend):
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         check_names(thread_id, namespace)
-        found = await self._threads.records(await self._home(), thread_id, namespace, last)
+        found = await self._threads.records(await self._reading(), thread_id, namespace, last)
         return versions.made_of(found, first, last)
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
-        home = await self._home()
+        home = await self._reading()
         removed = 0
 
         def prune(namespace: str, edit: Edit) -> int:
@@ -451,7 +458,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
-        home = await self._home()
+        home = await self._reading()
         sweep = Sweep()
         for name in steps([it async for it in self._names()]):
             with sweep.of(name):
@@ -486,7 +493,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
         return await self._threads.renew(await self._home(), thread_id, ttl_seconds)
 
     async def expire(self) -> int:
-        return await self._lists.sweep(await self._home())
+        return await self._lists.sweep(await self._reading())
 
 
 def _vacuum(thread_id: str, namespace: str, limit: datetime, edit: Edit) -> int:
