@@ -23,7 +23,7 @@ ROOT = {
         "open",
         "saver",
     ),
-    *("store", "arguments", "store_backends"),  # the last two: former places of public names
+    *("store", "store_backends"),  # the last one: a place of the Locus SDK
 }
 MOST_LINES = 500
 LONG_FILES = {

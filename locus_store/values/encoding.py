@@ -406,8 +406,8 @@ def _frame_at(
     head = payload[start : start + 2]
     if head not in _IS_PACKED:
         raise IntegrityError(
-            f"a stored frame has the unknown format {head.hex()}: it is damaged, or another release "
-            "of locus-store wrote it; read it with that one"
+            f"a stored frame has the unknown format {head.hex()}: it is damaged, or was written by "
+            "another release of locus-store; read it with that one"
         )
     is_packed, stored = _IS_PACKED[head], view[begin:at]
     checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
