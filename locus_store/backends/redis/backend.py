@@ -158,18 +158,17 @@ class RedisBackend(RedisVersionLists, FullBackend):
         await self.connections.close()
 
     async def _home(self) -> LoopClient:
-        """Return the connections, for writes, which check the layout when it is their turn."""
-        return await self.connections.home()
+        """Return the connections, for calls that begin with a read.
 
-    async def _reading(self) -> LoopClient:
-        """Return the connections once the threads were found to be of this layout."""
-        await self._threads.require_layout(await self._home())
-        return await self._home()  # the other one may be closed by now
+        A write takes its place in the order of its thread at once, and checks the layout then.
+        """
+        await self._threads.require_layout(await self.connections.home())
+        return await self.connections.home()  # the other one may be closed by now
 
     # --- versions
 
     async def commit(self, save: Save) -> Written:
-        home = await self._home()
+        home = await self.connections.home()
         return await home.in_order(save.thread_id, lambda: self._threads.save(home, save))
 
     async def fetch(
@@ -181,19 +180,14 @@ class RedisBackend(RedisVersionLists, FullBackend):
         with_writes: bool = False,
     ) -> Stored | None:
         return await self._threads.fetch(
-            await self._reading(),
-            thread_id,
-            namespace,
-            checkpoint_id,
-            None,
-            with_writes=with_writes,
+            await self._home(), thread_id, namespace, checkpoint_id, None, with_writes=with_writes
         )
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
         return await self._threads.fetch(
-            await self._reading(), thread_id, namespace, None, known, with_writes=with_writes
+            await self._home(), thread_id, namespace, None, known, with_writes=with_writes
         )
 
     async def history(
@@ -206,9 +200,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
-        found = await self._threads.history(
-            await self._reading(), thread_id, namespace, limit, before
-        )
+        found = await self._threads.history(await self._home(), thread_id, namespace, limit, before)
         if found is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
@@ -222,7 +214,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
         check_names(thread_id, namespace, checkpoint_id)
         if checkpoint_id is not None:
             return await super().version(thread_id, checkpoint_id, namespace=namespace)
-        home = await self._reading()
+        home = await self._home()
         ((*found,),) = await self._reads.heads(home, [(thread_id, namespace)])
         if not found:
             await self._threads.refuse_foreign(home, thread_id)
@@ -240,7 +232,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
             return (await self.remove_thread(thread_id)).versions
         names = list(checkpoint_ids)
         check_names(thread_id, namespace, *names)
-        home = await self._home()
+        home = await self.connections.home()
 
         def remove(edit: Edit) -> int:
             line = edit.find(thread_id, namespace)
@@ -251,13 +243,13 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def has_thread(self, thread_id: str) -> bool:
         check_text("thread_id", thread_id)
-        return await self._threads.exists(await self._reading(), thread_id)
+        return await self._threads.exists(await self._home(), thread_id)
 
     async def remove_thread(
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         check_names(thread_id, namespace)
-        home = await self._home()
+        home = await self.connections.home()
         if head is None:
             return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
         drop = partial(drop_seen, self._threads, home, thread_id, head, namespace)
@@ -277,7 +269,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
-        home = await self._reading()
+        home = await self._home()
         entry: bytes | None = b""
         if after is not None:
             check_text("after", after)
@@ -293,7 +285,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        home = await self._reading()
+        home = await self._home()
         found: list[Head] = []
         entry = b""
         while len(found) < limit and (
@@ -313,7 +305,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def _visible(self) -> AsyncIterator[Version]:
         """Yield all visible versions of all listed threads."""
-        home = await self._reading()
+        home = await self._home()
         async for page in self._lists.every_listed(home, PAGE):
             for rows in await self._reads.histories(home, [(it, "") for it in page]):
                 for it in rows:
@@ -322,7 +314,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        home = await self._reading()
+        home = await self._home()
         hits: list[Hit] = []
 
         def look(thread: Thread) -> Hit | None:
@@ -350,7 +342,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def _all(self) -> AsyncIterator[tuple[Thread, dict[str, str]]]:
         """Yield all live threads without payloads, and the revision of each namespace."""
-        home = await self._reading()
+        home = await self._home()
         async for name in self._names():
             found = await self._threads.archive(home, name, is_whole=False)
             if found is not None:
@@ -358,7 +350,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def _names(self) -> AsyncIterator[str]:
         """Yield the ids of all live threads."""
-        home = await self._reading()
+        home = await self._home()
         after: str | None = None
         while page := await self._lists.scanned(home, PAGE, after):
             for name in page:
@@ -370,7 +362,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)
-        home = await self._reading()
+        home = await self._home()
         found = await self._threads.archive(home, source_thread_id, is_whole=True)
         if found is None or not found[0].exists:
             await self._threads.refuse_foreign(home, source_thread_id)
@@ -382,16 +374,16 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
         check_scan(limit, after)
-        return await self._lists.scanned(await self._reading(), limit, after)
+        return await self._lists.scanned(await self._home(), limit, after)
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
-        found = await self._threads.archive(await self._reading(), thread_id, is_whole=True)
+        found = await self._threads.archive(await self._home(), thread_id, is_whole=True)
         with all_read(thread_id):
             return found[0].archived() if found else None
 
     async def restore(self, thread: ArchivedThread) -> None:
-        home = await self._home()
+        home = await self.connections.home()
         await home.in_order(thread.thread_id, lambda: self._threads.restore(home, thread))
 
     async def store_writes(
@@ -406,7 +398,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
-        home = await self._home()
+        home = await self.connections.home()
         return await home.in_order(
             thread_id,
             lambda: self._threads.put_writes(
@@ -422,12 +414,12 @@ class RedisBackend(RedisVersionLists, FullBackend):
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
     ) -> dict[str, list[PendingWrite]]:
         check_names(thread_id, namespace, *checkpoint_ids)
-        home = await self._reading()
+        home = await self._home()
         return await self._threads.writes_of(home, thread_id, namespace, checkpoint_ids)
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
-        home = await self._reading()
+        home = await self._home()
         found = await self._reads.heads(home, await self._reads.names(home, [thread_id]))
         return [it.namespace for some in found for it in some]
 
@@ -435,12 +427,12 @@ class RedisBackend(RedisVersionLists, FullBackend):
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         check_names(thread_id, namespace)
-        found = await self._threads.records(await self._reading(), thread_id, namespace, last)
+        found = await self._threads.records(await self._home(), thread_id, namespace, last)
         return versions.made_of(found, first, last)
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
-        home = await self._reading()
+        home = await self._home()
         removed = 0
 
         def prune(namespace: str, edit: Edit) -> int:
@@ -454,11 +446,11 @@ class RedisBackend(RedisVersionLists, FullBackend):
     # --- housekeeping
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await addresses.facts(await self._home())]
+        return [*await super().facts(), *await addresses.facts(await self.connections.home())]
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
-        home = await self._reading()
+        home = await self._home()
         sweep = Sweep()
         for name in steps([it async for it in self._names()]):
             with sweep.of(name):
@@ -490,10 +482,10 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)
-        return await self._threads.renew(await self._home(), thread_id, ttl_seconds)
+        return await self._threads.renew(await self.connections.home(), thread_id, ttl_seconds)
 
     async def expire(self) -> int:
-        return await self._lists.sweep(await self._reading())
+        return await self._lists.sweep(await self._home())
 
 
 def _vacuum(thread_id: str, namespace: str, limit: datetime, edit: Edit) -> int:

@@ -122,7 +122,7 @@ def _contents_in(thread_id: str, ids: list[str], found: list[Any]) -> LineConten
 class RedisVersionLists(ListsVersions):
     """Lists of versions by their time."""
 
-    _reading: Callable[[], Awaitable[LoopClient]]
+    _home: Callable[[], Awaitable[LoopClient]]
     _lists: ThreadLists
     _reads: VersionReads
 
@@ -149,9 +149,9 @@ class RedisVersionLists(ListsVersions):
     ) -> AsyncIterator[tuple[LoopClient, datetime, list[str]]]:
         """Yield pages of threads, the most recently active first, and when the first was active."""
         if thread_id is not None:
-            yield await self._reading(), FOREVER, [thread_id]
+            yield await self._home(), FOREVER, [thread_id]
             return
-        home, entry = await self._reading(), b""
+        home, entry = await self._home(), b""
         while page := await self._lists.listed(home, min(limit, PAGE), entry):
             yield home, time_in(page[0]), [name_in(it) for it in page]
             entry = page[-1]
@@ -160,4 +160,4 @@ class RedisVersionLists(ListsVersions):
         lines: dict[tuple[str, str], list[str]] = {}
         for it in versions:
             lines.setdefault((it.thread_id, it.namespace), []).append(it.checkpoint_id)
-        return await self._reads.contents(await self._reading(), lines)
+        return await self._reads.contents(await self._home(), lines)
