@@ -11,6 +11,7 @@ import uuid
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import pytest
 import zstandard
@@ -23,6 +24,7 @@ from locus_store.values.canonical import canonical, canonical_json, canonical_st
 from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_STATE_BYTES,
+    check_frames,
     checked,
     decode,
     digest,
@@ -32,6 +34,7 @@ from locus_store.values.encoding import (
     pinned,
     pinned_reference,
     unpack_frames,
+    unpack_record,
     verified_bodies,
 )
 from locus_store.values.surrogates import decode_restored, restored
@@ -298,11 +301,12 @@ def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
     assert pack_frame(b"agent") == b"\x02\x00\x05\x05agent\xbc\xe9\xa3*"
 
 
-def test_frames_without_a_checksum_are_read() -> None:
-    assert list(unpack_frames(b"\x01\x00\x05\x05agent" + pack_frame(b"s"), MAX_STATE_BYTES)) == [
-        b"agent",
-        b"s",
-    ]
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_frame_of_another_version_is_refused(version: int) -> None:
+    payload = bytes((version,)) + pack_frame(b"agent")[1:]
+    for read in (unpack_frames, unpack_record, joined_frames, check_frames):
+        with pytest.raises(IntegrityError, match=r"unknown format.*another release"):
+            list(read(payload, MAX_STATE_BYTES) or ())
 
 
 @pytest.mark.parametrize("body", [b"agent", b"hello, world " * 60], ids=["plain", "packed"])
@@ -321,26 +325,37 @@ def varint(number: int) -> bytes:
     return encoding._varint(number)
 
 
+def with_checksum(frame: bytes) -> bytes:
+    """Return a frame with its checksum."""
+    return frame + crc32(frame).to_bytes(4, "little")
+
+
+def packed(stored: bytes, plain_bytes: int) -> bytes:
+    """Return a compressed frame with these lengths."""
+    return with_checksum(b"\x02\x01" + varint(len(stored)) + varint(plain_bytes) + stored)
+
+
 SMALL = zstandard.ZstdCompressor().compress(b"x" * 300)
 BAD_FRAMES = {
-    "version": b"\x03\x00\x01\x01a",
+    "version": with_checksum(b"\x03\x00\x01\x01a"),
     "no checksum": b"\x02\x00\x01\x01a",
-    "codec": b"\x01\x02\x01\x01a",
-    "cut in the head": b"\x01",
-    "cut in the lengths": b"\x01\x00\x80",
-    "no lengths": b"\x01\x00",
-    "cut in the body": b"\x01\x00\x05\x05abc",
-    "long length": b"\x01\x00" + b"\x80" * 12 + b"\x01\x01a",
-    "another form of a length": b"\x01\x00\x81\x00\x01a",
-    "plain length": b"\x01\x00\x01\x02a",
+    "codec": with_checksum(b"\x02\x02\x01\x01a"),
+    "cut in the head": b"\x02",
+    "cut in the lengths": b"\x02\x00\x80",
+    "no lengths": b"\x02\x00",
+    "cut in the body": b"\x02\x00\x05\x05abc",
+    "cut in the checksum": with_checksum(b"\x02\x00\x01\x01a")[:-1],
+    "long length": with_checksum(b"\x02\x00" + b"\x80" * 12 + b"\x01\x01a"),
+    "another form of a length": with_checksum(b"\x02\x00\x81\x00\x01a"),
+    "plain length": with_checksum(b"\x02\x00\x01\x02a"),
     "garbage behind": pack_frame(b"a") + b"zz",
-    "not zstd": b"\x01\x01\x05\x05abcde",
-    "zstd, longer": b"\x01\x01" + bytes([len(SMALL)]) + b"\xab\x02" + SMALL,
-    "zstd, shorter": b"\x01\x01" + bytes([len(SMALL)]) + b"\xad\x02" + SMALL,
-    "zstd, empty": b"\x01\x01" + bytes([len(SMALL)]) + b"\x00" + SMALL,
-    "zstd, cut": b"\x01\x01" + bytes([len(SMALL) - 1]) + b"\xac\x02" + SMALL[:-1],
-    "zstd, more behind": b"\x01\x01" + bytes([len(SMALL) + 1]) + b"\xac\x02" + SMALL + b"x",
-    "zstd, a length it cannot have": b"\x01\x01" + bytes([len(SMALL)]) + varint(999_999) + SMALL,
+    "not zstd": packed(b"abcde", 5),
+    "zstd, longer": packed(SMALL, 299),
+    "zstd, shorter": packed(SMALL, 301),
+    "zstd, empty": packed(SMALL, 0),
+    "zstd, cut": packed(SMALL[:-1], 300),
+    "zstd, more behind": packed(SMALL + b"x", 300),
+    "zstd, a length it cannot have": packed(SMALL, 999_999),
 }
 
 
@@ -352,9 +367,8 @@ def test_a_frame_that_is_not_ours_is_an_integrity_error(payload: bytes) -> None:
 
 def test_a_compressed_bomb_is_not_inflated_past_what_it_says() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(50_000_000))
-    payload = b"\x01\x01" + varint(len(bomb)) + b"\x64" + bomb
     with pytest.raises(IntegrityError, match="length differs"):
-        list(unpack_frames(payload, MAX_STATE_BYTES))
+        list(unpack_frames(packed(bomb, 100), MAX_STATE_BYTES))
 
 
 @settings(max_examples=300)

@@ -23,7 +23,7 @@ ROOT = {
         "open",
         "saver",
     ),
-    *("store", "arguments", "store_backends"),  # the last two: former places of public names
+    *("store", "store_backends"),  # the last one: a place of the Locus SDK
 }
 MOST_LINES = 500
 LONG_FILES = {
@@ -32,8 +32,8 @@ LONG_FILES = {
     "backend.py": 962,
     "backends/documents/backend.py": 504,
     "backends/postgresql/backend.py": 520,
-    "backends/redis/backend.py": 587,
-    "backends/redis/threads.py": 626,
+    "backends/redis/backend.py": 586,
+    "backends/redis/threads.py": 623,
     "checkpointer.py": 651,
     "saver.py": 553,
     "store.py": 665,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pytest
 import zstandard
@@ -72,9 +73,10 @@ def test_frames_of_one_payload_are_added_up() -> None:
 def test_a_frame_that_says_too_little_is_not_decompressed(said: int) -> None:
     options = {"write_content_size": said == 10}
     stored = zstandard.ZstdCompressor(**options).compress(bytes(64 * MIB))
-    lengths = b"".join(_varint(it) for it in (len(stored), said))
+    frame = b"\2\1" + _varint(len(stored)) + _varint(said) + stored
+    payload = frame + crc32(frame).to_bytes(4, "little")
     with at_most(MIB), pytest.raises(IntegrityError, match="length differs"):
-        list(unpack_frames(b"\x01\x01" + lengths + stored, MAX_STATE_BYTES))
+        list(unpack_frames(payload, MAX_STATE_BYTES))
 
 
 # --- folding

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shelf import ObjectsProbe, Shelf, shelf_backend
 
-from locus_store import IntegrityError
+from locus_store import IntegrityError, SchemaError
 from locus_store.backends.documents import segmented
-from locus_store.backends.documents.object_documents import ObjectDocuments
+from locus_store.backends.documents.object_documents import HEADS, SEGMENTS, ObjectDocuments
 from locus_store.backends.documents.objects import decoded, encoded
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.testing.documents import DocumentsContract
@@ -266,6 +267,31 @@ async def test_a_segment_that_is_lost_is_named(monkeypatch: pytest.MonkeyPatch) 
             del shelf.stored[it]
     with pytest.raises(IntegrityError, match="does not exist, but the head"):
         await shelf_backend(shelf).load("t")
+
+
+@pytest.mark.anyio
+async def test_heads_and_segments_of_another_format_are_refused() -> None:
+    shelf = Shelf()
+    backend = shelf_backend(shelf)
+    for n in range(2):
+        await backend.write_state("t", {"said": secrets.token_hex(20_000)}, checkpoint_id=f"v{n}")
+    stored = dict(shelf.stored)
+    for kind in (HEADS, SEGMENTS):
+        names = [it for it in stored if kind in it]
+        assert names
+        for name in names:
+            tag, at, content = stored[name]
+            shelf.stored[name] = tag + 1, at, content.replace(b"locus-store 1", b"locus-store 2")
+        there = dict(shelf.stored)
+        other = shelf_backend(shelf)
+        for call in (other.load("t", "v0"), other.copy_thread("t", "u")):
+            with pytest.raises(SchemaError, match=r"written by a newer .*; upgrade this one"):
+                await call
+        if kind == HEADS:
+            with pytest.raises(SchemaError, match="upgrade this one"):
+                await other.save("t", {"n": 1})
+        assert shelf.stored == there
+        shelf.stored.update(stored)
 
 
 @pytest.mark.anyio

@@ -25,7 +25,13 @@ from locus_store import (
     postgresql_checkpointer,
 )
 from locus_store.testing import HOSTILE_IDS, NUMBERS, TEXTS
-from locus_store.transfer.archive import all_threads, export_threads, from_lines, import_threads
+from locus_store.transfer.archive import (
+    all_threads,
+    export_threads,
+    from_lines,
+    import_threads,
+    to_lines,
+)
 from locus_store.transfer.building import up_to
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
@@ -238,9 +244,7 @@ async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
         b"{}",
         b'"thread"',
         b'{"kind":"line"}',
-        b'{"kind":"thread","format":2}',
-        b'{"kind":"thread","format":2,"tenant":""}',
-        b'{"kind":"thread","format":3}',
+        b'{"kind":"thread","format":1,"tenant":""}',
         b"\xff",
         b"not JSON",
         b'{"kind":"thread","format":1,"thread_id":1}',
@@ -249,6 +253,16 @@ async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
 async def test_what_is_no_export_is_told(line: bytes) -> None:
     with pytest.raises(IntegrityError, match="line 1"):
         list(from_lines([line]))
+
+
+@pytest.mark.parametrize("form", [0, 2])
+async def test_an_export_of_another_format_is_refused(source, target, form: int) -> None:
+    thread = await source.read_thread((await source.scan())[0])
+    head, *rest = to_lines(thread, MAX_STATE_BYTES)
+    lines = [head.replace(b'"format":1', b'"format":%d' % form), *rest]
+    with pytest.raises(IntegrityError, match=f"format {form}; import it with the release that"):
+        await import_threads(target, lines)
+    assert await target.scan() == []
 
 
 async def test_all_is_well_with_what_was_saved(source, target) -> None:

@@ -13,27 +13,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from locus_store.backends.opensearch.client import IndexClient
-    from locus_store.backends.opensearch.upgrading import IndexStatus
+    from locus_store.backends.opensearch.index_status import IndexStatus
 
 
 def upgrade(url: str, revision: str, *, prefix: str, schema: str | None) -> str:
-    """Upgrade the index of threads, and that of the store if there is one.
+    """Create the index of threads if there is none; return the version of its mapping.
 
     Raises:
         InvalidArgumentError: Only ``head`` can be reached.
+        SchemaError: This index, or that of the store, has another mapping.
     """
     if revision != "head":
         raise InvalidArgumentError(f"an index is upgraded to 'head' only, not to {revision!r}")
-    upgrading = _upgrading()
     with _indexes(url, prefix, schema) as (threads, store):
-        reached = upgrading.upgrade(threads)
-        if upgrading.check(store).state != "missing":
-            upgrading.upgrade(store)
-    return str(reached)
+        store.own()
+        threads.create()
+        return str(threads.layout.version)
 
 
 def downgrade(url: str, revision: str, *, prefix: str, schema: str | None) -> str:
-    """Refuse: the documents of a newer mapping do not fit into an older one.
+    """Refuse: an index has one mapping.
 
     Raises:
         UnsupportedError: Always.
@@ -46,21 +45,20 @@ def downgrade(url: str, revision: str, *, prefix: str, schema: str | None) -> st
 def current(url: str, *, prefix: str, schema: str | None) -> str | None:
     """Return the version of the mapping of threads."""
     with _indexes(url, prefix, schema) as (threads, _):
-        found: str | None = _upgrading().check(threads).revision
-    return found
+        return _status(threads).revision
 
 
 def check(url: str, *, prefix: str, schema: str | None) -> IndexStatus:
     """Return the status of the index of threads, or of the store's if that is not usable."""
-    upgrading = _upgrading()
     with _indexes(url, prefix, schema) as both:
-        threads, store = map(upgrading.check, both)
-    worse: IndexStatus = store if threads.usable and not store.usable else threads
-    return worse
+        threads, store = map(_status, both)
+    return store if threads.usable and not store.usable else threads
 
 
-def _upgrading() -> Any:
-    return importlib.import_module("locus_store.backends.opensearch.upgrading")
+def _status(index: IndexClient) -> IndexStatus:
+    module = importlib.import_module("locus_store.backends.opensearch.index_status")
+    found: IndexStatus = module.check(index)
+    return found
 
 
 @contextmanager

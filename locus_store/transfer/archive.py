@@ -45,10 +45,7 @@ if TYPE_CHECKING:
 _MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, LocusStoreError)
 
 FORMAT: Final = 1
-"""Version of the form; a newer one is refused."""
-
-FORMAT_WITH_TENANT: Final = 2
-"""Version of a thread that names its tenant, so that an older reader does not merge tenants."""
+"""Version of the form; another one is refused."""
 
 _THREAD = ("thread_id", "user_id", "name", "metadata")
 _TIMES = ("created_at", "active_at", "expires_at")
@@ -195,10 +192,8 @@ def _objects(
     thread: ArchivedThread, max_state_bytes: int, tenant: str | None
 ) -> Iterator[dict[str, Any]]:
     times = {name: getattr(thread, name) for name in _TIMES}
-    form = (
-        {"format": FORMAT} if tenant is None else {"format": FORMAT_WITH_TENANT, "tenant": tenant}
-    )
-    yield {"kind": "thread", **form, **_taken(thread, _THREAD), **times}
+    named = {} if tenant is None else {"tenant": tenant}
+    yield {"kind": "thread", "format": FORMAT, **named, **_taken(thread, _THREAD), **times}
     for line in thread.lines:
         yield {"kind": "line", **_taken(line, ("namespace", "head", "floor", "last_sequence"))}
         for record in line.records:
@@ -312,10 +307,9 @@ class _Reader:
     def _begin(self, it: dict[str, Any]) -> None:
         if self._thread is not None:
             raise ValueError("the thread before it has no end")
-        form = it.pop("format")
-        if form not in {FORMAT, FORMAT_WITH_TENANT}:
-            raise ValueError("written by a newer locus-store; upgrade this one")
-        self.tenant = it.pop("tenant") if form == FORMAT_WITH_TENANT else None
+        if (form := it.pop("format")) != FORMAT:
+            raise ValueError(f"of format {form!r}; import it with the release that wrote it")
+        self.tenant = it.pop("tenant", None)
         if self.tenant is not None:
             check_tenant(self.tenant)
         self._thread = {**it, **{name: _moment(it[name]) for name in _TIMES}}

@@ -484,12 +484,12 @@ class ArchivedThread:
     """Ordered by namespace. Logs of messages that are not among them are derived."""
 
     def __post_init__(self) -> None:
-        logs = {it.namespace: it for it in (*derived_logs(self.messages), *self.logs)}
+        logs = {it.namespace: it for it in (*_derived_logs(self.messages), *self.logs)}
         object.__setattr__(self, "logs", [logs[name] for name in sorted(logs)])
 
 
-def derived_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
-    """Return the logs of messages that were archived without their logs."""
+def _derived_logs(messages: Sequence[ArchivedMessage]) -> list[ArchivedLog]:
+    """Return the logs of messages that an archive has without their logs."""
     newest = {it.namespace: it for it in messages}
     return [
         ArchivedLog(namespace=name, revision=1, last_sequence=it.sequence, changed_at=it.created_at)

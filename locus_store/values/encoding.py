@@ -282,7 +282,6 @@ class TooLargeError(IntegrityError):
 
 
 FRAME_VERSION = 2
-"""Frames of version 1 had no checksum; they are read."""
 _AS_IS, _ZSTD = 0, 1
 _ZSTD_MIN_BYTES = 512
 """Below, compression takes 6 microseconds and saves a fifth."""
@@ -381,7 +380,7 @@ def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
 
 @lru_cache(maxsize=4096)
 def _plain_head(size: int) -> bytes:
-    """Return the head of an uncompressed frame with a checksum that has ``size`` bytes."""
+    """Return the head of an uncompressed frame that has ``size`` bytes."""
     for width in range(1, 6):  # bytes of a length: up to 32 GB
         body = _varint(max(0, size - 2 - 2 * width - _CHECKSUM_BYTES))
         if len(body) == width:
@@ -405,17 +404,16 @@ def _frame_at(
     plain_bytes, at = _read_varint(payload, at)
     begin, at = at, at + stored_bytes
     head = payload[start : start + 2]
-    if head not in _FORMATS:
-        raise IntegrityError(f"a stored frame has the unknown format {head.hex()}")
-    is_packed, has_checksum = _FORMATS[head]
-    stored = view[begin:at]
-    if has_checksum:
-        checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
-        at += _CHECKSUM_BYTES
-        if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
-            raise IntegrityError("a stored frame is damaged or cut off")
-    if at > len(payload):
-        raise IntegrityError("a stored frame is cut off")
+    if head not in _IS_PACKED:
+        raise IntegrityError(
+            f"a stored frame has the unknown format {head.hex()}: it is damaged, or was written by "
+            "another release of locus-store; read it with that one"
+        )
+    is_packed, stored = _IS_PACKED[head], view[begin:at]
+    checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
+    at += _CHECKSUM_BYTES
+    if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
+        raise IntegrityError("a stored frame is damaged or cut off")
     if plain_bytes > max_bytes:
         _require_room(plain_bytes, max_bytes)
     if not is_packed and stored_bytes != plain_bytes:
@@ -431,12 +429,8 @@ def _require_room(plain_bytes: int, max_bytes: int) -> None:
 _CHECKSUM_BYTES, _END = 4, -4
 _WHOLE: Final = crc32(bytes(_CHECKSUM_BYTES))
 """The CRC-32 of everything that is followed by its own, little-endian."""
-_FORMATS = {
-    bytes((version, codec)): (codec == _ZSTD, version > 1)
-    for version in (1, FRAME_VERSION)
-    for codec in (_AS_IS, _ZSTD)
-}
-"""A frame's first two bytes to (whether it is compressed, whether it has a checksum)."""
+_IS_PACKED = {bytes((FRAME_VERSION, codec)): codec == _ZSTD for codec in (_AS_IS, _ZSTD)}
+"""A frame's first two bytes to whether it is compressed."""
 
 
 def _body(is_packed: bool, stored: memoryview, plain_bytes: int) -> bytes:

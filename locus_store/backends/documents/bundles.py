@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MAGIC: Final = b"locus-store 1\n"
+"""With the version of the form; another one is refused."""
+
 _FAMILY: Final = b"locus-store "
 _LENGTH_BYTES: Final = 4
 _FACTS_AT: Final = len(MAGIC) + 2 * _LENGTH_BYTES

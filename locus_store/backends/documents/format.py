@@ -23,7 +23,6 @@ import orjson
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
-from locus_store.types.records import derived_logs
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
 from locus_store.versions.rows import Row
@@ -296,8 +295,6 @@ def _parsed(content: bytes, thread_id: str, where: str) -> tuple[Thread, End]:
         raise _LineError(
             f"it is of the thread {thread.thread_id!r}, and its name says {thread_id!r}"
         )
-    for log in derived_logs(thread.messages):
-        thread.logs.setdefault(log.namespace, log)
     return thread, End(len(content) - len(_END), len(lines) - 1, checksum)
 
 

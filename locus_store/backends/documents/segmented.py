@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.object_documents import ObjectDocuments
     from locus_store.versions.threads import Edit
 
-FORMAT: Final = 1
-"""Version of the facts in a head; a newer one is refused."""
-
 TAIL_BYTES: Final = 32 * 1024
 """A larger tail becomes a segment."""
 
@@ -130,8 +127,10 @@ class SegmentedForm(DocumentForm):
         where = self.documents.where(thread_id)
         try:
             return self._parsed(content, thread_id)
-        except (IntegrityError, SchemaError) as exc:
-            raise type(exc)(f"{where} is damaged: {exc}. {self.documents.remedy}") from exc
+        except SchemaError as exc:
+            raise SchemaError(f"{where}: {exc}") from exc
+        except IntegrityError as exc:
+            raise IntegrityError(f"{where} is damaged: {exc}. {self.documents.remedy}") from exc
         except (LookupError, TypeError, ValueError, StopIteration) as exc:
             told = f"it holds what no save writes ({exc!r:.100})"
             raise IntegrityError(f"{where} is damaged: {told}") from exc
@@ -139,8 +138,6 @@ class SegmentedForm(DocumentForm):
     def _parsed(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
         parts = bundles.unpacked(content)
         told = parts.told()
-        if told["locus_store"] != FORMAT:
-            raise SchemaError("it was written by a newer locus-store; upgrade this one")
         if told["thread_id"] != thread_id:
             raise IntegrityError(f"it is of the thread {told['thread_id']!r}, not {thread_id!r}")
         prints, payloads = _split(parts.payloads, sum(it[3] for it in told["segments"]))
@@ -400,7 +397,6 @@ def _own(namespace: str, line: Line, tail: Bundle) -> Space:
 
 def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
     return {
-        "locus_store": FORMAT,
         **{name: getattr(thread, name) for name in (*_THREAD, *_TIMES)},
         "logs": [[getattr(it, name) for name in _LOG] for it in thread.logs.values()],
         "lines": [

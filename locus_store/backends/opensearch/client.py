@@ -180,7 +180,7 @@ class IndexClient:
         where = f"/{self.place.name}/{path}"
         answer = self.call(method, where, body, **options)
         if failures.type_of(answer) == failures.NO_INDEX and self._own:
-            self._own = None  # the index was deleted, or an upgrade is just removing it
+            self._own = None  # the index was deleted
             self._check()
             answer = self.call(method, where, body, **options)
         return answer
@@ -226,7 +226,7 @@ class IndexClient:
         return made
 
     def create(self) -> None:
-        """Create the index, unless another process has done so, or an upgrade has moved it."""
+        """Create the index, unless another process has done so."""
         self.renew()
         self._check()
         if self._own:

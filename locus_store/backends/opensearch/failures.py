@@ -16,8 +16,6 @@ MISSING: Final = 404
 CONFLICT: Final = 409
 TRANSIENT: Final = frozenset({408, 429, 502, 503, 504})
 BLOCKED: Final = "cluster_block_exception"
-WRITE_BLOCK: Final = "FORBIDDEN/8/"
-"""In the reason: ``index.blocks.write``, which an upgrade sets."""
 
 NO_INDEX: Final = "index_not_found_exception"
 EXISTS: Final = "resource_already_exists_exception"
@@ -49,15 +47,10 @@ def is_blocked(exc: BaseException) -> bool:
     return _error_of(exc) == BLOCKED and status_of(exc) in {403, 429}
 
 
-def is_upgraded(exc: BaseException) -> bool:
-    """Return whether the block is that of an upgrade, which ends by itself."""
-    return is_blocked(exc) and WRITE_BLOCK in _told(exc)
-
-
 def is_transient(exc: BaseException) -> bool:
     """Return whether a later attempt may succeed."""
     status = status_of(exc)
-    return status is None or is_upgraded(exc) or (status in TRANSIENT and not is_blocked(exc))
+    return status is None or (status in TRANSIENT and not is_blocked(exc))
 
 
 def translated(exc: BaseException, place: IndexPlace, what: str) -> LocusStoreError:
@@ -65,11 +58,6 @@ def translated(exc: BaseException, place: IndexPlace, what: str) -> LocusStoreEr
     status = status_of(exc)
     if status is None:
         return ConnectionFailedError(f"{what}: {place} cannot be reached: {_told(exc)}")
-    if is_upgraded(exc):
-        return BackendError(
-            f"{what}: {place} refuses writes while it is upgraded: {_told(exc)}; if no upgrade is "
-            "running, run: locus-store db upgrade"
-        )
     if is_blocked(exc):
         return BackendError(
             f"{what}: a block refuses writes to {place}: {_told(exc)}; free disk space, or remove "

@@ -25,8 +25,6 @@ class Layout:
     """The key of the version in the mapping's ``_meta``."""
 
     version: int
-    oldest: int
-    """The oldest version whose release may work on this one."""
 
     properties: Mapping[str, Any]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -37,9 +35,6 @@ class Layout:
 
 
 _OWN: Final = "-own"
-
-OLDEST: Final = "oldest"
-"""The key of ``Layout.oldest`` in the mapping's ``_meta``."""
 
 LANGUAGE: Final = "language"
 """The key of the language of the stemmed field in the mapping's ``_meta``."""
@@ -83,7 +78,6 @@ def threads(language: str | None) -> Layout:
     return Layout(
         mark="locus_store",
         version=VERSION,
-        oldest=1,
         properties=_DOCUMENTS | _VERSIONS | stemmed,
         settings=_SORTED,
         language=language,
@@ -113,7 +107,7 @@ def own_alias_of(found: Mapping[str, Any], name: str) -> str | None:
 
 def mappings(layout: Layout) -> dict[str, Any]:
     """Return the mapping of an index."""
-    meta: dict[str, Any] = {layout.mark: layout.version, OLDEST: layout.oldest}
+    meta: dict[str, Any] = {layout.mark: layout.version}
     meta |= {LANGUAGE: layout.language} if layout.language else {}
     return {"dynamic": "strict", "_meta": meta, "properties": layout.properties}
 
@@ -132,13 +126,11 @@ def require_ours(
         SchemaError: One is not ours, or has another version of the mapping or another language.
     """
     name, meta = only_ours(found, place, layout)
-    version = meta[layout.mark]
-    is_newer = meta.get(OLDEST, version) > layout.version
-    if is_newer or version < layout.version:
-        remedy = "upgrade locus-store" if is_newer else "run: locus-store db upgrade"
+    if (version := meta[layout.mark]) != layout.version:
         raise SchemaError(
             f"{place} has version {version!r} of the mapping ({name}), and this locus-store knows "
-            f"version {layout.version}; {remedy}"
+            f"version {layout.version} only; use the release that created it, or choose another "
+            "index_name="
         )
     if meta.get(LANGUAGE) != layout.language:
         raise SchemaError(

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 ITEMS: Final = Layout(
     mark="locus_store_items",
     version=1,
-    oldest=1,
     properties={
         "namespace": {"type": "keyword"},
         "key": {"type": "keyword"},

@@ -158,18 +158,17 @@ class RedisBackend(RedisVersionLists, FullBackend):
         await self.connections.close()
 
     async def _home(self) -> LoopClient:
-        return await self.connections.home()
+        """Return the connections, for calls that begin with a read.
 
-    async def _listing(self) -> LoopClient:
-        """Return the connections, with the lists of threads converted to the current layout."""
-        home = await self._home()
-        await self._threads.require_lists(home)
-        return home
+        A write takes its place in the order of its thread at once, and checks the layout then.
+        """
+        await self._threads.require_layout(await self.connections.home())
+        return await self.connections.home()  # the other one may be closed by now
 
     # --- versions
 
     async def commit(self, save: Save) -> Written:
-        home = await self._home()
+        home = await self.connections.home()
         return await home.in_order(save.thread_id, lambda: self._threads.save(home, save))
 
     async def fetch(
@@ -233,7 +232,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
             return (await self.remove_thread(thread_id)).versions
         names = list(checkpoint_ids)
         check_names(thread_id, namespace, *names)
-        home = await self._home()
+        home = await self.connections.home()
 
         def remove(edit: Edit) -> int:
             line = edit.find(thread_id, namespace)
@@ -250,7 +249,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         check_names(thread_id, namespace)
-        home = await self._home()
+        home = await self.connections.home()
         if head is None:
             return await home.in_order(thread_id, lambda: self._threads.drop(home, thread_id))
         drop = partial(drop_seen, self._threads, home, thread_id, head, namespace)
@@ -270,7 +269,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     ) -> list[Active]:
         check_limit(limit)
         matches = thread_pattern(pattern).match
-        home = await self._listing()
+        home = await self._home()
         entry: bytes | None = b""
         if after is not None:
             check_text("after", after)
@@ -286,7 +285,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        home = await self._listing()
+        home = await self._home()
         found: list[Head] = []
         entry = b""
         while len(found) < limit and (
@@ -306,7 +305,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def _visible(self) -> AsyncIterator[Version]:
         """Yield all visible versions of all listed threads."""
-        home = await self._listing()
+        home = await self._home()
         async for page in self._lists.every_listed(home, PAGE):
             for rows in await self._reads.histories(home, [(it, "") for it in page]):
                 for it in rows:
@@ -315,7 +314,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        home = await self._listing()
+        home = await self._home()
         hits: list[Hit] = []
 
         def look(thread: Thread) -> Hit | None:
@@ -384,7 +383,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
             return found[0].archived() if found else None
 
     async def restore(self, thread: ArchivedThread) -> None:
-        home = await self._home()
+        home = await self.connections.home()
         await home.in_order(thread.thread_id, lambda: self._threads.restore(home, thread))
 
     async def store_writes(
@@ -399,7 +398,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
-        home = await self._home()
+        home = await self.connections.home()
         return await home.in_order(
             thread_id,
             lambda: self._threads.put_writes(
@@ -447,7 +446,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
     # --- housekeeping
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await addresses.facts(await self._home())]
+        return [*await super().facts(), *await addresses.facts(await self.connections.home())]
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
@@ -483,7 +482,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)
-        return await self._threads.renew(await self._home(), thread_id, ttl_seconds)
+        return await self._threads.renew(await self.connections.home(), thread_id, ttl_seconds)
 
     async def expire(self) -> int:
         return await self._lists.sweep(await self._home())

@@ -86,11 +86,6 @@ class RedisKeys:
         """Return the keys ``active``, ``ids`` and ``expiry``."""
         return _indexes(self._start(bucket))
 
-    def relisting(self, bucket: int) -> list[str]:
-        """Return the keys that are written when a list is converted from layout 2."""
-        start = self._start(bucket)
-        return [*_indexes(start), f"{start}recent", f"{start}entries", absent(start)]
-
     def sweeping(self, bucket: int) -> list[str]:
         """Return the keys that are written when threads are removed from the indexes."""
         return [*self.indexes(bucket), absent(self._start(bucket))]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store import versions
 from locus_store.errors import IntegrityError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
-from locus_store.types.records import derived_logs
 from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, sealed, unsealed
@@ -263,7 +262,6 @@ def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[
         return moment(int(fields[name]) * unit) if name in fields else None
 
     with damage("the row of a thread"):
-        log = [_message(it) for it in messages]
         logs = [_log(it) for it in loads(fields.get(b"logs", b"[]"))]
         return Thread(
             thread_id,
@@ -274,8 +272,8 @@ def thread_of(thread_id: str, fields: Mapping[bytes, bytes], messages: Sequence[
             name=loads(fields[b"name"]) if b"name" in fields else None,
             metadata=loads(fields[b"metadata"]) if b"metadata" in fields else {},
             expires_at=at(b"expires", 1000),
-            messages=log,
-            logs={it.namespace: it for it in (*derived_logs(log), *logs)},
+            messages=[_message(it) for it in messages],
+            logs={it.namespace: it for it in logs},
             is_listed=fields.get(b"listed") == b"1",
         )
 

@@ -41,7 +41,6 @@ RESTORE: Final = _script("restore", "reading", "writing")
 EXISTS: Final = _script("exists", "reading")
 PAGE: Final = _script("page")
 RENEW: Final = _script("renew", "reading", "writing")
-RELIST: Final = _script("relist")
 SWEEP: Final = _script("sweep")
 
 ITEM_APPLY: Final = _script("item_apply", "item")

@@ -184,8 +184,8 @@ class RedisStore(BaseStore):
         there = found.decode()
         if setting == "layout" and there != items.LAYOUT:
             raise SchemaError(
-                f"{self} is of layout {there}, this release knows {items.LAYOUT}; upgrade "
-                "locus-store"
+                f"{self} is of layout {there}, this release knows {items.LAYOUT} only; use the "
+                "release that created it, or choose another prefix="
             )
         if setting == "dimension" and self.dimension is not None and there != str(self.dimension):
             raise SchemaError(

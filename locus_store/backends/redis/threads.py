@@ -21,7 +21,6 @@ from locus_store.backends.redis.answers import (
     writes_in,
 )
 from locus_store.backends.redis.connections import DRIVER_ERRORS
-from locus_store.backends.redis.keys import BUCKETS
 from locus_store.backends.redis.records import (
     MissingError,
     NamespaceEdit,
@@ -53,9 +52,6 @@ T = TypeVar("T")
 LAYOUT: Final = b"3"
 """The version of the layout of keys and values."""
 
-FORMER: Final = frozenset({b"1", b"2"})
-"""Layouts all of whose values are of this one too, but for the lists of threads."""
-
 ATTEMPTS: Final = 100
 """Attempts to change a namespace that other clients keep changing."""
 
@@ -83,7 +79,7 @@ class RedisThreads:
         self.max_state_bytes = max_state_bytes
         self.keys = keys
         self._store: str | None = None
-        self._has_lists = False
+        self._is_ours = False
 
     # --- the store
 
@@ -91,36 +87,35 @@ class RedisThreads:
         """Return the store's identity, which is created with its first thread.
 
         Raises:
-            SchemaError: A newer release made it.
+            SchemaError: Another release created it.
         """
         if self._store is None:
             meta = self.keys.meta
             await home.command("HSETNX", meta, "layout", LAYOUT)
             await home.command("HSETNX", meta, "store", uuid4().hex)
             layout, store = await home.command("HMGET", meta, "layout", "store")
-            if layout in FORMER:
-                await self._relist(home)
-            elif layout != LAYOUT:
-                raise SchemaError(
-                    f"the threads of prefix {self.keys.prefix!r} in Redis {home.where} are of "
-                    f"layout {layout.decode()}, this release knows {LAYOUT.decode()}; upgrade "
-                    "locus-store"
-                )
+            self._require(layout, home)
             self._store = store.decode()
         return self._store
 
-    async def require_lists(self, home: LoopClient) -> None:
-        """Convert the lists of threads from an older layout before they are read."""
-        if not self._has_lists:
-            if await home.command("HGET", self.keys.meta, "layout") in FORMER:
-                await self._relist(home)
-            self._has_lists = True
+    async def require_layout(self, home: LoopClient) -> None:
+        """Look once whether the threads, if there are any, are of this layout.
 
-    async def _relist(self, home: LoopClient) -> None:
-        """Convert every bucket with one script; a bucket that was converted is left unchanged."""
-        calls = [(self.keys.relisting(it), ()) for it in range(BUCKETS)]
-        await home.each(scripts.RELIST, calls)
-        await home.command("HSET", self.keys.meta, "layout", LAYOUT)
+        Raises:
+            SchemaError: Another release created them.
+        """
+        if not self._is_ours:
+            layout = await home.command("HGET", self.keys.meta, "layout")
+            self._require(layout or LAYOUT, home)
+
+    def _require(self, layout: bytes, home: LoopClient) -> None:
+        if layout != LAYOUT:
+            raise SchemaError(
+                f"the threads of prefix {self.keys.prefix!r} in Redis {home.where} are of layout "
+                f"{layout.decode()}, this release knows {LAYOUT.decode()} only; use the release "
+                "that created them, or choose another prefix="
+            )
+        self._is_ours = True
 
     async def refuse_foreign(self, home: LoopClient, thread_id: str) -> None:
         """Refuse a thread that another library keeps below the same prefix.
@@ -283,6 +278,7 @@ class RedisThreads:
 
     async def renew(self, home: LoopClient, thread_id: str, ttl_seconds: float) -> bool:
         """See ``StorageBackend.renew``."""
+        await self.require_layout(home)
         args = [thread_id, *time_to_live(ttl_seconds)]
         reply = await home.again(lambda: self._given(home, scripts.RENEW, thread_id, None, args))
         return bool(reply[0] == b"done")
@@ -483,6 +479,7 @@ class RedisThreads:
             thread_id: The thread.
             revisions: Of all its namespaces, as they were when it was decided to remove it.
         """
+        await self.require_layout(home)
         if revisions is None:
             reply = await home.once(
                 lambda: self._given(

@@ -123,7 +123,6 @@ class RedisVersionLists(ListsVersions):
     """Lists of versions by their time."""
 
     _home: Callable[[], Awaitable[LoopClient]]
-    _listing: Callable[[], Awaitable[LoopClient]]
     _lists: ThreadLists
     _reads: VersionReads
 
@@ -152,7 +151,7 @@ class RedisVersionLists(ListsVersions):
         if thread_id is not None:
             yield await self._home(), FOREVER, [thread_id]
             return
-        home, entry = await self._listing(), b""
+        home, entry = await self._home(), b""
         while page := await self._lists.listed(home, min(limit, PAGE), entry):
             yield home, time_in(page[0]), [name_in(it) for it in page]
             entry = page[-1]

@@ -102,25 +102,16 @@ local function has_version()
   return false
 end
 
--- Whether the thread exists, by its row and messages: it has a version, a log, a name or a user.
+-- Whether the thread exists, by its row: it has a version, a log, a name or a user.
 local function is_thread()
-  return call('EXISTS', messages) == 1 or call('HEXISTS', thread, 'logs') == 1
-    or call('HEXISTS', thread, 'user') == 1
+  return call('HEXISTS', thread, 'logs') == 1 or call('HEXISTS', thread, 'user') == 1
     or call('HEXISTS', thread, 'name') == 1 or has_version()
 end
 
 -- Put a thread without versions where the last change of its logs puts it, else to the minute of its last
 -- activity.
 local function rest(name, minute)
-  local moment = minute * 60000000
-  local logged = tonumber(call('HGET', thread, 'logged'))
-  local newest = call('LRANGE', messages, -1, -1)[1]
-  if logged then
-    moment = logged
-  elseif newest then -- of a thread that was written without its logs
-    local is_read, message = pcall(cjson.decode, string.match(newest, '^[^\n]*'))
-    if is_read then moment = message[5] end
-  end
+  local moment = tonumber(call('HGET', thread, 'logged')) or minute * 60000000
   list_at(name, moment)
   call('HSET', thread, 'minute', math.floor(moment / 60000000))
 end

@@ -76,7 +76,7 @@ async def test_the_first_save_creates_the_index_behind_an_alias(index: TestIndex
     await checkpointer.save({"n": 1}, "t")
     (name, made), *others = index.ask("GET", f"/{index.name}").items()
     assert (name, others) == (f"{index.name}-000001", [])
-    assert made["mappings"]["_meta"] == {"locus_store": 3, "oldest": 1}
+    assert made["mappings"]["_meta"] == {"locus_store": 3}
     assert made["settings"]["index"]["sort"]["field"] == [*NEWEST]
     assert made["mappings"]["dynamic"] == "strict"
     await checkpointer.close()

@@ -211,7 +211,7 @@ async def test_items_lie_beside_the_threads(index: TestIndex) -> None:
         assert await store.get(NS, "k") == 1
     made = index.ask("GET", f"/{index.name}-store")[f"{index.name}-store-000001"]["mappings"]
     assert (made["_meta"], made["dynamic"]) == (
-        {"locus_store_items": 1, "oldest": 1},
+        {"locus_store_items": 1},
         "strict",
     )
     async with OpenSearchStore(

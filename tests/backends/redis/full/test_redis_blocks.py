@@ -156,7 +156,7 @@ async def test_a_wrong_note_of_what_stands_alone_makes_no_block(redis_url: str) 
             "t", {"said": [*SAID, "fork"]}, parent_id="v0", checkpoint_id="fork"
         )
         await backend.write_state("t", {"said": [*SAID, "fork", 1]}, checkpoint_id="fork 1")
-        with redis.Redis.from_url(redis_url) as client:  # as of a client of a former layout
+        with redis.Redis.from_url(redis_url) as client:  # by another program
             client.hset(RedisKeys("locus:state:").reading("t", "")[1], "alone", PACKED - 1)
         await backend.write_state("t", {"said": [*SAID, "fork", 1, 2]}, checkpoint_id="fork 2")
         assert set(blocks(redis_url)) == {1}

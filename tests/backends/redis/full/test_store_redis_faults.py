@@ -78,10 +78,10 @@ async def test_who_has_no_embeddings_still_removes_old_ones(redis_url, store) ->
 async def test_a_later_layout_is_refused(redis_url, store, ask) -> None:
     await store.put(NS, "k", 1)
     ask("HSET", KEYS["settings"], "layout", "2")
-    with pytest.raises(SchemaError, match=r"layout 2.*upgrade"):
+    with pytest.raises(SchemaError, match=r"layout 2.*use the release"):
         await store.put(NS, "k", 2)
     other = RedisStore(redis_url)
-    with pytest.raises(SchemaError, match=r"layout 2.*upgrade"):
+    with pytest.raises(SchemaError, match=r"layout 2.*use the release"):
         await other.get(NS, "k")
     await other.close()
 
