@@ -211,10 +211,11 @@ class LoopClient(loops.Home):
                 if _limit.get() is None:
                     raise
                 raise failures.SilentError("no answer") from exc
-            except AttributeError as exc:
+            except (AttributeError, TypeError) as exc:
                 # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
                 # others are just opening: their writer is None then.
-                if not self.is_cluster:
+                is_without_writer = self.is_cluster and isinstance(exc, AttributeError)
+                if not is_without_writer and not failures.is_of_closed_transport(exc):
                     raise
                 raise driver.ConnectionError("closed by another call") from exc
 

@@ -81,6 +81,18 @@ def is_lost(exc: BaseException) -> bool:
     return isinstance(exc, _LOST) and not isinstance(exc, _REFUSED)
 
 
+def is_of_closed_transport(exc: BaseException) -> bool:
+    """Return whether asyncio raised an error because a connection is closed already.
+
+    With Python 3.12 and later, what writes several buffers meets attributes that are ``None``:
+    https://github.com/python/cpython/issues/136234
+    """
+    trace = exc.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals["__name__"] == "asyncio.selector_events"
+
+
 def may_be_done(exc: BaseException) -> bool:
     """Return whether the connection was lost after it was established, so the call may have run."""
     return is_lost(exc) and behind(exc) is exc and "connecting to" not in str(exc)

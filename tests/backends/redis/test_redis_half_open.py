@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis_clusters
 import servers
+from redis.asyncio import Redis
 from tiers import first_of
 
 from locus_store import redis_checkpointer
@@ -80,3 +81,33 @@ async def test_calls_on_forgotten_connections_are_done_again(
             async with asyncio.timeout(LIMIT_SECONDS):
                 await asyncio.gather(*map(call, NAMES))
         assert await checkpointer.list_threads() == []
+
+
+CLOSED = compile("def write(ready=None):\n    ready()", "selector_events.py", "exec")
+
+
+@pytest.mark.parametrize("module", ["asyncio.selector_events", "of.somebody"])
+async def test_a_write_to_a_closed_transport_is_a_lost_connection(
+    module: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python 3.12 and later raise it."""
+    names: dict[str, Any] = {"__name__": module}
+    exec(CLOSED, names)  # noqa: S102
+    failed: list[str] = []
+    execute = Redis.execute_command
+
+    async def once(self: Any, *args: Any, **options: Any) -> Any:
+        if str(args[0]).startswith("EVAL") and not failed:
+            failed.append("EVAL")
+            names["write"]()
+        return await execute(self, *args, **options)
+
+    async with redis_checkpointer(url=redis_url, state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        monkeypatch.setattr(Redis, "execute_command", once)
+        if module != "asyncio.selector_events":
+            with pytest.raises(TypeError):
+                await checkpointer.save({"n": 2}, "t")
+            return
+        await checkpointer.save({"n": 2}, "t")
+        assert (failed, await checkpointer.load("t")) == (["EVAL"], {"n": 2})
