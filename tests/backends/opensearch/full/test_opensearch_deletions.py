@@ -53,12 +53,14 @@ async def test_a_deletion_that_leaves_documents_is_an_error(
     ) as checkpointer:
         for name in ("a", "b"):
             await checkpointer.save({"secret": name}, name)
+        index.refresh()
         assert await checkpointer.backend.damage() == []
         objects = checkpointer.backend.index
         refusing.refused = frozenset(id_of(it.name) for it in objects.list(f"{LAYOUT}{kind}s/"))
         with pytest.raises(BackendError, match="1 documents were not deleted and stay"):
             await checkpointer.delete("a")
         refusing.refused = frozenset()
+        index.refresh()
         [told] = await checkpointer.backend.damage()
         assert "1 versions or segments is named by no thread" in told
         assert await checkpointer.load("b") == {"secret": "b"}
