@@ -406,6 +406,20 @@ def test_a_digest_is_the_specified_one(state: Any, before: Any, size: int) -> No
     assert shape_of(canonical).digest == shape_of(canonical, keeps=False).digest == wanted
 
 
+@pytest.mark.parametrize("more", range(-3, 4))
+def test_the_digest_of_an_object_of_about_the_limit_is_that_of_its_size(more: int) -> None:
+    inner = {"b": [1, {"z": 1, "a": 2}]}
+    length = SMALL_BYTES + more - len(pinned({"a": inner, "t": ""}))
+    state = {"t": "x" * length, "a": inner}
+    canonical = canonical_state(state)
+    wanted = reference_digest(canonical)
+    for before in ({"t": "y"}, {"t": "y" * 6000, "a": {"b": [1]}}):
+        basis = change(before, None).shape
+        for known in (None, basis, basis.light()):
+            assert change(state, known).shape.digest == wanted
+    assert shape_of(canonical).digest == shape_of(canonical, keeps=False).digest == wanted
+
+
 def test_values_that_look_alike_have_their_own_digests() -> None:
     pad = "x" * SMALL_BYTES
     values: list[Any] = [1, 1.0, True, "1", None, "", [], {}, [[]], [{}], {"": None}, 0.0, -0.0]
