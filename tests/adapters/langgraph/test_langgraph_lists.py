@@ -68,7 +68,9 @@ async def saver(tmp_path: Path) -> AsyncIterator[LangGraphSaver]:
         yield made
 
 
-@pytest.fixture(params=["sqlite", *first_of("redis", "memory", "file", "oci", "opensearch", "http")])
+@pytest.fixture(
+    params=["sqlite", *first_of("redis", "memory", "file", "oci", "opensearch", "http")]
+)
 async def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LangGraphSaver]:
     async with LangGraphSaver(direct_storage(request, tmp_path)()) as made:
         await grow(made)
