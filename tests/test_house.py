@@ -31,7 +31,6 @@ LONG_FILES = {
     "adapters/langgraph/store.py": 569,
     "backend.py": 962,
     "backends/documents/backend.py": 504,
-    "backends/postgresql/backend.py": 520,
     "backends/redis/backend.py": 586,
     "backends/redis/threads.py": 623,
     "checkpointer.py": 651,

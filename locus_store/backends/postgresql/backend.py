@@ -12,8 +12,12 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.postgresql import contents, deletions, dialect, sdk_options
 from locus_store.backends.postgresql import dsn as dsns
-from locus_store.backends.postgresql.connecting import require_asyncpg
+from locus_store.backends.postgresql.connecting import (
+    checked_pool,
+    require_asyncpg,
+)
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
+from locus_store.backends.postgresql.driver_arguments import OURS, cache_size
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
 from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -55,10 +59,6 @@ if TYPE_CHECKING:
 POOL_SIZE = 10
 STATEMENT_TIMEOUT_SECONDS = 60.0
 POOL_TIMEOUT_SECONDS = 30.0
-STATEMENT_CACHE_SIZE = 100
-
-OPTIONS = ("pgbouncer", "statement_cache_size", "prepared_statement_cache_size")
-"""Options that a DSN may contain for this library, as hosts and other libraries write them."""
 
 
 class PostgreSQLBackend(SqlBackend):
@@ -170,13 +170,13 @@ class PostgreSQLBackend(SqlBackend):
             )
             where, runner = _handed_in(engine, pool)
         else:
-            target = dsns.parse(place or "postgresql://", password=password, ours=OPTIONS)
+            target = dsns.parse(place or "postgresql://", password=password, ours=OURS)
             settings = dialect.ConnectionSettings(
                 connect_timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
                 statement_timeout_seconds=check_seconds(
                     "statement_timeout", statement_timeout_seconds
                 ),
-                statement_cache_size=_cache_size(target, pgbouncer=pgbouncer),
+                statement_cache_size=cache_size(target.options, pgbouncer=pgbouncer),
             )
             where = target.shown
             runner = partial(
@@ -409,7 +409,7 @@ def _handed_in(
     engine: AsyncEngine | None, pool: Any
 ) -> tuple[str, Callable[[dialect.PostgreSQLDatabase], PooledRunner]]:
     if pool is not None:
-        made, where = dialect.engine_of_pool(_checked_pool(pool)), "of the asyncpg pool"
+        made, where = dialect.engine_of_pool(checked_pool(pool)), "of the asyncpg pool"
     else:
         made = _checked_engine(engine)
         where = made.url.render_as_string(hide_password=True)
@@ -487,9 +487,6 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
         )
 
 
-# --- options
-
-
 def _checked_engine(engine: object) -> AsyncEngine:
     if not isinstance(engine, AsyncEngine) or engine.dialect.driver != "asyncpg":
         raise InvalidArgumentError(
@@ -497,24 +494,3 @@ def _checked_engine(engine: object) -> AsyncEngine:
             f"(create_async_engine('postgresql+asyncpg://…')), not {engine!r}"
         )
     return engine
-
-
-def _checked_pool(pool: Any) -> Any:
-    if not callable(getattr(pool, "acquire", None)) or not callable(getattr(pool, "release", None)):
-        raise InvalidArgumentError(
-            f"pool must be an asyncpg pool (await asyncpg.create_pool(…)), not {pool!r}"
-        )
-    return pool
-
-
-def _cache_size(target: Target, *, pgbouncer: bool) -> int:
-    """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
-    said = target.options
-    if not isinstance(pgbouncer, bool):
-        raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")
-    if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
-        return 0
-    sizes = [said[name] for name in OPTIONS[1:] if name in said]
-    if not all(it.isdigit() for it in sizes):
-        raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
-    return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)

@@ -310,3 +310,16 @@ def _reason(exc: BaseException) -> str:
     )
     known = (text for kind, text in kinds if isinstance(exc, kind))
     return next(known, f"{type(exc).__name__}; see whether the server runs and can be reached")
+
+
+def checked_pool(pool: Any) -> Any:
+    """Return a caller's pool.
+
+    Raises:
+        InvalidArgumentError: It is none of asyncpg.
+    """
+    if not callable(getattr(pool, "acquire", None)) or not callable(getattr(pool, "release", None)):
+        raise InvalidArgumentError(
+            f"pool must be an asyncpg pool (await asyncpg.create_pool(…)), not {pool!r}"
+        )
+    return pool

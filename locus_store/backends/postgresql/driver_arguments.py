@@ -13,6 +13,11 @@ from locus_store.errors import InvalidArgumentError
 
 Password: TypeAlias = str | Callable[[], str | Awaitable[str]]
 
+OURS: Final = ("pgbouncer", "statement_cache_size", "prepared_statement_cache_size")
+"""Options that a DSN may contain for this library, as hosts and other libraries write them."""
+
+STATEMENT_CACHE_SIZE: Final = 100
+
 NUMBERS: Final = {
     "connect_timeout": "",
     "keepalives_idle": "TCP_KEEPIDLE",
@@ -189,3 +194,15 @@ def _system_context(given: Mapping[str, str]) -> ssl.SSLContext:
             " password of the key"
         ) from None
     return context
+
+
+def cache_size(said: Mapping[str, str], *, pgbouncer: bool) -> int:
+    """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
+    if not isinstance(pgbouncer, bool):
+        raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")
+    if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
+        return 0
+    sizes = [said[name] for name in OURS[1:] if name in said]
+    if not all(it.isdigit() for it in sizes):
+        raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
+    return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)
