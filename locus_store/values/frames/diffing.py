@@ -184,11 +184,6 @@ def _diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
         frame.add(b"=", path, encode(new))
 
 
-_ABSENT: Json = object()  # type: ignore[assignment]  # equals no value
-
-_DIFFED = frozenset({dict, list, str})
-
-
 def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: Frame) -> None:
     count, size = len(frame.operations), frame.size
     for key in old.keys() - new.keys():
@@ -196,13 +191,10 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
     alike = [it for it in new if it in old and type(new[it]) is not str and old[it] == new[it]]
     is_exact = pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
     for key, item in new.items():
-        before = old.get(key, _ABSENT)
-        if before == item and (is_exact or type(item) is str):  # 1, 1.0 and True are equal
-            continue
-        if type(item) in _DIFFED and type(before) is type(item):
-            _diff_values(before, item, (*path, key), frame)
-        elif before is _ABSENT or pinned(before) != pinned(item):
+        if key not in old:
             frame.add(b"=", (*path, key), encode(item))
+        elif old[key] != item or not (is_exact or type(item) is str):  # 1 equals True
+            _diff_values(old[key], item, (*path, key), frame)
     added = frame.size - size
     if added > _LEAST_ENTRY * len(new) and added > len(pinned(new)):  # operations repeat the path
         frame.cut(count, size)

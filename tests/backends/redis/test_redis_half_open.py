@@ -86,7 +86,7 @@ async def test_calls_on_forgotten_connections_are_done_again(
 CLOSED = compile("def write(ready=None):\n    ready()", "selector_events.py", "exec")
 
 
-@pytest.mark.parametrize("module", ["asyncio.selector_events", "of.somebody"])
+@pytest.mark.parametrize("module", ["asyncio.selector_events", "another.module"])
 async def test_a_write_to_a_closed_transport_is_a_lost_connection(
     module: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
