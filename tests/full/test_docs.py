@@ -358,12 +358,12 @@ def test_every_dsn_that_is_shown_can_be_read(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from locus_store.backends.postgresql import dsn as dsns
-    from locus_store.backends.postgresql.backend import OPTIONS
+    from locus_store.backends.postgresql.driver_arguments import OURS
 
     monkeypatch.chdir(tmp_path)
     for name in re.findall(r"ssl\w+=(\w+\.\w+)", dsn):
         Path(name).touch()
-    dsns.parse(dsn, ours={*OPTIONS, "table_name"})  # which `import locus` takes
+    dsns.parse(dsn, ours={*OURS, "table_name"})  # which `import locus` takes
 
 
 def test_every_option_of_postgresql_is_in_its_table() -> None:
