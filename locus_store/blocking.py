@@ -16,6 +16,7 @@ from locus_store.checkpointer import BaseCheckpointer, Loads, S, loaded_here
 from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.driven import DrivenLoop, EndedError
+from locus_store.runtime.stepping import needs_no_loop, require_threads, run
 from locus_store.store import BaseStore
 from locus_store.types.tenants import ForTenants
 
@@ -40,11 +41,11 @@ Wrapped = TypeVar("Wrapped", bound="BaseCheckpointer[Any] | BaseMessageLog | Bas
 
 
 class _Blocking(ForTenants, Generic[Wrapped]):
-    """An object with an event loop of its own, which the first call makes."""
+    """An object whose calls block; if they need an event loop, the first call makes it."""
 
     def __init__(self, wrapped: Wrapped) -> None:
         self._async: Wrapped = wrapped
-        self._portals = Portals(moves=wrapped.moves_between_threads)
+        self._portals = Portals(moves=wrapped.moves_between_threads, steps=needs_no_loop(wrapped))
         self._owns_portals = True
 
     def __repr__(self) -> str:
@@ -397,24 +398,30 @@ class Finished:
 
 
 class Portals:
-    """The event loop of blocking code; a forked child makes its own.
+    """The event loop of blocking code, if it needs one; a forked child makes its own.
 
     Its thread is a daemon, so that a facade that was not closed does not keep the process alive.
 
     Args:
         moves: See ``DrivenLoop``.
+        steps: No loop is needed; see ``stepping``.
     """
 
-    def __init__(self, *, moves: bool = False) -> None:
+    def __init__(self, *, moves: bool = False, steps: bool = False) -> None:
         self._moves = moves
+        self._steps = steps
+        self._user = 0
+        """The process that has made calls without a loop."""
+
         self._lock = threading.Lock()
         self._loop: DrivenLoop | None = None
         self._end: Any = None
 
     @property
     def is_open(self) -> bool:
-        """True if there is a loop."""
-        return self._loop is not None and self._loop.pid == os.getpid()
+        """True if a call was made since ``close``."""
+        user = self._loop.pid if self._loop is not None else self._user
+        return user == os.getpid()
 
     def open(self) -> DrivenLoop:
         """Return the loop; make it if needed."""
@@ -428,7 +435,7 @@ class Portals:
             return self._loop
 
     def run(self, owner: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """Run an async method on the loop, and wait for it; cancel it on ``Ctrl-C``.
+        """Run an async method, and wait for it; cancel it on ``Ctrl-C``.
 
         The caller may have a running loop of its own, as a notebook has. That loop stops meanwhile.
 
@@ -443,6 +450,11 @@ class Portals:
                 waits for an async one that the caller's own loop has begun.
         """
         make = partial(call, *args, **kwargs)
+        if self._steps:
+            if self._user != os.getpid():
+                require_threads()
+                self._user = os.getpid()
+            return run(make)
         while True:
             with suppress(EndedError):  # closed by another thread in between: open anew
                 return self.open().run(owner, make)
@@ -450,7 +462,7 @@ class Portals:
     def close(self) -> None:
         """End the loop and its thread; idempotent."""
         with self._lock:
-            end, self._end, self._loop = self._end, None, None
+            end, self._end, self._loop, self._user = self._end, None, None, 0
         if end is not None:
             end()
 

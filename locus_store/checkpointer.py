@@ -27,6 +27,7 @@ from locus_store.backend import (
 )
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.observe import note, observed
+from locus_store.runtime.stepping import needs_no_loop
 from locus_store.runtime.under_way import Saving, saved
 from locus_store.types import (
     CheckpointerCapabilities,
@@ -323,6 +324,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             )
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
+        self.needs_no_loop = needs_no_loop(backend)
         self._codec = StateCodec(state_type)
         self.on_conflict = checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)

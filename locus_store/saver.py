@@ -6,7 +6,6 @@ visible here, and the other way round.
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from locus_store.backend import Expires, QueriesMetadata, StorageBackend, Stores
 from locus_store.checkpointer import checked_keep_last, checked_on_conflict
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
 from locus_store.runtime.observe import note, observed
+from locus_store.runtime.stepping import ended, needs_no_loop
 from locus_store.types import PendingWrite
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
 from locus_store.types.codec import labels_of
@@ -86,6 +86,7 @@ class CheckpointSaver(ForTenants):
                 f"CheckpointSaver wraps a StorageBackend, not a {type(backend).__name__}"
             )
         self.backend = backend
+        self.needs_no_loop = needs_no_loop(backend)
         self.on_conflict = checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)
         self.ttl_seconds = checked_ttl(ttl_seconds)
@@ -305,7 +306,7 @@ class CheckpointSaver(ForTenants):
         task = {"task_id": task_id, "task_path": task_path}
         note(writes=len(writes))
         if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
-            await asyncio.shield(asyncio.wrap_future(under_way))
+            await ended(under_way)
         must_exist: MustExist | None = "thread" if self._known.has_thread(thread_id) else None
         if self._known.has(thread_id, namespace, checkpoint_id):
             must_exist = "checkpoint"

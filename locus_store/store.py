@@ -16,6 +16,7 @@ from sys import float_info
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.runtime.stepping import together
 from locus_store.types.arguments import check_limit, check_text, checked_max_state_bytes
 from locus_store.types.items import (
     NO_METADATA,
@@ -399,9 +400,7 @@ class BaseStore(ForTenants, ABC):
         limit: int = 10,
     ) -> Lists:
         """Search several namespaces at once; return one list for each."""
-        return list(
-            await asyncio.gather(*(self.search(it, query=query, limit=limit) for it in namespaces))
-        )
+        return await together(self.search(it, query=query, limit=limit) for it in namespaces)
 
     async def search_by_embedding(
         self,

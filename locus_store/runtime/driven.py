@@ -15,10 +15,6 @@ handles signals in Python, as such a handler may raise, or call. Otherwise ``Ctr
 until the leader has left the loop. A thread with a running loop cannot lead either: it may not run
 a second one.
 
-A backend whose driver blocks may ``lend`` work to the leader of its call. The leader leaves the
-loop, does the work where a thread of the backend would have done it, and returns. Others drive
-meanwhile.
-
 Who drives holds ``_driving``. A call is in ``_calls`` until it is done, and in ``_waiting`` if
 others have to drive it. A follower adds itself and looks whether a thread drives. A thread that
 leaves releases ``_driving`` and looks whether a call waits. One of them wakes the keeper.
@@ -30,17 +26,20 @@ import asyncio
 import concurrent.futures
 import os
 import signal
-import sys
 import threading
-from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
-from _signal import signal as set_signal
+from _signal import signal as set_signal  # type: ignore[import-not-found]
 from contextlib import suppress
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from locus_store.errors import UnsupportedError
-from locus_store.runtime.loops import fail, is_at_work
+from locus_store.runtime.loops import is_at_work
+from locus_store.runtime.signals import (
+    SIGNAL_SECONDS,
+    are_handled,
+    is_main_thread,
+    may_be_interrupted,
+)
+from locus_store.runtime.stepping import require_threads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,11 +49,6 @@ PATIENCE_SECONDS: Final = 5.0
 
 IDLE_SECONDS: Final = 0.05
 """The keeper looks this often whether it should drive."""
-
-SIGNAL_SECONDS: Final = 1.0
-"""A signal is handled by then, even if it comes in the worst moment."""
-
-_OTHERS: Final = tuple(it for it in signal.valid_signals() if it < 32 and it != signal.SIGINT)  # noqa: PLR2004  (realtime signals)
 
 T = TypeVar("T")
 
@@ -73,8 +67,6 @@ class _Call(Generic[T]):
         "is_cancelled",
         "is_done",
         "is_interrupted",
-        "is_leading",
-        "lent",
         "make",
         "result",
         "task",
@@ -84,12 +76,11 @@ class _Call(Generic[T]):
         self.make: Callable[[], Awaitable[T]] | None = make
         self.done = threading.Lock()
         self.done.acquire()
-        self.is_done = self.is_leading = self.has_begun = False
+        self.is_done = self.has_begun = False
         self.is_cancelled = self.is_interrupted = False
         self.task: asyncio.Task[None] | None = None
         self.result: T | None = None
         self.error: BaseException | None = None
-        self.lent: tuple[Callable[[], Any], asyncio.Future[Any]] | None = None
 
     def made(self) -> Awaitable[T]:
         """Return its coroutine, once."""
@@ -97,15 +88,6 @@ class _Call(Generic[T]):
         if make is None or self.is_cancelled:
             raise asyncio.CancelledError
         return make()
-
-    def do_lent(self) -> Callable[[], None]:
-        """Do the lent work; return what passes its result on, to be called in the loop."""
-        assert self.lent is not None  # noqa: S101  (looked at before)
-        (work, future), self.lent = self.lent, None
-        try:
-            return partial(_answer, future, work(), None)
-        except BaseException as exc:  # noqa: BLE001  (told to the call)
-            return partial(_answer, future, None, exc)
 
     def answer(self) -> T:
         """Return its result, or raise its error."""
@@ -121,37 +103,7 @@ class _Call(Generic[T]):
             del error  # its traceback has this frame
 
 
-def _answer(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
-    if future.done():  # its task was cancelled
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        fail(future, error)
-
-
 _loops: dict[asyncio.AbstractEventLoop, DrivenLoop] = {}
-_calling: ContextVar[_Call[Any] | None] = ContextVar("locus_store_call", default=None)
-
-
-def is_led() -> bool:
-    """Return whether ``lend`` would take work."""
-    call = _calling.get()
-    return call is not None and call.is_leading and call.lent is None
-
-
-def lend(work: Callable[[], T]) -> asyncio.Future[T]:
-    """Have the thread that waits for the running task do blocking work; only if ``is_led``.
-
-    It surely does it, even if it is interrupted or the task is cancelled.
-    """
-    call = _calling.get()
-    assert call is not None  # noqa: S101  (see is_led)
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    call.lent = (work, future)
-    loop.stop()
-    return future
 
 
 class OneThread:
@@ -177,7 +129,7 @@ class DrivenLoop:
     """
 
     def __init__(self, *, moves: bool) -> None:
-        _require_threads()
+        require_threads()
         self.pid = os.getpid()
         self._moves = moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -233,10 +185,10 @@ class DrivenLoop:
 
     def _take(self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None) -> None:
         """Lead the call, or have it done by others."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if not self._moves or outer is not None or (is_main and _handles_signals()):
+        is_main = is_main_thread()
+        if not self._moves or outer is not None or (is_main and are_handled()):
             self._follow(call, partial(self._begin, call), owner, outer)
-        elif is_main and getsignal(signal.SIGINT) is signal.default_int_handler:
+        elif is_main and may_be_interrupted():
             self._lead_undisturbed(call)
         else:
             self._lead(call)
@@ -269,13 +221,6 @@ class DrivenLoop:
             return
         self._begin(call)
         self._drive(call)
-        while call.lent is not None:
-            answer = call.do_lent()
-            if call.is_interrupted or not self._driving.acquire(blocking=False):
-                self._follow(call, answer)
-                return
-            answer()
-            self._drive(call)
         if call.is_interrupted:
             self._abandon(call)
         elif not call.is_done:  # it may not go on in this thread
@@ -289,8 +234,6 @@ class DrivenLoop:
         self._driver = threading.get_ident(), call
         if call is None:
             self._admit()
-        else:
-            call.is_leading = True
         is_over = call is not None and self._is_over(call)
         try:
             while not is_over:
@@ -298,8 +241,6 @@ class DrivenLoop:
                     self._loop.run_forever()
                 is_over = self._is_over(call)
         finally:
-            if call is not None:
-                call.is_leading = False
             self._driver = None
             self._driving.release()
             if self._waiting or self._bound or self._is_ending:
@@ -308,8 +249,7 @@ class DrivenLoop:
     def _is_over(self, call: _Call[Any] | None) -> bool:
         if call is None:
             return not self._waiting and not self._bound
-        needs_others = call.is_interrupted or call.lent is not None or self._bound > 0
-        return call.is_done or needs_others
+        return call.is_done or call.is_interrupted or self._bound > 0
 
     def _begin(self, call: _Call[Any]) -> None:
         if call.task is None:
@@ -317,7 +257,6 @@ class DrivenLoop:
 
     async def _answered(self, call: _Call[Any]) -> None:
         call.has_begun = True
-        _calling.set(call)
         try:
             call.result = await call.made()
         except BaseException as exc:  # noqa: BLE001  (told to the caller)
@@ -385,7 +324,7 @@ class DrivenLoop:
         owner: str = "",
         outer: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Have others drive the call from a step on: its beginning, or the answer of lent work."""
+        """Have others drive the call from a step on."""
         try:
             self._leave_to_others(call, step)
             self._await(call, owner, outer)
@@ -464,26 +403,3 @@ class DrivenLoop:
 
 def _nothing() -> None:
     pass
-
-
-def _require_threads() -> None:
-    """Refuse greenlets in place of threads.
-
-    Raises:
-        UnsupportedError: gevent has replaced what the loop and its threads are made of.
-    """
-    gevent = sys.modules.get("gevent.monkey")
-    if gevent and any(map(gevent.is_module_patched, ("threading", "queue", "select", "socket"))):
-        raise UnsupportedError(
-            "sync methods need threads, and gevent has replaced them by greenlets: run the worker "
-            "with threads (gunicorn -k gthread, celery -P threads, dramatiq without "
-            "dramatiq-gevent), or call monkey.patch_all(thread=False, queue=False, select=False, "
-            "socket=False)"
-        )
-
-
-def _handles_signals() -> bool:
-    """Return whether a signal runs a function of the program."""
-    on_ctrl_c = getsignal(signal.SIGINT)
-    is_own = callable(on_ctrl_c) and on_ctrl_c is not signal.default_int_handler
-    return is_own or any(map(callable, map(getsignal, _OTHERS)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+from locus_store.runtime.stepping import may_block
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -62,7 +65,7 @@ class GroupLimits:
 
 
 class PerLoop(Generic[T]):
-    """One object for each event loop.
+    """One object for each event loop, and one for all sync calls of a process that have none.
 
     Args:
         make: Makes it.
@@ -74,8 +77,16 @@ class PerLoop(Generic[T]):
         self._last: tuple[ref[asyncio.AbstractEventLoop], T] | None = None
         """The entry of the loop that asked last: a weak dictionary takes ten times as long."""
 
+        self._without: dict[int, T] = {}
+        """Those without a loop, by process."""
+
     def here(self) -> T:
         """Return the object of the running loop."""
+        if may_block():
+            pid = os.getpid()
+            if pid not in self._without:
+                self._without.setdefault(pid, self._make())
+            return self._without[pid]
         loop, last = asyncio.get_running_loop(), self._last
         if last is not None and last[0]() is loop:
             return last[1]
@@ -148,8 +159,8 @@ class Gathering(Generic[Q, A]):
         """Names of the calls that run alone, or are to."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def submit(self, what: Q, *, count: int = 1, size: int = 0) -> asyncio.Future[A]:
-        """Run a call together with those that wait.
+    def submit(self, what: Q, *, count: int = 1, size: int = 0) -> Awaitable[A]:
+        """Run a call together with those that wait; one without an event loop runs by itself.
 
         No coroutine, and no names: what is alive while thousands of calls wait, Python's garbage
         collector visits again and again.
@@ -159,11 +170,21 @@ class Gathering(Generic[Q, A]):
             count: How much it adds to a group.
             size: Bytes that it adds to a group.
         """
+        if may_block():
+            return self._lone(what)
         done: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._ready.append(_Call(what, count, size, done))
         if self._idle:
             self._wake()
         return done
+
+    async def _lone(self, what: Q) -> A:
+        answer: A | Failed | Undecided = Undecided.AGAIN
+        while isinstance(answer, Undecided):
+            [answer] = await self._run([what], answer is Undecided.ALONE)
+        if isinstance(answer, Failed):
+            raise answer.error
+        return answer
 
     async def drain(self) -> None:
         """Wait for all submitted calls."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime.stepping import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -40,7 +41,7 @@ def fail(future: asyncio.Future[Any], error: BaseException) -> None:
 
 async def off_loop(work: Callable[[], T], size: int) -> T:
     """Return what ``work`` returns; in a thread above ``THREADED_BYTES`` of ``size``."""
-    return await asyncio.to_thread(work) if size > THREADED_BYTES else work()
+    return await in_thread(work) if size > THREADED_BYTES else work()
 
 
 async def outlasting(work: asyncio.Future[T]) -> T:

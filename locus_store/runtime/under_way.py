@@ -6,6 +6,7 @@ import asyncio
 from typing import Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.stepping import may_block
 
 _Key: TypeAlias = tuple[str, str]
 
@@ -29,12 +30,16 @@ class Saving:
         self._key = storage, thread_id
 
     def __enter__(self) -> Self:
+        if may_block():
+            return self
         self._all = _saves.here()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all.setdefault(self._key, set()).add(self._ended)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if may_block():
+            return
         if not self._ended.done():  # else the loop has ended
             self._ended.set_result(None)
         of_thread = self._all[self._key]
@@ -47,8 +52,10 @@ async def saved(storage: str, thread_id: str) -> None:
     """Wait for the saves of a thread that this event loop has begun.
 
     An asynchronous generator that was abandoned, such as an agent's run after its first event, is
-    closed two steps of the loop later, and saves then.
+    closed two steps of the loop later, and saves then. Sync calls have no such generators.
     """
+    if may_block():
+        return
     for _ in range(2):
         await asyncio.sleep(0)
     if under_way := _saves.here().get((storage, thread_id)):

@@ -67,6 +67,9 @@ class StateCache(ABC):
     moves_between_threads: bool = False
     """See ``ForTenants``."""
 
+    needs_no_loop: bool = False
+    """See ``ForTenants``."""
+
     @abstractmethod
     async def get(self, key: str) -> CachedState | None:
         """Return an entry and renew its time to live; ``None`` if there is none."""
@@ -98,6 +101,7 @@ class LocalCache(StateCache):
     """
 
     moves_between_threads = True
+    needs_no_loop = True
 
     def __init__(
         self,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.stepping import may_block
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -83,7 +85,7 @@ class GuardedCache:
 
     async def _tried(self, call: Callable[[], Awaitable[None]]) -> bool:
         """Make a call; return ``False`` if it failed, or if the cache is left alone."""
-        async with self._turns.here():
+        async with self._turn():
             now = time.monotonic()
             if now < self._closed_until:
                 return False
@@ -91,13 +93,16 @@ class GuardedCache:
                 self._closed_until = now + ANSWER_SECONDS
             before = self._failures
             try:
-                async with asyncio.timeout(ANSWER_SECONDS):
+                async with nullcontext() if may_block() else asyncio.timeout(ANSWER_SECONDS):
                     await call()
             except Exception as exc:  # noqa: BLE001  (a cache may be the user's own)
                 self._failed(exc, before)
                 return False
             self._closed_until, self._failures = 0.0, 0
             return True
+
+    def _turn(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if may_block() else self._turns.here()
 
     def _failed(self, exc: Exception, before: int) -> None:
         observe.cache_failed(self.cache, exc, is_first=not self._failures)

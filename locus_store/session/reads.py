@@ -16,6 +16,7 @@ from uuid import uuid4
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import outlasting
+from locus_store.runtime.stepping import may_block
 from locus_store.session.cache import CachedState
 from locus_store.session.guard import GuardedCache
 from locus_store.session.seen_threads import SeenThreads
@@ -135,6 +136,8 @@ class StateReads:
         """
         if self.cache is None:
             return await self._committed(thread_id)
+        if may_block():
+            return await self._found(thread_id, self.cache)
         flights = self._flights.here()
         flight = flights.get(thread_id)
         if flight is None or not flight.may_serve(self.verify_seconds):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import LocusStoreError
 from locus_store.runtime.progress import expected, step
+from locus_store.runtime.stepping import in_thread, together
 from locus_store.sql import archives, copying, listing, searching, version_lists
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
@@ -276,7 +276,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         matching = searching.Matching(wanted, self.max_state_bytes)
         for part in parts:
             records = await self._query(partial(searching.records, part=part))
-            await asyncio.to_thread(matching.add, records)
+            await in_thread(matching.add, records)
         return matching.ranked
 
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
@@ -396,7 +396,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         sweep = Sweep()
         for at in range(0, len(expected(aged)), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
-            await asyncio.gather(*(self._vacuum_thread(it, seconds, sweep) for it in batch))
+            await together(self._vacuum_thread(it, seconds, sweep) for it in batch)
         return sweep.report()
 
     async def _vacuum_thread(self, thread_id: str, seconds: float, sweep: Sweep) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -11,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
+from locus_store.runtime.stepping import pause
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +45,7 @@ async def joined(database: Database, connection: object, body: Body[T]) -> T:
             if not database.lost_race(exc):
                 raise
             observe.retried("race", exc)
-        await asyncio.sleep(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
+        await pause(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
     return await run(work)
 
 

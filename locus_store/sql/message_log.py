@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import off_loop
+from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads, messages
 from locus_store.types.contents import contents_of
 
@@ -44,6 +45,7 @@ class SqlMessageLog(BaseMessageLog):
         super().__init__(max_state_bytes=backend.max_state_bytes, **options)
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
+        self.needs_no_loop = needs_no_loop(backend)
         self._owns = owns
         self._shared = backend.shared
 

@@ -5,7 +5,6 @@ The rules are in ``versions.packing``.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from abc import abstractmethod
 from functools import partial
@@ -19,6 +18,7 @@ from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import off_loop
 from locus_store.runtime.observe import damaged_packs, observed, unpacked
+from locus_store.runtime.stepping import in_thread
 from locus_store.sql.reads import Reads
 from locus_store.types import Kept
 from locus_store.values import frames
@@ -177,7 +177,7 @@ class Packing(packing.KeepsPacks, StorageBackend):
         """Return the pack of a version; damaged packs are replaced."""
         work, at = partial(packing.pack_of, stored, self.max_state_bytes), stored.version
         try:
-            return await asyncio.to_thread(work)
+            return await in_thread(work)
         except IntegrityError:
             if not stored.packs:
                 raise

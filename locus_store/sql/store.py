@@ -16,6 +16,7 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
+from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import vectors
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.failures import is_overtime
@@ -81,6 +82,7 @@ class SqlStore(BaseStore):
         super().__init__(max_state_bytes=backend.max_state_bytes, **options)
         self.backend = backend
         self.moves_between_threads = self.embed is None and backend.moves_between_threads
+        self.needs_no_loop = self.embed is None and needs_no_loop(backend)
         self._owns = owns
         self._shared = backend.shared
         self._shelf: Shelf | None = None

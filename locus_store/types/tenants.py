@@ -21,6 +21,13 @@ class ForTenants:
     that was handed in, or ``embed``.
     """
 
+    needs_no_loop: bool = False
+    """The coroutines of this object wait for its own work only.
+
+    A sync call then runs them without an event loop; see ``runtime.stepping``. A class that is
+    derived outside of this library, and overrides one of them, has an event loop again.
+    """
+
     def for_tenant(self, tenant: str) -> Self:
         """Return this object for a tenant: the same options, connections and caches.
 

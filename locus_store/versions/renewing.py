@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from functools import partial
 from time import monotonic
 from typing import Final, Protocol
 
 from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.runtime.background import Background
+from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.stepping import may_block
 
 MOST_THREADS: Final = 10_000
 """Threads whose last renewal is remembered."""
@@ -49,6 +53,9 @@ class Renewing:
         self._ttl_seconds = ttl_seconds
         self._renewed: OrderedDict[tuple[str | None, str], float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._beside = PerLoop(partial(Background, MOST_THREADS))
+        """Renews for sync calls without an event loop."""
+
         self._has_failed = False
 
     def note(self, backend: Renewable, thread_id: str) -> None:
@@ -61,6 +68,9 @@ class Renewing:
         self._renewed.move_to_end(key)
         if len(self._renewed) > MOST_THREADS:
             self._renewed.popitem(last=False)
+        if may_block():
+            self._beside.here().submit(key, partial(self._renew, backend, thread_id))
+            return
         task = asyncio.ensure_future(self._renew(backend, thread_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -75,6 +85,9 @@ class Renewing:
 
     async def drain(self) -> None:
         """Wait for the renewals of the running loop."""
+        if may_block():
+            await self._beside.here().finish()
+            return
         loop = asyncio.get_running_loop()
         while mine := [it for it in self._tasks if it.get_loop() is loop]:
             await asyncio.wait(mine)

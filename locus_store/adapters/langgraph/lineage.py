@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.runtime.stepping import ended
 from locus_store.types import Expected
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Load:
         before, self._last = self._last, mine
         try:
             if before is not None:
-                await asyncio.shield(asyncio.wrap_future(before))
+                await ended(before)
             self.require_own()
             yield _Seen(self.seen, new)
         except ConflictError:

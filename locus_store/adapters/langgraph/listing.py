@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import math
 from collections import deque
@@ -10,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import NotFoundError
+from locus_store.runtime.stepping import together
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -148,7 +148,7 @@ class Merged:
     async def _open_thread(self) -> None:
         found = await anext(self._threads, None)
         self._bound, lines = found or (None, [])
-        await asyncio.gather(*map(self._push, lines))
+        await together(map(self._push, lines))
 
     async def _push(self, line: ListedLine) -> None:
         """Put a line where its next version belongs."""

@@ -39,6 +39,7 @@ from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
+from locus_store.runtime.stepping import is_ours, needs_no_loop
 from locus_store.saver import (
     SPECIAL_CHANNELS,
     CheckpointSaver,
@@ -145,7 +146,10 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         self._made = ChannelValues(self.serde, self._caches)
         self.share_messages = share_messages
         self._given = GivenIds()
-        self._portals = Portals(moves=self.saver.backend.moves_between_threads)
+        self._portals = Portals(
+            moves=self.saver.backend.moves_between_threads,
+            steps=is_ours(type(self)) and needs_no_loop(self.saver),
+        )
         self._owns_portals = True
 
     @classmethod

@@ -34,6 +34,7 @@ from langgraph.store.base import (
 from locus_store import open as opening
 from locus_store.blocking import Finished, Portals
 from locus_store.errors import InvalidArgumentError, LocusStoreError
+from locus_store.runtime.stepping import in_thread, is_ours, needs_no_loop
 from locus_store.types.arguments import check_limit
 from locus_store.types.items import (
     Name,
@@ -125,7 +126,10 @@ class LangGraphStore(ForTenants, BaseStore):
         self.index_config = index.copy() if index else None
         self.embeddings = ensure_embeddings(index.get("embed")) if index else None
         self._fields = [_tokens(it) for it in (index or {}).get("fields") or [ALL]]
-        self._portals = Portals(moves=index is None and store.moves_between_threads)
+        self._portals = Portals(
+            moves=index is None and store.moves_between_threads,
+            steps=index is None and is_ours(type(self)) and needs_no_loop(store),
+        )
         self._owns_portals = True
         self._sweeper: _Sweeper | None = None
         if index and store.dimension != _dimension(index):
@@ -431,7 +435,7 @@ class LangGraphStore(ForTenants, BaseStore):
         """See ``stop_ttl_sweeper``."""
         if self._sweeper is None:
             return True
-        return await asyncio.to_thread(self._sweeper.stopped, timeout)
+        return await in_thread(self._sweeper.stopped, timeout)
 
 
 class _Sweeper(threading.Thread):

@@ -18,6 +18,7 @@ from locus_store.backends.documents.version_lists import DocumentVersionLists, w
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
 from locus_store.runtime.progress import steps
+from locus_store.runtime.stepping import may_block, now
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -97,6 +98,8 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         read = partial(self._threads.steadily, partial(work, *args, **kwargs))
         if not self._documents.blocks:
             return read()
+        if may_block():
+            return await now(read)
         loop, context = asyncio.get_running_loop(), copy_context()
         return await loop.run_in_executor(self._documents.pool, context.run, read)
 

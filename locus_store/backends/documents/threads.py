@@ -23,6 +23,7 @@ from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.loops import outlasting
 from locus_store.runtime.observe import unremoved
+from locus_store.runtime.stepping import may_block, now
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Edit, Thread
 
@@ -307,17 +308,31 @@ class DocumentThreads:
         if not self.documents.blocks:
             return self.at_once(work)
         job = _Job(work)
-        with self._lock:
-            lane = self._lanes.setdefault(thread_id, deque())
-            lane.append(job)
-            is_first = len(lane) == 1
-        if is_first:
+        if may_block():
+            return await now(self._in_lane, thread_id, job)
+        if lane := self._added(thread_id, job):
             try:
                 self._start_lane(thread_id, lane)
             except RuntimeError:  # the loop is ending, and runs nothing beside it any more
                 self._drain(thread_id, lane)
         answer: T = await outlasting(asyncio.wrap_future(job.future))
         return answer
+
+    def _added(self, thread_id: str, job: _Job) -> deque[_Job] | None:
+        """Add a job to its lane; return the lane if the job is its first one."""
+        with self._lock:
+            lane = self._lanes.setdefault(thread_id, deque())
+            lane.append(job)
+            return lane if len(lane) == 1 else None
+
+    def _in_lane(self, thread_id: str, job: _Job) -> Any:
+        """Run a job in this thread after all earlier ones, and leave later ones to another."""
+        if lane := self._added(thread_id, job):
+            job.run()
+            if self._has_more(thread_id, lane):
+                drain = threading.Thread(target=self._drain, args=(thread_id, lane), daemon=True)
+                drain.start()
+        return job.future.result()
 
     def _start_lane(self, thread_id: str, lane: deque[_Job]) -> None:
         if pool := self.documents.pool:
@@ -332,13 +347,17 @@ class DocumentThreads:
 
     def _drain(self, thread_id: str, lane: deque[_Job]) -> None:
         """Run a lane's jobs; the first one stays in the lane until it is finished."""
-        while True:
+        lane[0].run()
+        while self._has_more(thread_id, lane):
             lane[0].run()
-            with self._lock:
-                lane.popleft()
-                if not lane:
-                    del self._lanes[thread_id]
-                    return
+
+    def _has_more(self, thread_id: str, lane: deque[_Job]) -> bool:
+        """Remove a lane's first job; return whether another one follows."""
+        with self._lock:
+            lane.popleft()
+            if not lane:
+                del self._lanes[thread_id]
+            return bool(lane)
 
 
 class _Write(Generic[T]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,6 +12,7 @@ from locus_store.backends.file.documents import FileDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.factories import factory
+from locus_store.runtime.stepping import in_thread
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class FileBackend(DocumentBackend):
     """
 
     factory = "FileCheckpointer"
-    moves_between_threads = True
+    needs_no_loop = moves_between_threads = True
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class FileBackend(DocumentBackend):
 
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
-        await asyncio.to_thread(self._directory.require_identity)
+        await in_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await asyncio.to_thread(facts, self._directory)]
+        return [*await super().facts(), *await in_thread(facts, self._directory)]
 
 
 class FileCheckpointer(StorageBackendAdapter[S]):

@@ -34,7 +34,7 @@ class MemoryBackend(DocumentBackend):
     factory = "MemoryCheckpointer"
     persistent_checkpoint_ids = False
     messages = True
-    moves_between_threads = True
+    needs_no_loop = moves_between_threads = True
 
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
         super().__init__(MemoryDocuments(), max_state_bytes=max_state_bytes)

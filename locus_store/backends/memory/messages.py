@@ -33,7 +33,7 @@ class InMemoryMessageLog(BaseMessageLog):
         InvalidArgumentError: An option is not valid.
     """
 
-    moves_between_threads = True
+    needs_no_loop = moves_between_threads = True
 
     def __init__(
         self,

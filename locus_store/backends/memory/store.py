@@ -47,7 +47,7 @@ class InMemoryStore(BaseStore):
 
     def __init__(self, **options: Unpack[InMemoryStoreOptions]) -> None:
         super().__init__(**options)
-        self.moves_between_threads = self.embed is None
+        self.needs_no_loop = self.moves_between_threads = self.embed is None
         self._items: dict[Name, _Kept] = {}
         self._order = 0
         self._lock = threading.RLock()

@@ -100,7 +100,9 @@ class SQLiteBackend(SqlBackend):
         else:
             runner = _runner(database, handed_in)
         super().__init__(database, runner, max_state_bytes=max_state_bytes)
-        self.moves_between_threads = file is not None  # an engine's connections may belong to one
+        self.moves_between_threads = self.needs_no_loop = (
+            file is not None
+        )  # an engine's connections may belong to one thread
 
     def __repr__(self) -> str:
         return f"SQLiteBackend({self._where!r})"

@@ -28,7 +28,12 @@ def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engin
     """
     pool: dict[str, Any] = {"poolclass": NullPool}
     if readers:
-        pool = {"poolclass": QueuePool, "pool_size": readers, "max_overflow": 0}
+        pool = {
+            "poolclass": QueuePool,
+            "pool_size": readers,
+            "max_overflow": 0,
+            "pool_timeout": None,
+        }
     made = sa.create_engine(
         sa.URL.create("sqlite", database=path),
         connect_args={"check_same_thread": False, "timeout": busy_timeout_seconds},

@@ -1,27 +1,25 @@
-"""SQLite's runners: one writer thread with group commit, and concurrent readers.
+"""SQLite's runners: writers that commit for each other, and concurrent readers.
 
-A body is a plain function of a connection. Bodies that wait while the writer commits share the
-next transaction, each under its own savepoint. Each caller is answered after the commit.
-
-The thread that waits in a sync call runs its body itself while the writer, or a reader, is idle.
+A body is a plain function of a connection. A sync call runs its body in its own thread, an async
+one hands it to a thread of the runner. Bodies that wait while another thread commits share the next
+transaction, each under its own savepoint. Each caller is answered after the commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet, finalize
 
 from locus_store.errors import BackendError
-from locus_store.runtime import driven, loops, observe
+from locus_store.runtime import loops, observe
+from locus_store.runtime.stepping import in_thread, may_block, now
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from locus_store.sql.runner import Body
 
 T = TypeVar("T")
+B = TypeVar("B")
 Release = Callable[[], None]
 _Answer = tuple[object, BaseException | None]
 
@@ -37,16 +36,63 @@ GROUP = 256
 """Bodies in one transaction at most."""
 
 READERS = 4
-"""Reading threads, each with a connection of its own."""
+"""Reading threads, for async calls."""
 
 _READER = "locus-store-reader"
 
 
-@dataclass(slots=True)
 class _Job:
-    body: Body[Any] | None
-    loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Any]
+    """A body of a sync call, whose thread waits.
+
+    Args:
+        body: The body.
+        lead: Gives the lead to another thread than the one that waits.
+    """
+
+    __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "lead")
+
+    def __init__(self, body: Body[Any] | None, lead: Callable[[], None] | None = None) -> None:
+        self.body = body
+        self.is_answered = False
+        self._changed = threading.Lock()
+        self._changed.acquire()
+        self.lead = lead or self._changed.release
+
+    def wait(self) -> None:
+        """Wait for the answer, or for the lead."""
+        self._changed.acquire()
+
+    def answer(self, result: object, error: BaseException | None) -> None:
+        """Pass the result to the thread that waits."""
+        self._result, self._error, self.is_answered = result, error, True
+        self._changed.release()
+
+    def result(self) -> Any:
+        """Return the result, or raise the error."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return self._result
+        finally:
+            del error  # its traceback has this frame
+
+
+class _LoopJob:
+    """A body of an async call.
+
+    Args:
+        body: The body.
+        lead: Gives the lead to the writer's thread.
+    """
+
+    __slots__ = ("body", "future", "lead", "loop")
+
+    def __init__(self, body: Body[Any] | None, lead: Callable[[], None]) -> None:
+        self.body = body
+        self.lead = lead
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
 
     def answer(self, result: object, error: BaseException | None) -> None:
         """Pass the result to the caller, in its event loop."""
@@ -58,17 +104,20 @@ class _Job:
             self.future.set_result(result)
 
 
-def _tell(jobs: list[_Job], answers: list[_Answer]) -> None:
+def _tell(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
     """Pass the results to the callers; each event loop is woken once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, _Answer]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_LoopJob, _Answer]]] = {}
     for job, answer in zip(jobs, answers, strict=True):
-        by_loop.setdefault(job.loop, []).append((job, answer))
+        if isinstance(job, _Job):
+            job.answer(*answer)
+        else:
+            by_loop.setdefault(job.loop, []).append((job, answer))
     for loop, told in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: nobody waits
             loop.call_soon_threadsafe(_answer_all, told)
 
 
-def _answer_all(told: list[tuple[_Job, _Answer]]) -> None:
+def _answer_all(told: list[tuple[_LoopJob, _Answer]]) -> None:
     for job, (result, error) in told:
         job.answer(result, error)
 
@@ -78,98 +127,122 @@ class _Stopped(Exception):  # noqa: N818  (never leaves this module)
 
 
 class _Writer:
-    """The writing connection, and the thread that uses it unless its caller does.
+    """The writing connection, which the thread that has the *lead* uses.
 
-    Who uses it has the turn.
+    A job that finds the lead free takes it. Its thread commits for all jobs that wait, and leaves
+    the lead to the next one that came meanwhile.
     """
 
     def __init__(self, engine: Engine, database: SQLiteDatabase, release_readers: Release) -> None:
         self._engine = engine
         self._database = database
         self._release_readers = release_readers
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
-        self._turn = threading.Lock()
-        self._is_busy = False
-        self._is_stopped = False
+        """Guards the four below."""
+
+        self._jobs: deque[_Job | _LoopJob] = deque()
+        self._is_led = False
+        self._last: _Job | None = None
+        """Stops the writer."""
+
+        self._thread: threading.Thread | None = None
+        """Leads for async calls; begun by the first one."""
+
+        self._wanted = threading.Lock()
+        """Locked until the writer's thread has the lead, or has to end."""
+
+        self._wanted.acquire()
         self._connection: Connection | None = None
         self._identity: object = None
-        self._thread = threading.Thread(target=self._work, name="locus-store-writer", daemon=True)
-        self._thread.start()
 
-    async def run(self, body: Body[T] | None) -> T:
+    def run(self, body: Body[T] | None) -> T:
         """Run a body in a transaction; without a body, only make sure that the database is open.
 
         Raises:
             _Stopped: Nothing was run.
         """
-        loop = asyncio.get_running_loop()
-        with self._gate:
-            if self._is_stopped:
-                raise _Stopped
-            if self._is_idle_for_a_caller():
-                answer: asyncio.Future[T] = driven.lend(partial(self._run_here, body))
-            else:
-                answer = loop.create_future()
-                self._jobs.put(_Job(body, loop, answer))
-                self._is_busy = True
-        return await answer
+        job = _Job(body)
+        if not self._submit(job):
+            job.wait()
+        if not job.is_answered:
+            self._lead()
+        result: T = job.result()
+        return result
 
-    def _is_idle_for_a_caller(self) -> bool:
-        """Take the turn for the thread that waits, if it can use the connection now."""
-        return driven.is_led() and not self._is_busy and self._turn.acquire(blocking=False)
-
-    def _run_here(self, body: Body[T] | None) -> Any:
-        try:
-            ((result, error),) = self._commit([body])
-        finally:
-            self._turn.release()
-        if error is not None:
-            raise error
+    async def run_apart(self, body: Body[T] | None) -> T:
+        """See ``run``; for a caller that an event loop runs."""
+        job = _LoopJob(body, self._wanted.release)
+        if self._thread is None:
+            self._begin_thread()
+        if self._submit(job):
+            job.lead()
+        result: T = await job.future
         return result
 
     def stop(self) -> None:
         """Finish what was submitted, close the connection, end the thread."""
+        last = _Job(None, self._wanted.release if self._thread else None)
+        with suppress(_Stopped):
+            if self._submit(last, stops=True):
+                last.lead()
+            last.wait()
+            if not last.is_answered:
+                self._lead()
+            if self._thread is not None:
+                self._wanted.release()
+                self._thread.join()
+            last.result()
+
+    @property
+    def is_here(self) -> bool:
+        """True in the writer's thread."""
+        return threading.current_thread() is self._thread
+
+    def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
+        """Add a job, and with ``stops`` the last one; return whether it has the lead."""
         with self._gate:
-            if not self._is_stopped:
-                self._is_stopped = True
-                self._jobs.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+            if self._last is not None:
+                raise _Stopped
+            if stops:
+                assert isinstance(job, _Job)  # noqa: S101  (see stop)
+                self._last = job
+            self._jobs.append(job)
+            leads, self._is_led = not self._is_led, True
+            return leads
+
+    def _begin_thread(self) -> None:
+        with self._gate:
+            if self._thread is None and self._last is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="locus-store-writer", daemon=True
+                )
+                self._thread.start()
 
     def _work(self) -> None:
-        while (first := self._jobs.get()) is not None:
-            with self._turn:
-                jobs, is_last = self._group(first)
-                self._answer_all(jobs)
-            del first, jobs
-            if is_last:
-                break
-            with self._gate:
-                self._is_busy = not self._jobs.empty()
-        with self._turn:
-            self._release()
+        while self._wanted.acquire() and self._is_led:
+            self._lead()
 
-    def _group(self, first: _Job) -> tuple[list[_Job], bool]:
-        jobs = [first]
-        while len(jobs) < GROUP:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is None:
-                return jobs, True
-            jobs.append(job)
-        return jobs, False
-
-    def _answer_all(self, jobs: list[_Job]) -> None:
+    def _lead(self) -> None:
+        """Commit the bodies that wait, pass the lead on, and answer the callers."""
+        with self._gate:
+            jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
         try:
-            answers = self._commit([it.body for it in jobs])
+            answers = self._commit([it.body for it in jobs if it is not self._last])
+            if jobs[-1] is self._last:
+                self._release()
+                answers.append((None, None))
         except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
             answers = [(None, exc)] * len(jobs)
+        with self._gate:
+            following = self._jobs[0] if self._jobs else None
+            self._is_led = following is not None
+        if following is not None:
+            following.lead()
         _tell(jobs, answers)
 
     def _commit(self, bodies: list[Body[Any] | None]) -> list[_Answer]:
+        if not bodies:
+            return []
         connection = self._opened()
         if not any(bodies):  # to read needs no write lock
             return [(None, None)] * len(bodies)
@@ -266,22 +339,32 @@ class ThreadRunner:
 
     async def write(self, body: Body[T]) -> T:
         """See ``Runner``."""
-        while True:
-            with suppress(_Stopped):  # closed by another thread in between: open anew
-                return await self._opened().writer.run(body)
+        if may_block():
+            return await now(self._here, _Open.write, body)
+        return await self._apart(_Open.write_apart, body)
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
-        while True:
-            with suppress(_Stopped):
-                return await self._opened().read(body)
+        if may_block():
+            return await now(self._here, _Open.read, body)
+        return await self._apart(_Open.read_apart, body)
 
     async def ready(self) -> None:
         """See ``Runner``."""
+        if may_block():
+            await now(self._here, _Open.write, None)
+        else:
+            await self._apart(_Open.write_apart, None)
+
+    def _here(self, run: Callable[[_Open, B], T], body: B) -> T:
+        while True:
+            with suppress(_Stopped):  # closed by another thread in between: open anew
+                return run(self._opened(), body)
+
+    async def _apart(self, run: Callable[[_Open, B], Awaitable[T]], body: B) -> T:
         while True:
             with suppress(_Stopped):
-                await self._opened().writer.run(None)
-                return
+                return await run(self._opened(), body)
 
     async def query(self, body: Body[T]) -> T:
         """See ``Runner``."""
@@ -320,7 +403,7 @@ class ThreadRunner:
             here, self._open = self._open, None
         if here is not None and here.pid == os.getpid():
             try:
-                await asyncio.to_thread(here.close)
+                await in_thread(here.close)
             except RuntimeError:  # a function of `atexit`: Python begins no more threads
                 here.close()
 
@@ -365,35 +448,62 @@ class _Open:
         self._reads = reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix=_READER)
-        self._turn = threading.Lock()
-        """Held while a caller's own thread reads."""
-        self._gate = threading.Lock()
+        self._gate = threading.Condition()
+        """Guards the two below."""
+
+        self._reading = 0
+        """Sync calls that read."""
+
         self.is_closed = False
         self._identity: object = None
-        self.writer = _Writer(writes, database, self._release_readers)
+        self._writer = _Writer(writes, database, self._release_readers)
 
-    async def read(self, body: Body[T]) -> T:
-        """Run a body on one snapshot."""
+    def write(self, body: Body[T] | None) -> T:
+        """Run a body in a transaction, in this thread."""
+        return self._writer.run(body)
+
+    async def write_apart(self, body: Body[T] | None) -> T:
+        """Run a body in a transaction, for a caller that an event loop runs."""
+        return await self._writer.run_apart(body)
+
+    def read(self, body: Body[T]) -> T:
+        """Run a body on one snapshot, in this thread."""
         if self._reads is None:
-            return await self.writer.run(body)
-        if self._identity is None or self._identity != self._database.identity():
-            await self.writer.run(None)  # verifies the schema, or opens the database anew
+            return self._writer.run(body)
+        if self._is_new():
+            self._writer.run(None)  # verifies the schema, or opens the database anew
+            self._identity = self._database.identity()
+        with self._gate:
+            self._require_open()
+            self._reading += 1
+        try:
+            return self._read(self._reads, body)
+        finally:
+            with self._gate:
+                self._reading -= 1
+                if self.is_closed:
+                    self._gate.notify_all()
+
+    async def read_apart(self, body: Body[T]) -> T:
+        """Run a body on one snapshot, for a caller that an event loop runs."""
+        if self._reads is None:
+            return await self._writer.run_apart(body)
+        if self._is_new():
+            await self._writer.run_apart(None)
             self._identity = self._database.identity()
         loop = asyncio.get_running_loop()
         with self._gate:
-            if self.is_closed:
-                raise _Stopped
-            if driven.is_led() and self._turn.acquire(blocking=False):
-                reading = driven.lend(partial(self._read_here, self._reads, body))
-            else:
-                reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
+            self._require_open()
+            reading = loop.run_in_executor(self._readers, self._read, self._reads, body)
         return await reading
 
-    def _read_here(self, engine: Engine, body: Body[T]) -> T:
-        try:
-            return self._read(engine, body)
-        finally:
-            self._turn.release()
+    def _is_new(self) -> bool:
+        """Return whether the database is not the one that was read last."""
+        return self._identity is None or self._identity != self._database.identity()
+
+    def _require_open(self) -> None:
+        if self.is_closed:
+            raise _Stopped
 
     def _read(self, engine: Engine, body: Body[T]) -> T:
         with engine.connect() as connection:
@@ -418,11 +528,18 @@ class _Open:
         if self.pid != os.getpid():
             return
         self.forget()
+        if self._writer.is_here:  # it runs the finalizer
+            threading.Thread(target=self._close, daemon=True).start()
+        else:
+            self._close()
+
+    def _close(self) -> None:
         with self._gate:
             self.is_closed = True
-        self.writer.stop()
+        self._writer.stop()
         is_reader = threading.current_thread().name.startswith(_READER)  # it runs the finalizer
         self._readers.shutdown(wait=not is_reader)
-        with self._turn:
-            for engine in self._engines:
-                engine.dispose()
+        with self._gate:
+            self._gate.wait_for(lambda: not self._reading)
+        for engine in self._engines:
+            engine.dispose()

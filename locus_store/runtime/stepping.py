@@ -1,0 +1,307 @@
+"""Sync calls without an event loop: the calling thread runs the coroutine of the async method.
+
+A coroutine that awaits only work of this library yields that work (``now``, ``ended``). Its thread
+does it, and sends the result. No event loop runs meanwhile, not even one that the thread has;
+``may_block`` tells a coroutine so.
+
+A call can be ended between two pieces of its work: by ``Ctrl-C``, or because its caller no longer
+waits. A piece of work is never interrupted. In the main thread, ``Ctrl-C`` is put off; if the
+program handles signals in Python, a thread of its own runs the call, as such a handler may raise
+anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+from _signal import signal as set_signal  # type: ignore[import-not-found]
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextvars import copy_context
+from inspect import isasyncgenfunction, iscoroutinefunction
+from itertools import takewhile
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast
+
+from locus_store.errors import UnsupportedError
+from locus_store.runtime.signals import (
+    SIGNAL_SECONDS,
+    are_handled,
+    is_main_thread,
+    may_be_interrupted,
+)
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Make = Callable[[], Awaitable[T]]
+
+_THREAD: Final = "locus-store-blocking"
+
+
+# --- in a coroutine
+
+
+def may_block() -> bool:
+    """Return whether a sync call runs this coroutine; else an event loop does."""
+    return asyncio._get_running_loop() is None  # noqa: SLF001  (the documented way without an error)
+
+
+@coroutine
+def _asked(work: object) -> Generator[object, Any, Any]:
+    return (yield work)
+
+
+async def now(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Have the thread of a sync call do work that is not interrupted."""
+    return cast("T", await _asked(lambda: work(*args, **kwargs)))
+
+
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do work that would stop an event loop: in another thread if there is one."""
+    if may_block():
+        return await now(work, *args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)
+
+
+async def ended(what: Future[Any] | Begun[Any], seconds: float | None = None) -> None:
+    """Wait until something is done, at most so long; a cancelled caller leaves it alone."""
+    if isinstance(what, Begun):
+        await _asked(_Wait(what.over, seconds))
+    elif may_block():
+        over = threading.Lock()
+        over.acquire()
+        what.add_done_callback(lambda _: over.release())
+        await _asked(_Wait(over, seconds))
+    else:
+        await asyncio.wait([asyncio.wrap_future(what)], timeout=seconds)
+
+
+async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """Return the results of calls: at once in an event loop, else one after the other."""
+    if may_block():
+        return [await it for it in calls]
+    return await asyncio.gather(*calls)
+
+
+async def pause(seconds: float) -> None:
+    """Wait."""
+    if may_block():
+        await now(time.sleep, seconds)
+    else:
+        await asyncio.sleep(seconds)
+
+
+# --- of a call
+
+
+def needs_no_loop(*objects: Any) -> bool:
+    """Return whether sync calls of these objects may run without an event loop.
+
+    All have to say so, and no async method of theirs may be overridden outside of this library.
+    """
+    return all(it.needs_no_loop and is_ours(type(it)) for it in objects)
+
+
+def is_ours(kind: type) -> bool:
+    """Return whether no class outside of this library overrides an async method of ``kind``."""
+    others = takewhile(lambda it: it.__module__.partition(".")[0] != "locus_store", kind.__mro__)
+    methods = (it for other in others for it in vars(other).values())
+    return not any(iscoroutinefunction(it) or isasyncgenfunction(it) for it in methods)
+
+
+def run(make: Make[T]) -> T:
+    """Run a coroutine in this thread, without an event loop; return its result.
+
+    Args:
+        make: Makes the coroutine.
+    """
+    if not is_main_thread():
+        return _run_here(make, _Wish())
+    if are_handled():
+        return _run_apart(make)
+    if may_be_interrupted():
+        return _run_undisturbed(make)
+    return _run_here(make, _Wish())
+
+
+class Begun(Generic[T]):
+    """A call that a thread of its own runs."""
+
+    def __init__(self) -> None:
+        self.over = threading.Lock()
+        """Locked until the call is over. No ``Future``, whose lock a signal may leave locked."""
+
+        self.over.acquire()
+        self._wish = _Wish(asyncio.CancelledError)
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def cancel(self) -> None:
+        """End the call before its next piece of work."""
+        self._wish.came = True
+
+    def carry_out(self, make: Make[T]) -> None:
+        """Run the call in this thread."""
+        try:
+            self._result = _step(make, self._wish)
+        except BaseException as exc:  # noqa: BLE001  (told to whoever waits)
+            self._error = exc
+        finally:
+            self.over.release()
+
+    def answer(self) -> T:
+        """Return the result of the call, or raise its error."""
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return cast("T", self._result)
+        finally:
+            del error  # its traceback has this frame
+
+
+def begin(make: Make[T]) -> Begun[T]:
+    """Run a coroutine in a new thread, without an event loop.
+
+    Raises:
+        RuntimeError: Python is ending, and begins no more threads.
+    """
+    begun, context = Begun[T](), copy_context()
+    work = threading.Thread(
+        target=context.run, args=(begun.carry_out, make), name=_THREAD, daemon=True
+    )
+    work.start()
+    return begun
+
+
+class _Wish:
+    """The wish that a call ends, which is granted between two pieces of its work.
+
+    It handles ``SIGINT`` while the main thread runs a call.
+    """
+
+    __slots__ = ("came", "error", "is_waiting", "pid")
+
+    def __init__(self, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.error = error
+        self.came = self.is_waiting = False
+        self.pid = os.getpid()
+
+    def __call__(self, *_: object) -> None:
+        if self.is_waiting or self.pid != os.getpid():  # in a forked child, the call is not here
+            raise self.error
+        self.came = True
+
+    def grant(self) -> None:
+        """Raise the error if the wish came."""
+        came, self.came = self.came, False
+        if came:
+            raise self.error
+
+
+class _Wait:
+    """A wait for a lock that another thread unlocks; ``Ctrl-C`` ends it at once."""
+
+    __slots__ = ("_over", "_seconds")
+
+    def __init__(self, over: threading.Lock, seconds: float | None) -> None:
+        self._over = over
+        self._seconds = seconds
+
+    def wait(self, wish: _Wish) -> None:
+        """Wait, and raise if the wish comes."""
+        until = None if self._seconds is None else time.monotonic() + self._seconds
+        left, is_over = SIGNAL_SECONDS, False
+        try:
+            wish.is_waiting = True
+            while not is_over and left > 0:
+                wish.grant()
+                # A signal that comes as the wait begins is seen when it ends.
+                is_over = self._over.acquire(timeout=min(left, SIGNAL_SECONDS))
+                left = SIGNAL_SECONDS if until is None else until - time.monotonic()
+        finally:
+            wish.is_waiting = False
+        if is_over:
+            self._over.release()
+
+
+def _step(make: Make[T], wish: _Wish) -> T:
+    work = make().__await__()
+    answer = error = None
+    try:
+        while True:
+            asked = work.send(answer) if error is None else work.throw(error)
+            answer = error = None
+            try:
+                wish.grant()
+                if isinstance(asked, _Wait):
+                    asked.wait(wish)
+                elif asked is not None:
+                    answer = asked()
+            except BaseException as exc:  # noqa: BLE001  (told to the coroutine)
+                error = exc
+    except StopIteration as done:
+        return cast("T", done.value)
+    finally:
+        del answer, error  # its traceback has this frame
+
+
+def _run_here(make: Make[T], wish: _Wish) -> T:
+    outer = asyncio._get_running_loop()  # noqa: SLF001  (see may_block)
+    if outer is None:
+        return copy_context().run(_step, make, wish)
+    asyncio._set_running_loop(None)  # noqa: SLF001
+    try:
+        return copy_context().run(_step, make, wish)
+    finally:
+        asyncio._set_running_loop(outer)  # noqa: SLF001
+
+
+def _run_undisturbed(make: Make[T]) -> T:
+    """Run a call in the main thread; raise ``KeyboardInterrupt`` between two pieces of work."""
+    wish = _Wish()
+    try:
+        set_signal(signal.SIGINT, wish)
+        return _run_here(make, wish)
+    finally:
+        set_signal(signal.SIGINT, signal.default_int_handler)
+        wish.grant()
+
+
+def _run_apart(make: Make[T]) -> T:
+    """Run a call in a new thread, so that handlers of signals raise here."""
+    try:
+        begun = begin(make)
+    except RuntimeError:
+        if threading.main_thread().is_alive():
+            raise
+        return _run_here(make, _Wish())  # Python is ending
+    try:
+        while not begun.over.acquire(timeout=SIGNAL_SECONDS):  # see _Wait
+            pass
+    except BaseException:
+        begun.cancel()
+        raise
+    return begun.answer()
+
+
+def require_threads() -> None:
+    """Refuse greenlets in place of threads.
+
+    Raises:
+        UnsupportedError: gevent has replaced what sync methods are made of.
+    """
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent and any(map(gevent.is_module_patched, ("threading", "queue", "select", "socket"))):
+        raise UnsupportedError(
+            "sync methods need threads, and gevent has replaced them by greenlets: run the worker "
+            "with threads (gunicorn -k gthread, celery -P threads, dramatiq without "
+            "dramatiq-gevent), or call monkey.patch_all(thread=False, queue=False, select=False, "
+            "socket=False)"
+        )
