@@ -64,15 +64,35 @@ def test_every_method_is_documented() -> None:
         assert name.startswith("_") or method.__doc__, name
 
 
-def test_close_ends_its_thread_and_it_may_be_used_again(tmp_path: Path) -> None:
+class Waiting(MemoryCheckpointer):
+    """Waits for more than its own work, and so needs an event loop."""
+
+    async def load(self, *args, **kwargs):
+        await asyncio.sleep(0.001)
+        return await super().load(*args, **kwargs)
+
+
+def test_close_ends_its_thread_and_it_may_be_used_again() -> None:
     before = set(threading.enumerate())
-    checkpointer = BlockingCheckpointer(sqlite_checkpointer(tmp_path / "a.db", state_type=dict))
+    checkpointer = BlockingCheckpointer(Waiting(state_type=dict))
     for n in range(3):
-        checkpointer.save({"n": n}, "t")
+        checkpointer.save({"n": n}, "t", on_conflict="overwrite")
+        assert checkpointer.load("t") == {"n": n}
         assert set(threading.enumerate()) - before
         checkpointer.close()
         checkpointer.close()
         assert set(threading.enumerate()) <= before
+
+
+def test_it_begins_no_thread_where_no_event_loop_is_needed(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    checkpointer = BlockingCheckpointer(sqlite_checkpointer(tmp_path / "a.db", state_type=dict))
+    for n in range(3):
+        checkpointer.save({"n": n}, "t")
+        assert checkpointer.load("t") == {"n": n}
+        assert set(threading.enumerate()) <= before
+        checkpointer.close()
+        checkpointer.close()
     assert checkpointer.load("t") == {"n": 2}
     checkpointer.close()
 

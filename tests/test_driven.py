@@ -154,19 +154,6 @@ def test_ctrl_c_ends_a_call_that_follows(portals: Portals, others: ThreadPoolExe
     assert leading.result(WAIT) == "through"
 
 
-def test_ctrl_c_leaves_lent_work_done(portals: Portals) -> None:
-    done: list[str] = []
-
-    async def lending() -> None:
-        await driven.lend(lambda: (interrupt(), done.append("done")))
-        done.append("told")
-
-    with pytest.raises(KeyboardInterrupt):
-        run(portals, lending)
-    assert done[0] == "done"
-    assert run(portals, doubled, 2) == 4
-
-
 def test_a_handler_that_raises_does_so_in_the_callers_own_code(
     portals: Portals, others: ThreadPoolExecutor
 ) -> None:
@@ -312,71 +299,6 @@ def test_a_child_that_is_forked_in_mid_call_has_a_loop_of_its_own(
     gate.open()
     assert call.result(WAIT) == "through"
     assert run(portals, doubled, 3) == 6
-
-
-def test_others_use_the_loop_while_a_caller_does_lent_work(
-    portals: Portals, others: ThreadPoolExecutor
-) -> None:
-    entered, go = threading.Event(), threading.Event()
-
-    def work() -> int:
-        entered.set()
-        assert go.wait(WAIT)
-        return threading.get_ident()
-
-    async def lending() -> tuple[int, int]:
-        return await driven.lend(work), threading.get_ident()
-
-    def call() -> tuple[int, tuple[int, int]]:
-        return threading.get_ident(), run(portals, lending)
-
-    lent = others.submit(call)
-    assert entered.wait(WAIT)
-    gate, holding = at_gate(portals, others)
-    go.set()
-    caller, (worked, went_on) = lent.result(WAIT)
-    assert worked == caller
-    assert went_on != caller  # the other one had the loop
-    gate.open()
-    assert holding.result(WAIT) == "through"
-
-
-def test_an_error_of_lent_work_is_the_calls(portals: Portals) -> None:
-    async def lending() -> str:
-        with pytest.raises(LookupError):
-            await driven.lend({}.popitem)
-        return "handled"
-
-    assert run(portals, lending) == "handled"
-
-
-def test_a_call_that_ends_without_its_lent_work_leaves_it_done(portals: Portals) -> None:
-    done: list[str] = []
-
-    async def lending() -> str:
-        driven.lend(lambda: done.append("done"))
-        return "gone on"
-
-    assert run(portals, lending) == "gone on"
-    assert done == ["done"]
-
-
-def test_nothing_is_lent_outside_of_sync_calls(portals: Portals) -> None:
-    """Their tasks that outlive them included."""
-    tasks: list[asyncio.Task[bool]] = []
-    is_led: Future[bool] = Future()
-
-    async def look() -> None:
-        await asyncio.sleep(0.01)
-        is_led.set_result(driven.is_led())
-
-    async def begin() -> bool:
-        tasks.append(asyncio.get_running_loop().create_task(look()))
-        return driven.is_led()
-
-    assert run(portals, begin)
-    assert not is_led.result(WAIT)
-    assert run(portals, doubled, 1) == 2
 
 
 def test_what_a_call_took_and_gave_is_not_kept(portals: Portals) -> None:
