@@ -16,7 +16,7 @@ from locus_store.checkpointer import BaseCheckpointer, Loads, S, loaded_here
 from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.driven import DrivenLoop, EndedError
-from locus_store.runtime.stepping import needs_no_loop, require_threads, run
+from locus_store.runtime.stepping import Begun, needs_no_loop, require_threads, run
 from locus_store.store import BaseStore
 from locus_store.types.tenants import ForTenants
 
@@ -413,6 +413,7 @@ class Portals:
         self._user = 0
         """The process that has made calls without a loop."""
 
+        self._left: list[Begun[Any]] = []
         self._lock = threading.Lock()
         self._loop: DrivenLoop | None = None
         self._end: Any = None
@@ -453,8 +454,9 @@ class Portals:
         if self._steps:
             if self._user != os.getpid():
                 require_threads()
+                self._left.clear()  # of a parent process
                 self._user = os.getpid()
-            return run(make)
+            return run(make, self._left)
         while True:
             with suppress(EndedError):  # closed by another thread in between: open anew
                 return self.open().run(owner, make)

@@ -115,16 +115,18 @@ def is_ours(kind: type) -> bool:
     return not any(iscoroutinefunction(it) or isasyncgenfunction(it) for it in methods)
 
 
-def run(make: Make[T]) -> T:
+def run(make: Make[T], left: list[Begun[Any]]) -> T:
     """Run a coroutine in this thread, without an event loop; return its result.
 
     Args:
         make: Makes the coroutine.
+        left: The calls of the same object that a handler of signals has interrupted. They may still
+            commit, so the next call of the main thread waits for them.
     """
     if not is_main_thread():
         return _run_here(make, _Wish())
     if are_handled():
-        return _run_apart(make)
+        return _run_apart(make, left)
     if may_be_interrupted():
         return _run_undisturbed(make)
     return _run_here(make, _Wish())
@@ -134,6 +136,7 @@ class Begun(Generic[T]):
     """A call that a thread of its own runs."""
 
     def __init__(self) -> None:
+        self.is_over = False
         self.over = threading.Lock()
         """Locked until the call is over. No ``Future``, whose lock a signal may leave locked."""
 
@@ -153,7 +156,13 @@ class Begun(Generic[T]):
         except BaseException as exc:  # noqa: BLE001  (told to whoever waits)
             self._error = exc
         finally:
+            self.is_over = True
             self.over.release()
+
+    def wait(self) -> None:
+        """Wait until the call is over; a handler of signals may raise meanwhile."""
+        while not self.is_over:
+            self.over.acquire(timeout=SIGNAL_SECONDS)  # see _Wait
 
     def answer(self) -> T:
         """Return the result of the call, or raise its error."""
@@ -274,8 +283,11 @@ def _run_undisturbed(make: Make[T]) -> T:
         wish.grant()
 
 
-def _run_apart(make: Make[T]) -> T:
+def _run_apart(make: Make[T], left: list[Begun[Any]]) -> T:
     """Run a call in a new thread, so that handlers of signals raise here."""
+    for it in list(left):
+        it.wait()
+    left[:] = [it for it in left if not it.is_over]
     try:
         begun = begin(make)
     except RuntimeError:
@@ -283,10 +295,10 @@ def _run_apart(make: Make[T]) -> T:
             raise
         return _run_here(make, _Wish())  # Python is ending
     try:
-        while not begun.over.acquire(timeout=SIGNAL_SECONDS):  # see _Wait
-            pass
+        begun.wait()
     except BaseException:
         begun.cancel()
+        left.append(begun)
         raise
     return begun.answer()
 
