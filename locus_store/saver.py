@@ -86,6 +86,7 @@ class CheckpointSaver(ForTenants):
                 f"CheckpointSaver wraps a StorageBackend, not a {type(backend).__name__}"
             )
         self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
         self.on_conflict = checked_on_conflict(on_conflict)
         self.keep_last = checked_keep_last(keep_last)

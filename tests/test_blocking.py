@@ -19,8 +19,9 @@ from locus_store import (
     StorageBackendAdapter,
     sqlite_checkpointer,
 )
-from locus_store.blocking import BlockingCheckpointer, Portals, open_checkpointer
+from locus_store.blocking import BlockingCheckpointer, open_checkpointer
 from locus_store.runtime import driven, loops
+from locus_store.runtime.portals import Portals
 
 if TYPE_CHECKING:
     from pathlib import Path

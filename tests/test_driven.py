@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.blocking import Portals
 from locus_store.errors import UnsupportedError
 from locus_store.runtime import driven
+from locus_store.runtime.portals import Portals
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

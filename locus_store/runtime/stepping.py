@@ -21,6 +21,7 @@ import time
 from _signal import signal as set_signal  # type: ignore[import-not-found]
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextvars import copy_context
+from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from itertools import takewhile
 from types import coroutine
@@ -35,7 +36,7 @@ from locus_store.runtime.signals import (
 )
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -62,11 +63,17 @@ async def now(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return cast("T", await _asked(lambda: work(*args, **kwargs)))
 
 
-async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do work that would stop an event loop: in another thread if there is one."""
+async def in_thread(work: Callable[[], T], *, pool: Executor | None = None) -> T:
+    """Do work that would stop an event loop: in another thread if there is one.
+
+    Args:
+        work: The work.
+        pool: The other thread is of this one; ``None``: of the loop's.
+    """
     if may_block():
-        return await now(work, *args, **kwargs)
-    return await asyncio.to_thread(work, *args, **kwargs)
+        return await now(work)
+    loop, context = asyncio.get_running_loop(), copy_context()
+    return await loop.run_in_executor(pool, context.run, work)
 
 
 async def ended(what: Future[Any] | Begun[Any], seconds: float | None = None) -> None:
@@ -133,36 +140,59 @@ def run(make: Make[T], left: list[Begun[Any]]) -> T:
 
 
 class Begun(Generic[T]):
-    """A call that a thread of its own runs."""
+    """A call that a thread of its own runs.
+
+    A handler of signals may raise anywhere in the thread that waits. So this is no ``Future``,
+    whose lock would stay locked.
+    """
 
     def __init__(self) -> None:
-        self.is_over = False
         self.over = threading.Lock()
-        """Locked until the call is over. No ``Future``, whose lock a signal may leave locked."""
+        """Locked until the thread is done."""
 
         self.over.acquire()
+        self._taken: dict[str, bool] = {}
+        """Whether the thread has begun the call: the first answer stays."""
+
+        self._is_done = False
         self._wish = _Wish(asyncio.CancelledError)
         self._result: T | None = None
         self._error: BaseException | None = None
 
+    def start(self, make: Make[T]) -> None:
+        """Begin the thread.
+
+        Raises:
+            RuntimeError: Python is ending, and begins no more threads.
+        """
+        work = partial(copy_context().run, self._carry_out, make)
+        threading.Thread(target=work, name=_THREAD, daemon=True).start()
+
     def cancel(self) -> None:
         """End the call before its next piece of work."""
         self._wish.came = True
+        self._taken.setdefault("begun", False)
 
-    def carry_out(self, make: Make[T]) -> None:
-        """Run the call in this thread."""
+    def wait(self) -> None:
+        """Wait until the call is over."""
+        while not self.is_over:
+            self.over.acquire(timeout=SIGNAL_SECONDS)  # see _Wait
+
+    @property
+    def is_over(self) -> bool:
+        """True if the thread is done, or will not begin the call."""
+        return self._is_done or not self._taken.get("begun", True)
+
+    def _carry_out(self, make: Make[T]) -> None:
+        if not self._taken.setdefault("begun", True):
+            return
         try:
             self._result = _step(make, self._wish)
         except BaseException as exc:  # noqa: BLE001  (told to whoever waits)
             self._error = exc
         finally:
-            self.is_over = True
+            self._is_done = True
             self.over.release()
-
-    def wait(self) -> None:
-        """Wait until the call is over; a handler of signals may raise meanwhile."""
-        while not self.is_over:
-            self.over.acquire(timeout=SIGNAL_SECONDS)  # see _Wait
 
     def answer(self) -> T:
         """Return the result of the call, or raise its error."""
@@ -179,13 +209,10 @@ def begin(make: Make[T]) -> Begun[T]:
     """Run a coroutine in a new thread, without an event loop.
 
     Raises:
-        RuntimeError: Python is ending, and begins no more threads.
+        RuntimeError: See ``Begun.start``.
     """
-    begun, context = Begun[T](), copy_context()
-    work = threading.Thread(
-        target=context.run, args=(begun.carry_out, make), name=_THREAD, daemon=True
-    )
-    work.start()
+    begun = Begun[T]()
+    begun.start(make)
     return begun
 
 
@@ -288,17 +315,15 @@ def _run_apart(make: Make[T], left: list[Begun[Any]]) -> T:
     for it in list(left):
         it.wait()
     left[:] = [it for it in left if not it.is_over]
+    begun = Begun[T]()
     try:
-        begun = begin(make)
-    except RuntimeError:
-        if threading.main_thread().is_alive():
-            raise
-        return _run_here(make, _Wish())  # Python is ending
-    try:
+        begun.start(make)
         begun.wait()
-    except BaseException:
-        begun.cancel()
+    except BaseException as exc:
+        if isinstance(exc, RuntimeError) and not threading.main_thread().is_alive():
+            return _run_here(make, _Wish())  # Python is ending
         left.append(begun)
+        begun.cancel()
         raise
     return begun.answer()
 

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from locus_store.backend import StorageBackend
-from locus_store.blocking import Portals
 from locus_store.checkpointer import checked_keep_last
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.stepping import is_ours, needs_no_loop
+from locus_store.runtime.portals import Portals
 from locus_store.session import states
 from locus_store.session.cache import StateCache
 from locus_store.session.config import call_of, hand_on, most_of, thread_name
@@ -145,10 +144,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     def _portals(self) -> Portals:  # type: ignore[override]
         caches = () if self.cache is None else (self.cache,)
         parts = (self.backend, *caches)
-        return Portals(
-            moves=all(it.moves_between_threads for it in parts),
-            steps=is_ours(type(self)) and needs_no_loop(*parts),
-        )
+        return Portals.of(self, *parts)
 
     def _require_powers(self) -> None:
         """Refuse a backend that cannot keep a session."""

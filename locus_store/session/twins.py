@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from locus_store.blocking import Portals
+    from locus_store.runtime.portals import Portals
     from locus_store.session.messages import Message
     from locus_store.session.models import ThreadInfo
 

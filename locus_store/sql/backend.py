@@ -276,7 +276,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         matching = searching.Matching(wanted, self.max_state_bytes)
         for part in parts:
             records = await self._query(partial(searching.records, part=part))
-            await in_thread(matching.add, records)
+            await in_thread(partial(matching.add, records))
         return matching.ranked
 
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:

@@ -36,10 +36,10 @@ from locus_store.adapters.langgraph.serializer import ExactSerializer, exact_wit
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import Caches, ChannelValues, StateHistory
 from locus_store.backend import FullBackend, needs
-from locus_store.blocking import Finished, Portals
+from locus_store.blocking import Finished
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
-from locus_store.runtime.stepping import is_ours, needs_no_loop
+from locus_store.runtime.portals import Portals
 from locus_store.saver import (
     SPECIAL_CHANNELS,
     CheckpointSaver,
@@ -146,10 +146,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         self._made = ChannelValues(self.serde, self._caches)
         self.share_messages = share_messages
         self._given = GivenIds()
-        self._portals = Portals(
-            moves=self.saver.backend.moves_between_threads,
-            steps=is_ours(type(self)) and needs_no_loop(self.saver),
-        )
+        self._portals = Portals.of(self, self.saver)
         self._owns_portals = True
 
     @classmethod

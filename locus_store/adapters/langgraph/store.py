@@ -32,9 +32,10 @@ from langgraph.store.base import (
 )
 
 from locus_store import open as opening
-from locus_store.blocking import Finished, Portals
+from locus_store.blocking import Finished
 from locus_store.errors import InvalidArgumentError, LocusStoreError
-from locus_store.runtime.stepping import in_thread, is_ours, needs_no_loop
+from locus_store.runtime.portals import Portals
+from locus_store.runtime.stepping import in_thread
 from locus_store.types.arguments import check_limit
 from locus_store.types.items import (
     Name,
@@ -126,10 +127,7 @@ class LangGraphStore(ForTenants, BaseStore):
         self.index_config = index.copy() if index else None
         self.embeddings = ensure_embeddings(index.get("embed")) if index else None
         self._fields = [_tokens(it) for it in (index or {}).get("fields") or [ALL]]
-        self._portals = Portals(
-            moves=index is None and store.moves_between_threads,
-            steps=index is None and is_ours(type(self)) and needs_no_loop(store),
-        )
+        self._portals = Portals() if index else Portals.of(self, store)
         self._owns_portals = True
         self._sweeper: _Sweeper | None = None
         if index and store.dimension != _dimension(index):
@@ -433,9 +431,9 @@ class LangGraphStore(ForTenants, BaseStore):
 
     async def astop_ttl_sweeper(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (LangGraph's name for it)
         """See ``stop_ttl_sweeper``."""
-        if self._sweeper is None:
+        if (sweeper := self._sweeper) is None:
             return True
-        return await in_thread(self._sweeper.stopped, timeout)
+        return await in_thread(lambda: sweeper.stopped(timeout))
 
 
 class _Sweeper(threading.Thread):

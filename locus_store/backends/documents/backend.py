@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextvars import copy_context
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +16,7 @@ from locus_store.backends.documents.version_lists import DocumentVersionLists, w
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
 from locus_store.runtime.progress import steps
-from locus_store.runtime.stepping import may_block, now
+from locus_store.runtime.stepping import in_thread
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -98,10 +96,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         read = partial(self._threads.steadily, partial(work, *args, **kwargs))
         if not self._documents.blocks:
             return read()
-        if may_block():
-            return await now(read)
-        loop, context = asyncio.get_running_loop(), copy_context()
-        return await loop.run_in_executor(self._documents.pool, context.run, read)
+        return await in_thread(read, pool=self._documents.pool)
 
     async def _make(self, thread_id: str, body: Callable[[Edit], T], *, removes: bool = False) -> T:
         """Change a thread, or create it; see ``DocumentThreads.write``."""

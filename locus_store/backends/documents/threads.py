@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import threading
 import time
-from collections import OrderedDict, deque
-from concurrent.futures import Future
+from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import uuid4
 from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
+from locus_store.backends.documents.lanes import Lanes
 from locus_store.backends.documents.protocol import LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
-from locus_store.runtime.loops import outlasting
 from locus_store.runtime.observe import unremoved
-from locus_store.runtime.stepping import may_block, now
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Edit, Thread
 
@@ -69,7 +66,7 @@ class DocumentThreads:
         self._writing = threading.Lock()
         self._bytes = 0
         self._kept: OrderedDict[str, Parsed] = OrderedDict()
-        self._lanes: dict[str, deque[_Job]] = {}
+        self._lanes = Lanes()
         self.form.clear()
 
     def clear(self) -> None:
@@ -307,57 +304,12 @@ class DocumentThreads:
         """Run a write after all earlier writes of the thread, even if the caller is cancelled."""
         if not self.documents.blocks:
             return self.at_once(work)
-        job = _Job(work)
-        if may_block():
-            return await now(self._in_lane, thread_id, job)
-        if lane := self._added(thread_id, job):
-            try:
-                self._start_lane(thread_id, lane)
-            except RuntimeError:  # the loop is ending, and runs nothing beside it any more
-                self._drain(thread_id, lane)
-        answer: T = await outlasting(asyncio.wrap_future(job.future))
-        return answer
-
-    def _added(self, thread_id: str, job: _Job) -> deque[_Job] | None:
-        """Add a job to its lane; return the lane if the job is its first one."""
-        with self._lock:
-            lane = self._lanes.setdefault(thread_id, deque())
-            lane.append(job)
-            return lane if len(lane) == 1 else None
-
-    def _in_lane(self, thread_id: str, job: _Job) -> Any:
-        """Run a job in this thread after all earlier ones, and leave later ones to another."""
-        if lane := self._added(thread_id, job):
-            job.run()
-            if self._has_more(thread_id, lane):
-                drain = threading.Thread(target=self._drain, args=(thread_id, lane), daemon=True)
-                drain.start()
-        return job.future.result()
-
-    def _start_lane(self, thread_id: str, lane: deque[_Job]) -> None:
-        if pool := self.documents.pool:
-            pool.submit(self._drain, thread_id, lane)  # its end need not wake the event loop
-        else:
-            asyncio.get_running_loop().run_in_executor(None, self._drain, thread_id, lane)
+        return await self._lanes.run(thread_id, work, self.documents.pool)
 
     def at_once(self, work: Callable[[], T]) -> T:
         """Run a write directly, for documents that never block; one write at a time."""
         with self._writing:
             return work()
-
-    def _drain(self, thread_id: str, lane: deque[_Job]) -> None:
-        """Run a lane's jobs; the first one stays in the lane until it is finished."""
-        lane[0].run()
-        while self._has_more(thread_id, lane):
-            lane[0].run()
-
-    def _has_more(self, thread_id: str, lane: deque[_Job]) -> bool:
-        """Remove a lane's first job; return whether another one follows."""
-        with self._lock:
-            lane.popleft()
-            if not lane:
-                del self._lanes[thread_id]
-            return bool(lane)
 
 
 class _Write(Generic[T]):
@@ -476,23 +428,6 @@ class _Write(Generic[T]):
             except LocusStoreError as exc:
                 unremoved(self._thread_id, exc)
         return False
-
-
-class _Job:
-    """Work to run in another thread."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.future: Future[Any] = Future()
-        self._work = work
-
-    def run(self) -> None:
-        self.future.set_running_or_notify_cancel()
-        try:
-            answer = self._work()
-        except BaseException as exc:  # noqa: BLE001  (it is the caller's)
-            self.future.set_exception(exc)
-        else:
-            self.future.set_result(answer)
 
 
 def _pause(attempt: int) -> None:

@@ -65,7 +65,7 @@ class FileBackend(DocumentBackend):
         await in_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await in_thread(facts, self._directory)]
+        return [*await super().facts(), *await in_thread(lambda: facts(self._directory))]
 
 
 class FileCheckpointer(StorageBackendAdapter[S]):

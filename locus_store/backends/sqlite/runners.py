@@ -10,300 +10,29 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import deque
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet, finalize
 
+from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError
-from locus_store.runtime import loops, observe
 from locus_store.runtime.stepping import in_thread, may_block, now
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Engine
+    from collections.abc import Awaitable, Callable
+
+    from sqlalchemy.engine import Engine
 
     from locus_store.backends.sqlite.dialect import SQLiteDatabase
     from locus_store.sql.runner import Body
 
 T = TypeVar("T")
 B = TypeVar("B")
-Release = Callable[[], None]
-_Answer = tuple[object, BaseException | None]
-
-GROUP = 256
-"""Bodies in one transaction at most."""
-
 READERS = 4
 """Reading threads, for async calls."""
 
 _READER = "locus-store-reader"
-
-
-class _Job:
-    """A body of a sync call, whose thread waits.
-
-    Args:
-        body: The body.
-        lead: Gives the lead to another thread than the one that waits.
-    """
-
-    __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "lead")
-
-    def __init__(self, body: Body[Any] | None, lead: Callable[[], None] | None = None) -> None:
-        self.body = body
-        self.is_answered = False
-        self._changed = threading.Lock()
-        self._changed.acquire()
-        self.lead = lead or self._changed.release
-
-    def wait(self) -> None:
-        """Wait for the answer, or for the lead."""
-        self._changed.acquire()
-
-    def answer(self, result: object, error: BaseException | None) -> None:
-        """Pass the result to the thread that waits."""
-        self._result, self._error, self.is_answered = result, error, True
-        self._changed.release()
-
-    def result(self) -> Any:
-        """Return the result, or raise the error."""
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-            return self._result
-        finally:
-            del error  # its traceback has this frame
-
-
-class _LoopJob:
-    """A body of an async call.
-
-    Args:
-        body: The body.
-        lead: Gives the lead to the writer's thread.
-    """
-
-    __slots__ = ("body", "future", "lead", "loop")
-
-    def __init__(self, body: Body[Any] | None, lead: Callable[[], None]) -> None:
-        self.body = body
-        self.lead = lead
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-
-    def answer(self, result: object, error: BaseException | None) -> None:
-        """Pass the result to the caller, in its event loop."""
-        if self.future.done():  # its caller was cancelled
-            return
-        if error is not None:
-            loops.fail(self.future, error)
-        else:
-            self.future.set_result(result)
-
-
-def _tell(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
-    """Pass the results to the callers; each event loop is woken once."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_LoopJob, _Answer]]] = {}
-    for job, answer in zip(jobs, answers, strict=True):
-        if isinstance(job, _Job):
-            job.answer(*answer)
-        else:
-            by_loop.setdefault(job.loop, []).append((job, answer))
-    for loop, told in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits
-            loop.call_soon_threadsafe(_answer_all, told)
-
-
-def _answer_all(told: list[tuple[_LoopJob, _Answer]]) -> None:
-    for job, (result, error) in told:
-        job.answer(result, error)
-
-
-class _Stopped(Exception):  # noqa: N818  (never leaves this module)
-    """The writer stopped before it took the job; another writer may take it."""
-
-
-class _Writer:
-    """The writing connection, which the thread that has the *lead* uses.
-
-    A job that finds the lead free takes it. Its thread commits for all jobs that wait, and leaves
-    the lead to the next one that came meanwhile.
-    """
-
-    def __init__(self, engine: Engine, database: SQLiteDatabase, release_readers: Release) -> None:
-        self._engine = engine
-        self._database = database
-        self._release_readers = release_readers
-        self._gate = threading.Lock()
-        """Guards the four below."""
-
-        self._jobs: deque[_Job | _LoopJob] = deque()
-        self._is_led = False
-        self._last: _Job | None = None
-        """Stops the writer."""
-
-        self._thread: threading.Thread | None = None
-        """Leads for async calls; begun by the first one."""
-
-        self._wanted = threading.Lock()
-        """Locked until the writer's thread has the lead, or has to end."""
-
-        self._wanted.acquire()
-        self._connection: Connection | None = None
-        self._identity: object = None
-
-    def run(self, body: Body[T] | None) -> T:
-        """Run a body in a transaction; without a body, only make sure that the database is open.
-
-        Raises:
-            _Stopped: Nothing was run.
-        """
-        job = _Job(body)
-        if not self._submit(job):
-            job.wait()
-        if not job.is_answered:
-            self._lead()
-        result: T = job.result()
-        return result
-
-    async def run_apart(self, body: Body[T] | None) -> T:
-        """See ``run``; for a caller that an event loop runs."""
-        job = _LoopJob(body, self._wanted.release)
-        if self._thread is None:
-            self._begin_thread()
-        if self._submit(job):
-            job.lead()
-        result: T = await job.future
-        return result
-
-    def stop(self) -> None:
-        """Finish what was submitted, close the connection, end the thread."""
-        last = _Job(None, self._wanted.release if self._thread else None)
-        with suppress(_Stopped):
-            if self._submit(last, stops=True):
-                last.lead()
-            last.wait()
-            if not last.is_answered:
-                self._lead()
-            if self._thread is not None:
-                self._wanted.release()
-                self._thread.join()
-            last.result()
-
-    @property
-    def is_here(self) -> bool:
-        """True in the writer's thread."""
-        return threading.current_thread() is self._thread
-
-    def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
-        """Add a job, and with ``stops`` the last one; return whether it has the lead."""
-        with self._gate:
-            if self._last is not None:
-                raise _Stopped
-            if stops:
-                assert isinstance(job, _Job)  # noqa: S101  (see stop)
-                self._last = job
-            self._jobs.append(job)
-            leads, self._is_led = not self._is_led, True
-            return leads
-
-    def _begin_thread(self) -> None:
-        with self._gate:
-            if self._thread is None and self._last is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="locus-store-writer", daemon=True
-                )
-                self._thread.start()
-
-    def _work(self) -> None:
-        while self._wanted.acquire() and self._is_led:
-            self._lead()
-
-    def _lead(self) -> None:
-        """Commit the bodies that wait, pass the lead on, and answer the callers."""
-        with self._gate:
-            jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
-        try:
-            answers = self._commit([it.body for it in jobs if it is not self._last])
-            if jobs[-1] is self._last:
-                self._release()
-                answers.append((None, None))
-        except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
-            answers = [(None, exc)] * len(jobs)
-        with self._gate:
-            following = self._jobs[0] if self._jobs else None
-            self._is_led = following is not None
-        if following is not None:
-            following.lead()
-        _tell(jobs, answers)
-
-    def _commit(self, bodies: list[Body[Any] | None]) -> list[_Answer]:
-        if not bodies:
-            return []
-        connection = self._opened()
-        if not any(bodies):  # to read needs no write lock
-            return [(None, None)] * len(bodies)
-        try:
-            self._database.begin_write(connection)
-            if len(bodies) == 1 and bodies[0] is not None:
-                answers: list[_Answer] = [(bodies[0](connection), None)]  # fails as a whole
-            else:
-                answers = [_attempt(connection, it) for it in bodies]
-            connection.commit()
-        except BaseException:
-            connection.rollback()
-            raise
-        observe.committed(self._database, len(bodies))
-        return answers
-
-    def _opened(self) -> Connection:
-        if self._connection is not None:
-            is_same = self._database.identity() == self._identity
-            if is_same and self._database.has_log():
-                return self._connection
-            self._release_readers()  # the last connection takes its log with it
-            if is_same:
-                self._database.fold_log(self._connection)
-                observe.replaced("the log of the database was removed")
-            else:
-                observe.replaced("another database stands in the place of the opened one")
-            self._release()
-        self._database.left()
-        connection = self._engine.connect()
-        try:
-            self._database.opened(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection, self._identity = connection, self._database.identity()
-        observe.opened(self._database)
-        return connection
-
-    def _release(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-            observe.closed(self._database)
-
-
-def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
-    """Run one body of a group under a savepoint, so that it fails alone."""
-    if body is None:
-        return None, None
-    cursor = connection.connection.cursor()  # begin_nested() takes 0.15 ms, this 0.01
-    cursor.execute("SAVEPOINT job")
-    try:
-        result = body(connection)
-    except Exception as exc:  # noqa: BLE001  (told to its caller)
-        cursor.execute("ROLLBACK TO job")
-        return None, exc
-    finally:
-        cursor.execute("RELEASE job")
-        cursor.close()
-    return result, None
 
 
 class ThreadRunner:
@@ -358,12 +87,12 @@ class ThreadRunner:
 
     def _here(self, run: Callable[[_Open, B], T], body: B) -> T:
         while True:
-            with suppress(_Stopped):  # closed by another thread in between: open anew
+            with suppress(StoppedError):  # closed by another thread in between: open anew
                 return run(self._opened(), body)
 
     async def _apart(self, run: Callable[[_Open, B], Awaitable[T]], body: B) -> T:
         while True:
-            with suppress(_Stopped):
+            with suppress(StoppedError):
                 return await run(self._opened(), body)
 
     async def query(self, body: Body[T]) -> T:
@@ -456,7 +185,7 @@ class _Open:
 
         self.is_closed = False
         self._identity: object = None
-        self._writer = _Writer(writes, database, self._release_readers)
+        self._writer = SQLiteWriter(writes, database, self._release_readers)
 
     def write(self, body: Body[T] | None) -> T:
         """Run a body in a transaction, in this thread."""
@@ -503,7 +232,7 @@ class _Open:
 
     def _require_open(self) -> None:
         if self.is_closed:
-            raise _Stopped
+            raise StoppedError
 
     def _read(self, engine: Engine, body: Body[T]) -> T:
         with engine.connect() as connection:

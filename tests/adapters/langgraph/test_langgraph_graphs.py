@@ -33,6 +33,7 @@ from workers.on_graph import DeltaSaid, Said, asks, at, chain, outcome, tells
 
 from locus_store import ConflictError, InvalidArgumentError
 from locus_store.adapters.langgraph import LangGraphSaver
+from locus_store.runtime.stepping import in_thread
 
 WORKER = Path(on_graph.__file__)
 DURABILITIES = ["sync", "async", "exit"]
@@ -678,7 +679,7 @@ def test_the_writes_of_one_run_may_arrive_in_any_order(storage, call):
     async def late(**options):
         sent.append(options)
         if len(sent) == 1:
-            await asyncio.to_thread(other_is_there.wait, on_graph.DEADLINE_SECONDS)
+            await in_thread(lambda: other_is_there.wait(on_graph.DEADLINE_SECONDS))
         try:
             await put_writes(**options)
         finally:

@@ -1,0 +1,100 @@
+"""The way from a sync method to the coroutine of an async one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import finalize
+
+from locus_store.runtime.driven import DrivenLoop, EndedError
+from locus_store.runtime.stepping import Begun, is_ours, needs_no_loop, require_threads, run
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+
+class Portals:
+    """The event loop of blocking code, if it needs one; a forked child makes its own.
+
+    Its thread is a daemon, so that a facade that was not closed does not keep the process alive.
+
+    Args:
+        moves: See ``DrivenLoop``.
+        steps: No loop is needed; see ``stepping``.
+    """
+
+    def __init__(self, *, moves: bool = False, steps: bool = False) -> None:
+        self._moves = moves
+        self._steps = steps
+        self._user = 0
+        """The process that has made calls without a loop."""
+
+        self._left: list[Begun[Any]] = []
+        self._lock = threading.Lock()
+        self._loop: DrivenLoop | None = None
+        self._end: Any = None
+
+    @classmethod
+    def of(cls, owner: object, *parts: Any) -> Self:
+        """Return what runs the sync calls of an object, whose coroutines call ``parts``."""
+        moves = all(it.moves_between_threads for it in parts)
+        return cls(moves=moves, steps=is_ours(type(owner)) and needs_no_loop(*parts))
+
+    @property
+    def is_open(self) -> bool:
+        """True if a call was made since ``close``."""
+        user = self._loop.pid if self._loop is not None else self._user
+        return user == os.getpid()
+
+    def open(self) -> DrivenLoop:
+        """Return the loop; make it if needed."""
+        with self._lock:
+            if self._loop is None or self._loop.pid != os.getpid():
+                if self._loop is not None:
+                    _inherited.append(self._loop)
+                    self._end.detach()
+                self._loop = DrivenLoop(moves=self._moves)
+                self._end = finalize(self, self._loop.end)
+            return self._loop
+
+    def run(self, owner: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+        """Run an async method, and wait for it; cancel it on ``Ctrl-C``.
+
+        The caller may have a running loop of its own, as a notebook has. That loop stops meanwhile.
+
+        Args:
+            owner: The class whose sync method was called, for the error.
+            call: The async method.
+            args: Its positional arguments.
+            kwargs: Its named arguments.
+
+        Raises:
+            RuntimeError: The caller runs on this loop, which cannot wait for itself; or the call
+                waits for an async one that the caller's own loop has begun.
+        """
+        make = partial(call, *args, **kwargs)
+        if self._steps:
+            if self._user != os.getpid():
+                require_threads()
+                self._left.clear()  # of a parent process
+                self._user = os.getpid()
+            return run(make, self._left)
+        while True:
+            with suppress(EndedError):  # closed by another thread in between: open anew
+                return self.open().run(owner, make)
+
+    def close(self) -> None:
+        """End the loop and its thread; idempotent."""
+        with self._lock:
+            end, self._end, self._loop, self._user = self._end, None, None, 0
+        if end is not None:
+            end()
+
+
+_inherited: list[object] = []
+"""Keeps a parent process's loop from being closed by a child's garbage collector."""
