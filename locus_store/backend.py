@@ -406,7 +406,7 @@ class StorageBackend(ForTenants, ABC):
                 raise
             self._known.drop(key)  # the whole may be readable
             return await self.read_kept(thread_id, namespace=namespace, with_writes=with_writes)
-        kept = frames.snapshot_of(state, shape)
+        kept = frames.snapshot_of(shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
         return kept_of(stored, kept, state)
