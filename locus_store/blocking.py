@@ -82,9 +82,10 @@ def _require_sync(options: Mapping[str, Any]) -> None:
 class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
     """A checkpointer whose methods block; usable from any number of threads.
 
-    It has an event loop and a thread, started by the first call and ended by ``close``. Every
-    method is the one of the same name of the checkpointer, with the same arguments,
-    results and errors. What the calling thread has loaded is remembered for its next save.
+    On SQLite, files and memory, the calling thread does the work. Elsewhere the object has an event
+    loop and a thread, started by the first call and ended by ``close``. Every method is the one of
+    the same name of the checkpointer, with the same arguments, results and errors. What the calling
+    thread has loaded is remembered for its next save.
 
     Args:
         checkpointer: Any checkpointer; closed by ``close``.
@@ -177,8 +178,8 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
 class BlockingStore(_Blocking[BaseStore]):
     """A store whose methods block; usable from any number of threads.
 
-    It has an event loop and a thread, started by the first call and ended by ``close``. Every
-    method is the one of the same name of the store, with the same arguments, results and errors.
+    The threads are those of ``BlockingCheckpointer``. Every method is the one of the same name of
+    the store, with the same arguments, results and errors.
 
     Args:
         store: Any store; closed by ``close``.
@@ -331,8 +332,8 @@ class InMemoryStore(BlockingStore):
 class BlockingMessageLog(_Blocking[BaseMessageLog]):
     """A message log whose methods block; usable from any number of threads.
 
-    It has an event loop and a thread, started by the first call and ended by ``close``. Each
-    method has the arguments, results and errors of the message log's.
+    The threads are those of ``BlockingCheckpointer``. Each method has the arguments, results and
+    errors of the message log's.
 
     Args:
         log: Any message log; closed by ``close``.

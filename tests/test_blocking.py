@@ -20,7 +20,7 @@ from locus_store import (
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer, open_checkpointer
-from locus_store.runtime import driven, loops
+from locus_store.runtime import loops, stepping
 from locus_store.runtime.portals import Portals
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Home(loops.Home):
 
 
 def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(monkeypatch) -> None:
-    monkeypatch.setattr(driven, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(stepping, "PATIENCE_SECONDS", 0.01)
     portals = Portals()
 
     async def main() -> None:
@@ -193,7 +193,7 @@ def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(monkeypatch) -> None
 
 
 def test_a_long_call_in_a_loop_without_other_work_is_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(driven, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(stepping, "PATIENCE_SECONDS", 0)
     portals = Portals()
 
     async def main() -> str:

@@ -20,6 +20,7 @@ import pytest
 from locus_store import MemoryBackend, MemoryCheckpointer
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.errors import UnsupportedError
+from locus_store.runtime import stepping
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.portals import Portals
@@ -137,6 +138,20 @@ def test_a_call_waits_for_what_another_thread_does(
 async def _ended(future: Future[str]) -> str:
     await ended(future)
     return future.result()
+
+
+def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(
+    portals: Portals, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "PATIENCE_SECONDS", 0.01)
+
+    async def main() -> None:
+        of_the_loop: Future[None] = Future()
+        with pytest.raises(RuntimeError, match="in a running event loop"):
+            run(portals, ended, of_the_loop)
+
+    asyncio.run(main())
+    others.submit(asyncio.run, main()).result(WAIT)
 
 
 def test_a_wait_for_an_event_loop_is_an_error(portals: Portals) -> None:

@@ -32,6 +32,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from locus_store.runtime import stepping
 from locus_store.runtime.loops import is_at_work
 from locus_store.runtime.signals import (
     SIGNAL_SECONDS,
@@ -39,13 +40,9 @@ from locus_store.runtime.signals import (
     is_main_thread,
     may_be_interrupted,
 )
-from locus_store.runtime.stepping import require_threads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-PATIENCE_SECONDS: Final = 5.0
-"""Time that a sync call in a running loop waits before it looks whether it waits for that loop."""
 
 IDLE_SECONDS: Final = 0.05
 """The keeper looks this often whether it should drive."""
@@ -129,7 +126,7 @@ class DrivenLoop:
     """
 
     def __init__(self, *, moves: bool) -> None:
-        require_threads()
+        stepping.require_threads()
         self.pid = os.getpid()
         self._moves = moves
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -359,13 +356,9 @@ class DrivenLoop:
         outer: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Wait for a call; raise if it waits for the event loop that the caller blocks."""
-        if outer is None or not call.done.acquire(timeout=PATIENCE_SECONDS):
+        if outer is None or not call.done.acquire(timeout=stepping.PATIENCE_SECONDS):
             if outer is not None and is_at_work(outer):
-                raise RuntimeError(
-                    f"a sync method of {owner} waited for {PATIENCE_SECONDS:g} s in a running "
-                    "event loop whose own async calls cannot finish meanwhile; it was cancelled "
-                    "and may have been done. Await those calls first, or call the async method"
-                )
+                raise stepping.waits_for_itself(owner)
             # A signal that comes as the wait begins is seen when it ends.
             while not call.done.acquire(timeout=SIGNAL_SECONDS):
                 pass

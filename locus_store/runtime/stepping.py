@@ -42,6 +42,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 Make = Callable[[], Awaitable[T]]
 
+PATIENCE_SECONDS: Final = 5.0
+"""A sync call in a running event loop waits so long for what may be that loop's own work."""
+
 _THREAD: Final = "locus-store-blocking"
 
 
@@ -110,7 +113,7 @@ async def pause(seconds: float) -> None:
 def needs_no_loop(*objects: Any) -> bool:
     """Return whether sync calls of these objects may run without an event loop.
 
-    All have to say so, and no async method of theirs may be overridden outside of this library.
+    All have to say so, and their async methods may not be overridden outside of this library.
     """
     return all(it.needs_no_loop and is_ours(type(it)) for it in objects)
 
@@ -142,8 +145,8 @@ def run(make: Make[T], left: list[Begun[Any]]) -> T:
 class Begun(Generic[T]):
     """A call that a thread of its own runs.
 
-    A handler of signals may raise anywhere in the thread that waits. So this is no ``Future``,
-    whose lock would stay locked.
+    A handler of signals may raise anywhere in the thread that waits, and would leave the lock of a
+    ``Future`` locked.
     """
 
     def __init__(self) -> None:
@@ -222,11 +225,14 @@ class _Wish:
     It handles ``SIGINT`` while the main thread runs a call.
     """
 
-    __slots__ = ("came", "error", "is_waiting", "pid")
+    __slots__ = ("came", "error", "is_waiting", "pid", "stops_loop")
 
     def __init__(self, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.error = error
         self.came = self.is_waiting = False
+        self.stops_loop = not may_block()
+        """True if the caller's thread has a running event loop."""
+
         self.pid = os.getpid()
 
     def __call__(self, *_: object) -> None:
@@ -251,8 +257,13 @@ class _Wait:
         self._seconds = seconds
 
     def wait(self, wish: _Wish) -> None:
-        """Wait, and raise if the wish comes."""
-        until = None if self._seconds is None else time.monotonic() + self._seconds
+        """Wait, and raise if the wish comes.
+
+        Raises:
+            RuntimeError: The call waits for an async one of the event loop that it has stopped.
+        """
+        seconds = PATIENCE_SECONDS if self._seconds is None and wish.stops_loop else self._seconds
+        until = None if seconds is None else time.monotonic() + seconds
         left, is_over = SIGNAL_SECONDS, False
         try:
             wish.is_waiting = True
@@ -265,6 +276,17 @@ class _Wait:
             wish.is_waiting = False
         if is_over:
             self._over.release()
+        elif self._seconds is None:
+            raise waits_for_itself("this object")
+
+
+def waits_for_itself(owner: str) -> RuntimeError:
+    """Return the error of a sync call that waits for the event loop that it has stopped."""
+    return RuntimeError(
+        f"a sync method of {owner} waited for {PATIENCE_SECONDS:g} s in a running event loop whose "
+        "own async calls cannot finish meanwhile; it was cancelled and may have been done. Await "
+        "those calls first, or call the async method"
+    )
 
 
 def _step(make: Make[T], wish: _Wish) -> T:

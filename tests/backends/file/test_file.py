@@ -47,6 +47,7 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store.backends.documents import format as file_format
+from locus_store.backends.documents import lanes
 from locus_store.backends.documents import threads as file_access
 from locus_store.backends.file import descriptors
 from locus_store.backends.file import directory as file_directory
@@ -203,9 +204,9 @@ async def turns(is_so: Callable[[], Any]) -> None:
 
 async def test_a_cancelled_save_goes_on(backend):
     await backend.save("t", {"n": 0})
-    await turns(lambda: not backend._threads._lanes)
+    await turns(lambda: not backend._threads._lanes._lanes)
     save = asyncio.create_task(backend.save("t", {"n": 1}))
-    await turns(lambda: backend._threads._lanes)
+    await turns(lambda: backend._threads._lanes._lanes)
     save.cancel()
     with pytest.raises(asyncio.CancelledError):
         await save
@@ -672,9 +673,9 @@ async def test_a_child_process_keeps_no_lock_of_its_parents(backend, directory):
 
 def test_a_child_that_was_forked_in_the_middle_of_a_save_saves(backend):
     asyncio.run(grown(backend, 1))
-    files = backend._threads
+    files = backend._threads._lanes
     with files._lock:
-        files._lanes["t"] = deque([file_access._Job(list)])  # by a thread that no child has
+        files._lanes["t"] = deque([lanes._Job(list)])  # by a thread that no child has
         saved = told_by_a_child(lambda: len(asyncio.run(backend.save("t", {"n": 1}))))
         del files._lanes["t"]
     assert saved == 24
