@@ -105,7 +105,7 @@ print("whole")
 """
 
 
-@pytest.mark.parametrize("form", ["checkpointer", "graph"])
+@pytest.mark.parametrize("form", ["checkpointer", pytest.param("graph", marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", ["ctrl-c", "handler"])
 def test_signals_leave_no_lock_and_lose_no_acknowledged_save(
     tmp_path: Path, kind: str, form: str
