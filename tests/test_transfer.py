@@ -418,8 +418,8 @@ async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> 
         await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
         database = sqlite3.connect(database_file, isolation_level=None)
         database.executescript(
-            "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at)"
-            " VALUES (1, 1, 'm', 'user', 0);"
+            "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, digest)"
+            " VALUES (1, 1, 'm', 'user', 0, x'00');"
             "INSERT INTO locus_logs VALUES (1, '/', 1, 1, 1, 0);"
             "INSERT INTO locus_store (tenant, namespace, key, created_at, updated_at)"
             " VALUES ('default', 'n', 'k', 0, 0);"

@@ -225,7 +225,7 @@ def _messages(prefix: str, schema: str | None) -> None:
         sa.Column("role", Key(255), nullable=False),
         sa.Column("metadata", Json),
         sa.Column("created_at", Instant, nullable=False),
-        sa.Column("digest", Digest),
+        sa.Column("digest", Digest, nullable=False),
         sa.Column("text", sa.Text),
         sa.Column("payload", Blob),
         sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name=derived(f"{table}_pk")),

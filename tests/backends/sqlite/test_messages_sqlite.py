@@ -9,6 +9,7 @@ from tiers import ALL
 
 from locus_store import IntegrityError, NewMessage, SQLiteMessageLog
 from locus_store.transfer.verifying import verify
+from locus_store.types.messages import ROLE, seal
 from locus_store.versions.archives import Problem
 
 
@@ -45,10 +46,8 @@ async def test_contents_refuse_every_flipped_bit_of_a_message(database_file, oth
             [(kept,)] = database.execute(query).fetchall()
             change = f"UPDATE locus_messages SET {column} = ? WHERE sequence = {others + 1}"
             for flipped in [*flips(kept)[::5], None, b"", "", 7, b"7"]:
-                if column in {"message_id", "role"} and flipped is None:
+                if column in {"message_id", "role", "digest"} and flipped is None:
                     continue  # not nullable
-                if column == "digest" and flipped is None:
-                    continue  # of a message that was stored before there were digests
                 database.execute(change, [flipped])
                 with pytest.raises(IntegrityError):
                     await log.contents("t")
@@ -58,19 +57,19 @@ async def test_contents_refuse_every_flipped_bit_of_a_message(database_file, oth
 
 
 @pytest.mark.anyio
-async def test_contents_without_digests_are_checked_by_their_frames(database_file) -> None:
+async def test_contents_with_the_digest_of_damaged_frames_are_refused(database_file) -> None:
     async with SQLiteMessageLog(database_file) as log:
         await log.append("t", [NewMessage({"said": "ten"}, message_id="m")])
         database = sqlite3.connect(database_file, isolation_level=None)
-        database.execute("UPDATE locus_messages SET digest = NULL")
-        assert await log.contents("t") == [{"said": "ten"}]
         [(kept,)] = database.execute("SELECT payload FROM locus_messages").fetchall()
         for flipped in flips(kept):
-            database.execute("UPDATE locus_messages SET payload = ?", [flipped])
+            sealed = seal("", "m", ROLE, {}, None, flipped)
+            change = "UPDATE locus_messages SET payload = ?, digest = ?"
+            database.execute(change, [flipped, sealed])
             with pytest.raises(IntegrityError, match="'m'"):
                 await log.contents("t")
-        database.execute("UPDATE locus_messages SET payload = NULL, text = 'plain'")
-        assert await log.contents("t") == ["plain"]
+        database.execute(change, [kept, seal("", "m", ROLE, {}, None, kept)])
+        assert await log.contents("t") == [{"said": "ten"}]
         database.close()
 
 
