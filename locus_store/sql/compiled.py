@@ -45,7 +45,9 @@ class Compiled:
             tells the driver their types, and a round trip takes longer than all of this.
     """
 
-    def __init__(self, statement: sa.Select[Any] | sa.UpdateBase, dialect: Dialect) -> None:
+    def __init__(
+        self, statement: sa.Select[Any] | sa.CompoundSelect[Any] | sa.UpdateBase, dialect: Dialect
+    ) -> None:
         self._statement = None if dialect.positional else statement
         compiled: Any = statement.compile(dialect=dialect)
         self._text = str(compiled)
@@ -55,7 +57,8 @@ class Compiled:
         self._asked: list[tuple[int, Callable[[], Any], _Convert | None]] = []
         for at, name in enumerate(compiled.positiontup or ()):
             self._add(at, compiled.binds[name], dialect)
-        self._columns = list(statement.selected_columns) if isinstance(statement, sa.Select) else []
+        is_change = isinstance(statement, sa.UpdateBase)
+        self._columns = [] if is_change else list(statement.selected_columns)
         kinds: list[Any] = [it.type.dialect_impl(dialect) for it in self._columns]
         self._results = [it.result_processor(dialect, None) for it in kinds]
         # Of the class: a TypeDecorator has the attributes of the type that it wraps.

@@ -463,7 +463,7 @@ def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
 
 
-def once(sql: Statements, key: Hashable, statement: Callable[[], sa.Select[Any]]) -> Compiled:
+def once(sql: Statements, key: Hashable, statement: Callable[[], Any]) -> Compiled:
     """Return a statement that another module makes, compiled the first time."""
     if key not in sql.others:
         sql.others[key] = Compiled(statement(), sql.dialect)
