@@ -259,13 +259,12 @@ async def test_the_newest_checkpoint_of_many_namespaces_takes_two_statements(
     with sqlite_statements() as sent:
         async with sqlite_checkpointer(str(tmp_path / "x.db"), state_type=dict) as checkpointer:
             backend: Any = checkpointer.backend
-            for step in range(2):
-                await asyncio.gather(
-                    *(
-                        backend.write_state("t", {"n": n}, namespace=f"n{n}", checkpoint_id=f"{step}")
-                        for n in range(241)
-                    )
+            for step in ("v0", "v1"):
+                calls = (
+                    backend.write_state("t", {"n": n}, namespace=f"n{n}", checkpoint_id=step)
+                    for n in range(241)
                 )
+                await asyncio.gather(*calls)
             for limit in (1, 10):
                 sent.clear()
                 found = await backend.newest(VersionsWanted(thread_id="t"), limit)

@@ -57,8 +57,9 @@ class Compiled:
         self._asked: list[tuple[int, Callable[[], Any], _Convert | None]] = []
         for at, name in enumerate(compiled.positiontup or ()):
             self._add(at, compiled.binds[name], dialect)
-        is_change = isinstance(statement, sa.UpdateBase)
-        self._columns = [] if is_change else list(statement.selected_columns)
+        self._columns: list[sa.ColumnElement[Any]] = []
+        if not isinstance(statement, sa.UpdateBase):
+            self._columns += statement.selected_columns
         kinds: list[Any] = [it.type.dialect_impl(dialect) for it in self._columns]
         self._results = [it.result_processor(dialect, None) for it in kinds]
         # Of the class: a TypeDecorator has the attributes of the type that it wraps.
