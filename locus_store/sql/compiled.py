@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.engine.interfaces import DBAPICursor
+
+    Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
 
 
 _Convert = Callable[[Any], Any]
@@ -45,9 +47,7 @@ class Compiled:
             tells the driver their types, and a round trip takes longer than all of this.
     """
 
-    def __init__(
-        self, statement: sa.Select[Any] | sa.CompoundSelect[Any] | sa.UpdateBase, dialect: Dialect
-    ) -> None:
+    def __init__(self, statement: Query | sa.UpdateBase, dialect: Dialect) -> None:
         self._statement = None if dialect.positional else statement
         compiled: Any = statement.compile(dialect=dialect)
         self._text = str(compiled)
