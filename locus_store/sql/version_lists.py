@@ -46,7 +46,7 @@ _OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
 
 _LINES: Final = sa.bindparam("lines", type_=sa.Integer())
 
-_SIZES: Final = (1, 16, pending.BATCH)
+_SIZES: Final = (1, 16, 64, pending.BATCH)
 """Versions whose contents a statement reads: it is compiled once for each size."""
 
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
