@@ -46,8 +46,11 @@ _OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
 
 _LINES: Final = sa.bindparam("lines", type_=sa.Integer())
 
-_SIZES: Final = (1, 16, 64, pending.BATCH)
-"""Versions whose contents a statement reads: it is compiled once for each size."""
+MOST_AT_ONCE: Final = pending.BATCH
+"""Versions whose contents one statement reads."""
+
+_SIZES: Final = (1, 16, 64, MOST_AT_ONCE)
+"""Versions for which there is a statement; each is compiled once."""
 
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
@@ -262,7 +265,7 @@ def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
 def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
     """See ``ListsVersions.contents``; one statement for each batch of versions."""
     rows: set[tuple[Any, ...]] = set()
-    for batch in pending.batches(versions):
+    for batch in pending.batches(versions, MOST_AT_ONCE):
         size = next(it for it in _SIZES if it >= len(batch))
         query = once(it.sql, (_contents, size), partial(_contents, it.tables, size))
         values = {
