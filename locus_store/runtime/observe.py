@@ -376,24 +376,56 @@ def _telemetry() -> Telemetry | None:
     return _made() if _has_provider() else None
 
 
+class _Provider:
+    """A global provider of OpenTelemetry's API, which a program may set at any time.
+
+    Args:
+        package: The part of the API.
+        getter: The function that returns the provider. It reads the environment while none is set.
+        module: Where the API keeps the provider.
+        name: Its name there; ``None`` while none is set.
+    """
+
+    def __init__(self, package: str, getter: str, module: str, name: str) -> None:
+        self._package = package
+        self._getter = getter
+        self._module = module
+        self._name = name
+        self._is_asked = False
+        """The provider that the environment names, if any, is loaded."""
+
+    def is_set(self) -> bool:
+        """Return whether the program has set one; the API's own providers drop everything."""
+        api = modules.get(self._package)
+        if api is None:
+            return False
+        if self._is_asked and getattr(modules.get(self._module), self._name, self) is None:
+            return False
+        ask = getattr(api, self._getter, None)  # None: the import has not ended
+        if ask is None:
+            return False
+        self._is_asked = True
+        return not type(ask()).__module__.startswith(self._package)
+
+
+_TRACES: Final = _Provider(
+    "opentelemetry.trace", "get_tracer_provider", "opentelemetry.trace", "_TRACER_PROVIDER"
+)
+_METRICS: Final = _Provider(
+    "opentelemetry.metrics",
+    "get_meter_provider",
+    "opentelemetry.metrics._internal",
+    "_METER_PROVIDER",
+)
+
+
 def _has_provider() -> bool:
     """Return whether the program has set a provider of OpenTelemetry.
 
     A program that does so has imported the API; this package never imports it by itself. Many
-    frameworks import it, too, and the API's own providers drop everything.
+    frameworks import it, too.
     """
-    for name, getter in _PROVIDERS:  # asked before each call: a generator takes twice as long
-        api = modules.get(name)
-        ask = getattr(api, getter, None)  # None: the import has not ended
-        if ask is not None and not type(ask()).__module__.startswith(name):
-            return True
-    return False
-
-
-_PROVIDERS: Final = (
-    ("opentelemetry.trace", "get_tracer_provider"),
-    ("opentelemetry.metrics", "get_meter_provider"),
-)
+    return _TRACES.is_set() or _METRICS.is_set()
 
 
 @lru_cache(maxsize=1)

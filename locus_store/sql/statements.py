@@ -45,6 +45,8 @@ class Statements:
         self.dialect = dialect
         self.line = Compiled(self._line, dialect)
         self.lock_line = Compiled(self._lock_line, dialect)
+        self.any_line = Compiled(self._any_line, dialect)
+        self.new_line = Compiled(self._new_line, dialect)
         self.save_line = Compiled(self._save_line, dialect)
         self.touch = Compiled(self._touch, dialect)
         self.prolong = Compiled(self._prolong, dialect)
@@ -179,6 +181,22 @@ class Statements:
             .where(lines.c.namespace == bind("namespace"), lines.c.head.is_not(None))
             .with_for_update()
         )
+
+    @property
+    def _any_line(self) -> sa.Select[Any]:
+        """A line of a locked thread, with a head or not; waits for no lock."""
+        lines = self.tables.lines
+        return (
+            sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE))
+            .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
+            .where(lines.c.namespace == bind("namespace"))
+            .with_for_update(nowait=True)
+        )
+
+    @property
+    def _new_line(self) -> sa.Insert:
+        names = ("tenant", "thread_id", "namespace")
+        return self.tables.lines.insert().values(**{it: bind(it) for it in names}, updated_at=now())
 
     @property
     def _save_line(self) -> sa.Update:
@@ -452,9 +470,10 @@ _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
 def statements(tables: Tables, dialect: Dialect) -> Statements:
     """Return the statements of ``tables``, compiled once per process and dialect."""
     key = (tables, type(dialect))
-    if key not in _cache:
-        _cache[key] = Statements(tables, dialect)
-    return _cache[key]
+    found = _cache.get(key)
+    if found is None:
+        found = _cache[key] = Statements(tables, dialect)
+    return found
 
 
 def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
