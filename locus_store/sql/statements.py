@@ -141,6 +141,12 @@ class Statements:
         return Compiled(head, self.dialect), Compiled(named, self.dialect)
 
     @cached_property
+    def kept_versions(self) -> tuple[Compiled, Compiled]:
+        """``kept_version`` of the head, and of a checkpoint id."""
+        head, named = (kept_version(self.tables, named=it) for it in (False, True))
+        return Compiled(head, self.dialect), Compiled(named, self.dialect)
+
+    @cached_property
     def look(self) -> Compiled:
         """All that a plain append has to know: ``line``, and of its head, the id and the index."""
         return Compiled(self._look, self.dialect)
@@ -274,7 +280,7 @@ class Statements:
 
     @property
     def _versions(self) -> sa.Select[Any]:
-        """A range of visible versions, newest first, with their parents' ids."""
+        """The visible versions below a sequence, newest first, with their parents' ids."""
         mine = self.tables.checkpoints
         parents = mine.alias("parents")
         return (
@@ -286,7 +292,7 @@ class Statements:
             )
             .where(mine.c.line == bind("line"))
             .where(sa.or_(mine.c.sequence >= bind("floor"), mine.c.sequence == bind("head")))
-            .where(mine.c.sequence >= bind("first"), mine.c.sequence <= bind("last"))
+            .where(mine.c.sequence < bind("end"))
             .order_by(mine.c.sequence.desc())
             .limit(bind("limit"))
         )
@@ -423,6 +429,14 @@ def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         .outerjoin(parents, _is_parent(t, parents))
         .where(*_is_live_line(t))
     )
+
+
+def kept_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+    """Return ``lone_version`` with its chain and its parent, the head, and the head's digest."""
+    mine, heads = t.checkpoints, t.checkpoints.alias("heads")
+    is_head = sa.and_(heads.c.line == t.lines.c.line, heads.c.sequence == t.lines.c.head)
+    told = mine.c.chain, mine.c.parent, t.lines.c.head, heads.c.digest.label("head_digest")
+    return lone_version(t, named=named).add_columns(*told).join(heads, is_head)
 
 
 def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:
