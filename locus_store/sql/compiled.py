@@ -142,9 +142,9 @@ class Compiled:
     def added(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Insert a row; return the key that the database has given to it."""
         if self._statement is not None:
-            key = connection.execute(self._statement, values).inserted_primary_key
+            key: Any = connection.execute(self._statement, values).inserted_primary_key
             return int(key[0])
-        cursor = self._executed(connection, values)
+        cursor: Any = self._executed(connection, values)
         given = cursor.fetchone()[0] if self._returns_key else cursor.lastrowid
         cursor.close()
         return int(given)

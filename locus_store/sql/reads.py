@@ -162,15 +162,17 @@ class Reads(Scoped):
         row = self.sql.lone_versions[checkpoint_id is not None].first(self.connection, key)
         if row is not None:
             return self.version(thread_id, namespace, row[0], tuple(row[1:]))
-        return self._none(thread_id, namespace, checkpoint_id)
+        if checkpoint_id is None:
+            self._require_no_head(thread_id, namespace)
+        return None
 
-    def _none(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> None:
-        """Check that a head that was not found has no line.
+    def _require_no_head(self, thread_id: str, namespace: str) -> None:
+        """Check that a head was not found because there is none.
 
         Raises:
             IntegrityError: The head's record is missing.
         """
-        if checkpoint_id is None and (line := self.line_of(thread_id, namespace)):
+        if line := self.line_of(thread_id, namespace):
             versions.target(self, line, None)
 
     def fetch(
@@ -189,7 +191,9 @@ class Reads(Scoped):
             key["checkpoint_id"] = checkpoint_id
         row = self.sql.kept_versions[checkpoint_id is not None].first(self.connection, key)
         if row is None:
-            return self._none(thread_id, namespace, checkpoint_id)
+            if checkpoint_id is None:
+                self._require_no_head(thread_id, namespace)
+            return None
         key_of_line, *told, chain, parent, head, head_digest = row
         version = self.version(thread_id, namespace, key_of_line, tuple(told))
         line, record = Line(line=key_of_line, head=head), _record_of(version, chain, parent)
