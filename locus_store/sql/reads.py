@@ -162,17 +162,16 @@ class Reads(Scoped):
         row = self.sql.lone_versions[checkpoint_id is not None].first(self.connection, key)
         if row is not None:
             return self.version(thread_id, namespace, row[0], tuple(row[1:]))
-        if checkpoint_id is None:
-            self._require_no_head(thread_id, namespace)
+        self.require_none(thread_id, namespace, checkpoint_id)
         return None
 
-    def _require_no_head(self, thread_id: str, namespace: str) -> None:
+    def require_none(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> None:
         """Check that a head was not found because there is none.
 
         Raises:
             IntegrityError: The head's record is missing.
         """
-        if line := self.line_of(thread_id, namespace):
+        if checkpoint_id is None and (line := self.line_of(thread_id, namespace)):
             versions.target(self, line, None)
 
     def fetch(
@@ -191,8 +190,7 @@ class Reads(Scoped):
             key["checkpoint_id"] = checkpoint_id
         row = self.sql.kept_versions[checkpoint_id is not None].first(self.connection, key)
         if row is None:
-            if checkpoint_id is None:
-                self._require_no_head(thread_id, namespace)
+            self.require_none(thread_id, namespace, checkpoint_id)
             return None
         key_of_line, *told, chain, parent, head, head_digest = row
         version = self.version(thread_id, namespace, key_of_line, tuple(told))

@@ -71,8 +71,9 @@ class LockingRepository(Repository):
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
         rows = self.sql.whole_versions[checkpoint_id is not None].rows(self.connection, key)
-        if not rows:  # there is none, or an error, which this raises
-            return super().fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
+        if not rows:
+            self.require_none(thread_id, namespace, checkpoint_id)
+            return None
         line, head, head_digest, *told, basis, _, _, _ = rows[0]
         packs = {pack: payload for *_, pack, _, payload in rows if pack is not None}
         version = self.version(thread_id, namespace, line, tuple(told))
