@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from sys import modules
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from locus_store.errors import ConflictError, IntegrityError
+from locus_store.runtime.providers import has_provider
 from locus_store.values.encoding import TooLargeError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def count(fact: str, number: int, operation: Operation | None = None) -> None:
 
 def is_listening() -> bool:
     """Return whether a logger, tracer or meter wants to receive each operation."""
-    return operations.isEnabledFor(logging.DEBUG) or _has_provider()
+    return operations.isEnabledFor(logging.DEBUG) or has_provider()
 
 
 def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
@@ -373,59 +373,7 @@ def stored_bytes(change: Change) -> int:
 
 
 def _telemetry() -> Telemetry | None:
-    return _made() if _has_provider() else None
-
-
-class _Provider:
-    """A global provider of OpenTelemetry's API, which a program may set at any time.
-
-    Args:
-        package: The part of the API.
-        getter: The function that returns the provider. It reads the environment while none is set.
-        module: Where the API keeps the provider.
-        name: Its name there; ``None`` while none is set.
-    """
-
-    def __init__(self, package: str, getter: str, module: str, name: str) -> None:
-        self._package = package
-        self._getter = getter
-        self._module = module
-        self._name = name
-        self._is_asked = False
-        """The provider that the environment names, if any, is loaded."""
-
-    def is_set(self) -> bool:
-        """Return whether the program has set one; the API's own providers drop everything."""
-        api = modules.get(self._package)
-        if api is None:
-            return False
-        if self._is_asked and getattr(modules.get(self._module), self._name, self) is None:
-            return False
-        ask = getattr(api, self._getter, None)  # None: the import has not ended
-        if ask is None:
-            return False
-        self._is_asked = True
-        return not type(ask()).__module__.startswith(self._package)
-
-
-_TRACES: Final = _Provider(
-    "opentelemetry.trace", "get_tracer_provider", "opentelemetry.trace", "_TRACER_PROVIDER"
-)
-_METRICS: Final = _Provider(
-    "opentelemetry.metrics",
-    "get_meter_provider",
-    "opentelemetry.metrics._internal",
-    "_METER_PROVIDER",
-)
-
-
-def _has_provider() -> bool:
-    """Return whether the program has set a provider of OpenTelemetry.
-
-    A program that does so has imported the API; this package never imports it by itself. Many
-    frameworks import it, too.
-    """
-    return _TRACES.is_set() or _METRICS.is_set()
+    return _made() if has_provider() else None
 
 
 @lru_cache(maxsize=1)

@@ -10,11 +10,8 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql import pending
 from locus_store.sql.scope import Scope, Scoped
-from locus_store.sql.statements import (
-    RECORD,
-    is_live,
-    same_thread,
-)
+from locus_store.sql.statements import RECORD, is_live, once, same_thread
+from locus_store.sql.version_queries import lone_version
 from locus_store.types import Head, Mark, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
@@ -156,14 +153,22 @@ class Reads(Scoped):
         Raises:
             IntegrityError: The head's record is missing.
         """
+        row = self._found(thread_id, namespace, checkpoint_id)
+        return None if row is None else self.version(thread_id, namespace, row[0], row[1:-4])
+
+    def _found(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None
+    ) -> tuple[Any, ...] | None:
+        """Return the row of ``lone_version``."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
-        row = self.sql.lone_versions[checkpoint_id is not None].first(self.connection, key)
-        if row is not None:
-            return self.version(thread_id, namespace, row[0], tuple(row[1:]))
-        self.require_none(thread_id, namespace, checkpoint_id)
-        return None
+        named = checkpoint_id is not None
+        found = once(self.sql, ("lone", named), lambda: lone_version(self.tables, named=named))
+        row = found.first(self.connection, key)
+        if row is None:
+            self.require_none(thread_id, namespace, checkpoint_id)
+        return row
 
     def require_none(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> None:
         """Check that a head was not found because there is none.
@@ -185,12 +190,8 @@ class Reads(Scoped):
         packed: bool = True,
     ) -> Stored | None:
         """See ``StorageBackend.fetch``, ``fetch_head`` and ``fetch_records``."""
-        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
-        if checkpoint_id is not None:
-            key["checkpoint_id"] = checkpoint_id
-        row = self.sql.kept_versions[checkpoint_id is not None].first(self.connection, key)
+        row = self._found(thread_id, namespace, checkpoint_id)
         if row is None:
-            self.require_none(thread_id, namespace, checkpoint_id)
             return None
         key_of_line, *told, chain, parent, head, head_digest = row
         version = self.version(thread_id, namespace, key_of_line, tuple(told))
