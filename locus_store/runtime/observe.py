@@ -346,7 +346,10 @@ def _class_of(exc: BaseException) -> str:
 
 
 _SHARED: Final = frozenset(
-    {"locus_store.backend", "locus_store.sql.backend", "locus_store.types.tenants"}
+    {
+        *("locus_store.backend", "locus_store.sql.backend"),
+        *("locus_store.types.closing", "locus_store.types.tenants"),
+    }
 )
 """Modules of classes that backends of several systems derive from."""
 
