@@ -291,7 +291,7 @@ sa.Table(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tables:
     """The Core tables of one prefix in one database schema."""
 
