@@ -40,8 +40,8 @@ BUSY_TIMEOUT_SECONDS = 30.0
 class SQLiteBackend(SqlBackend):
     """Keeps versions in an SQLite database.
 
-    One thread at a time writes, and commits waiting saves together. Readers work at the same time. Several
-    processes may share the file, but it must not be on a network file system.
+    One thread at a time writes, and commits waiting saves together. Readers work at the same time.
+    Several processes may share the file, but it must not be on a network file system.
 
     Args:
         path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
