@@ -95,7 +95,7 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
         _diff_values(old.value(), new.value(), path, frame)
     elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
-    elif _is_object(old) and _is_object(new):
+    elif is_object(old) and is_object(new):
         nodes = by_entries(old, path), by_entries(new, path)
         _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
     elif _is_list(old) and _is_list(new):
@@ -105,7 +105,8 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
         frame.add(b"=", path, encode(value))
 
 
-def _is_object(node: Node) -> TypeGuard[SmallNode | ObjectNode]:
+def is_object(node: Node | None) -> TypeGuard[SmallNode | ObjectNode]:
+    """Return whether a node is that of an object."""
     return isinstance(node, ObjectNode) or (isinstance(node, SmallNode) and not node.is_list)
 
 

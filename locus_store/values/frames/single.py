@@ -15,7 +15,7 @@ from locus_store.values.encoding import (
     require_pinned,
     require_size,
 )
-from locus_store.values.frames.diffing import Frame, diff
+from locus_store.values.frames.diffing import Frame, by_entries, diff, is_object
 from locus_store.values.frames.folding import Folder, readable
 from locus_store.values.frames.shapes import ObjectNode, Shape, measure, token_of
 
@@ -51,7 +51,7 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
         return None
     node: Node | None = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
-        node = node.children.get(key) if isinstance(node, ObjectNode) else None
+        node = by_entries(node, ()).children.get(key) if is_object(node) else None
     if node is None or isinstance(node, bytes):
         return None
     old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: token_of(node)}, 0)
