@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 EVERY = ("checkpointer", "backend", "store", "log")
 
@@ -40,10 +41,12 @@ class Kind:
         """Return whether ``make test`` runs the test here."""
         return bool({"*", test.__module__.rpartition(".")[2]} & {*self.everyday})
 
-    def storage(self, request: Any) -> Storage:
-        """Return an empty storage for a test."""
+    def storage(self, request: Any, shared: dict[Any, Any] | None = None) -> Storage:
+        """Return an empty storage for a test; see it for ``shared``."""
         module, name = self.made_by.split(".")
         made: Storage = getattr(import_module(f"storages.{module}"), name)(request)
+        if not self.seams:
+            made.shared = shared
         return made
 
 
@@ -56,6 +59,12 @@ class Storage:
 
     persists = True
     """Objects share what is stored."""
+
+    tenant: Mapping[str, str] = MappingProxyType({})
+    """The options of a tenant of the test's own, if it has one."""
+
+    shared: dict[Any, Any] | None = None
+    """Open objects that several tests share, each for its own tenant."""
 
     def __init__(self, request: Any) -> None:
         self.request = request
@@ -73,6 +82,20 @@ class Storage:
         function = getattr(node, "function", None)  # the machines have no node of their own
         is_alone = function is None or function.__module__.endswith(".tenants")
         return {} if is_alone or "storage" in node.fixturenames else {"tenant": uuid.uuid4().hex}
+
+    def new(self, factory: Callable[..., Any], place: Any, **options: Any) -> Any:
+        """Return an object for the test's tenant.
+
+        The first one of a test has the connections of a shared object: to open connections and to
+        compile statements takes most of the time of a test.
+        """
+        shared, self.shared = self.shared, None
+        if shared is None or not self.tenant:
+            return factory(place, **self.tenant, **options)
+        key = (factory, place, *options.items())
+        if key not in shared:
+            shared[key] = factory(place, **options)
+        return shared[key].for_tenant(**self.tenant)
 
     async def open(self) -> None:
         """Prepare the storage, in the event loop of the test."""
