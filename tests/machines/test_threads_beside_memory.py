@@ -47,14 +47,14 @@ class Threads(Beside):
     def __init__(self) -> None:
         super().__init__()
         self.marks: list[tuple[Any, Any]] = []
-        self.changed = "a"
+        self.changed = ("a", "")
 
     def write(self, line: tuple[str, str], state: Any, options: Any) -> None:
         """Save on both; ``options`` has the options of each side."""
-        self.changed, namespace = line
-        thread = self.named(self.changed)
+        self.changed = line
+        thread = self.named(line[0])
         found = self.both(
-            lambda it, side: it.write_state(thread, state, namespace=namespace, **options[side])
+            lambda it, side: it.write_state(thread, state, namespace=line[1], **options[side])
         )
         if not isinstance(found[0], Exception):
             assert found[0].outcome == found[1].outcome
@@ -82,17 +82,17 @@ class Threads(Beside):
 
     @rule(line=LINES, names=st.none() | st.lists(IDS, max_size=3))
     def remove(self, line: Any, names: list[str] | None) -> None:
-        self.changed = line[0]
+        self.changed = line
         self.same(lambda it, _: it.remove(self.named(line[0]), names, namespace=line[1]))
 
     @rule(thread=THREADS)
     def prune(self, thread: str) -> None:
-        self.changed = thread
+        self.changed = (thread, "")
         self.same(lambda it, _: it.prune(self.named(thread)))
 
     @rule(source=THREADS, copy=st.sampled_from(["a", "b", "c"]))
     def copy_thread(self, source: str, copy: str) -> None:
-        self.changed = copy
+        self.changed = (copy, "")
         self.same(lambda it, _: it.copy_thread(self.named(source), self.named(copy)))
 
     @rule(thread=THREADS, state=STATES)
@@ -107,47 +107,45 @@ class Threads(Beside):
 
     @rule(line=LINES, name=IDS, write=WRITES)
     def put_writes(self, line: Any, name: str, write: Any) -> None:
-        self.changed = line[0]
+        self.changed = line
         thread, writes = self.named(line[0]), [PendingWrite(*write)]
         self.same(lambda it, _: it.put_writes(thread, name, writes, namespace=line[1]))
 
     @invariant()
-    def the_thread_is_the_same(self) -> None:
-        """Compare what the last step may have changed: a thread's versions, heads and writes."""
-        thread = self.named(self.changed)
-        self.same(lambda it, _: shown(it, thread))
+    def the_line_is_the_same(self) -> None:
+        """Compare what the last step changed: a line's versions, and its newest state."""
+        thread, namespace = self.named(self.changed[0]), self.changed[1]
+        self.same(lambda it, _: versions_and_head(it, thread, namespace))
 
     def teardown(self) -> None:
-        """Compare every version of every thread."""
+        """Compare everything of every thread."""
         for thread in map(self.named, ("a", "b", "c")):
-            self.same(lambda it, _, thread=thread: every_state(it, thread))
+            self.same(lambda it, _, thread=thread: everything(it, thread))
 
 
-async def shown(backend: Any, thread: str) -> Any:
-    """Return what a backend shows of a thread, with the newest state of each line."""
+async def versions_and_head(backend: Any, thread: str, namespace: str) -> Any:
+    """Return the versions of a line, and its newest state."""
+    versions = await backend.history(thread, namespace=namespace, limit=100)
+    newest = await backend.read_state(thread, namespace=namespace)
+    shown = [(it.checkpoint_id, it.parent_id, it.metadata) for it in versions]
+    return shown, newest and newest.state
+
+
+async def everything(backend: Any, thread: str) -> Any:
+    """Return what a backend shows of a thread, with the state of each version."""
     found = [await backend.has_thread(thread), await backend.namespaces(thread)]
     for namespace in ("", "sub"):
-        versions = await backend.history(thread, namespace=namespace, limit=100)
-        found += [(it.checkpoint_id, it.parent_id, it.metadata) for it in versions]
-        newest = await backend.read_state(thread, namespace=namespace)
-        found += [newest and newest.state]
-        found += [await backend.writes_of(thread, ["v0", "v1", "v2"], namespace=namespace)]
-    return found
-
-
-async def every_state(backend: Any, thread: str) -> Any:
-    """Return the state of each version of a thread."""
-    found = []
-    for namespace in ("", "sub"):
-        for version in await backend.history(thread, namespace=namespace, limit=100):
-            read = await backend.read_state(thread, version.checkpoint_id, namespace=namespace)
-            found.append(read and (version.checkpoint_id, read.state))
+        versions, head = await versions_and_head(backend, thread, namespace)
+        names = [name for name, *_ in versions]
+        read = [await backend.read_state(thread, name, namespace=namespace) for name in names]
+        writes = await backend.writes_of(thread, [*{*names, "v0", "v1"}], namespace=namespace)
+        found += [versions, head, [it and it.state for it in read], writes]
     return found
 
 
 @pytest.mark.parametrize(
     "name",
-    ["sqlite", "objects", *full("redis", "postgresql", "file", "portable", "oracle-double", "oci")],
+    ["sqlite", "objects", "redis", "postgresql", *full("file", "portable", "oracle-double", "oci")],
 )
 def test_any_threads_are_as_in_memory(name: str, request: pytest.FixtureRequest) -> None:
     run_beside(Threads, name, "backend", request)
