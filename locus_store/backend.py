@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from locus_store.errors import IntegrityError, UnsupportedError
 from locus_store.runtime.loops import off_loop
@@ -46,6 +46,7 @@ from locus_store.types.arguments import (
     checked_ttl,
     json_object,
 )
+from locus_store.types.closing import Closing
 from locus_store.types.facts import Fact
 from locus_store.types.marks import refuse_mark
 from locus_store.types.tenants import ForTenants
@@ -64,14 +65,11 @@ from locus_store.versions import (
 )
 from locus_store.versions.known import COLD_STATE_BYTES, KNOWN_BYTES, KnownVersions, LineKey
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
 T = TypeVar("T")
 P = TypeVar("P", bound="StorageBackend")
 
 
-class StorageBackend(ForTenants, ABC):
+class StorageBackend(ForTenants, Closing, ABC):
     """Stores versions of plain dicts by thread.
 
     Applications call the methods on dicts (``save``, ``load``, ``delete``, ``exists``).
@@ -406,7 +404,7 @@ class StorageBackend(ForTenants, ABC):
                 raise
             self._known.drop(key)  # the whole may be readable
             return await self.read_kept(thread_id, namespace=namespace, with_writes=with_writes)
-        kept = frames.snapshot_of(state, shape)
+        kept = frames.snapshot_of(shape)
         if stored.version.mark == stored.head:
             self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
         return kept_of(stored, kept, state)
@@ -478,17 +476,6 @@ class StorageBackend(ForTenants, ABC):
         check_names(thread_id, namespace, checkpoint_id)
         stored = await self.fetch(thread_id, namespace=namespace, checkpoint_id=checkpoint_id)
         return stored.version if stored else None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 class JoinsTransactions(StorageBackend):

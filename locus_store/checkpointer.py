@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import count
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, get_args
 
 from typing_extensions import TypeVar
 
@@ -38,6 +38,7 @@ from locus_store.types import (
     Tenant,
 )
 from locus_store.types.arguments import MAX_COUNT, check_text, checked_ttl
+from locus_store.types.closing import Closing
 from locus_store.types.codec import StateCodec, carries_mark, labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.records import unsupported
@@ -57,7 +58,7 @@ REMEMBERED_THREADS = 4096
 """Threads whose outstanding loads one adapter remembers; the least recent go first."""
 
 
-class BaseCheckpointer(ForTenants, ABC, Generic[S]):
+class BaseCheckpointer(ForTenants, Closing, ABC, Generic[S]):
     """Saves and restores the states of threads; ``Agent(checkpointer=...)`` calls it.
 
     A subclass with ``save``, ``load`` and ``list_checkpoints`` works wherever a checkpointer goes;
@@ -245,17 +246,6 @@ class BaseCheckpointer(ForTenants, ABC, Generic[S]):
 
     def _unsupported(self, capability: str) -> UnsupportedError:
         return unsupported(type(self).__name__, self.capabilities, capability)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 CONTEXT_THREADS = 64

@@ -23,6 +23,7 @@ from locus_store.types.arguments import (
     checked_user,
     listed,
 )
+from locus_store.types.closing import Closing
 from locus_store.types.log_edits import Also, New, edits_of, puts_of
 from locus_store.types.log_lists import LogsWanted, logs_wanted, whole_log
 from locus_store.types.messages import (
@@ -50,7 +51,6 @@ from locus_store.values.text import folded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
 
 __all__ = [
@@ -70,7 +70,7 @@ Heads: TypeAlias = "list[LogSnapshot]"
 Reads: TypeAlias = "list[LogRead]"
 
 
-class BaseMessageLog(ForTenants, ABC):
+class BaseMessageLog(ForTenants, Closing, ABC):
     """The message logs of all threads of a storage.
 
     The order of the messages in a log never changes and does not depend on their times. A change is
@@ -449,14 +449,6 @@ class BaseMessageLog(ForTenants, ABC):
     async def __aenter__(self) -> Self:
         await self.open()
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # --- checks
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
 from locus_store.checkpointer import checked_keep_last, checked_on_conflict
@@ -19,6 +19,7 @@ from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundErro
 from locus_store.runtime.observe import note, observed
 from locus_store.types import PendingWrite
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
+from locus_store.types.closing import Closing
 from locus_store.types.codec import labels_of
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames as layout
@@ -30,7 +31,6 @@ from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from types import TracebackType
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -51,7 +51,7 @@ NAMESPACE: Final = "namespace"
 _SHOWN_CHARACTERS: Final = 200
 
 
-class CheckpointSaver(ForTenants):
+class CheckpointSaver(ForTenants, Closing):
     """Stores the steps of a graph runner.
 
     Each namespace of a thread has versions of its own. Without an id, ``get`` returns the newest
@@ -471,17 +471,6 @@ class CheckpointSaver(ForTenants):
         """Release what was opened; idempotent, and the object may be used again afterwards."""
         await self.renewals()
         await self.backend.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 def line_name(checkpoint_ns: str) -> str:

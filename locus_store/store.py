@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.types.arguments import check_limit, check_text, checked_max_state_bytes
+from locus_store.types.closing import Closing
 from locus_store.types.items import (
     NO_METADATA,
     Change,
@@ -44,8 +45,6 @@ from locus_store.values.surrogates import restored
 from locus_store.values.text import query_words
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -69,7 +68,7 @@ SWEEP = 1000
 """Expired items that are removed at a time."""
 
 
-class BaseStore(ForTenants, ABC):
+class BaseStore(ForTenants, Closing, ABC):
     """Stores values under a namespace and a key, for all threads.
 
     Args:
@@ -494,14 +493,6 @@ class BaseStore(ForTenants, ABC):
     async def __aenter__(self) -> Self:
         await self.setup()
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # --- checks
 

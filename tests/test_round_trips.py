@@ -248,9 +248,28 @@ async def test_lists_and_deletions_take_as_many_statements_for_any_number_of_nam
             with statements() as deleting:
                 assert await backend.remove(thread_id) == size
             counts.append((len(listing), len(deleting)))
-    # The versions, once more where SQLite's clock does not tell them apart; records; writes.
-    assert max(listing for listing, _ in counts) <= 2 * 4
+    # The versions, once more where SQLite's clock does not tell them apart; their contents.
+    assert max(listing for listing, _ in counts) <= 2 * 3
     assert counts[1][1] == counts[2][1] <= 12
+
+
+async def test_the_newest_checkpoint_of_many_namespaces_takes_two_statements(
+    tmp_path: Path,
+) -> None:
+    with sqlite_statements() as sent:
+        async with sqlite_checkpointer(str(tmp_path / "x.db"), state_type=dict) as checkpointer:
+            backend: Any = checkpointer.backend
+            for step in ("v0", "v1"):
+                calls = (
+                    backend.write_state("t", {"n": n}, namespace=f"n{n}", checkpoint_id=step)
+                    for n in range(241)
+                )
+                await asyncio.gather(*calls)
+            for limit in (1, 10):
+                sent.clear()
+                found = await backend.newest(VersionsWanted(thread_id="t"), limit)
+                assert len(await backend.contents(found)) == limit
+                assert len([it for it in sent if it.startswith(("SELECT", "WITH"))]) == 2
 
 
 class Requests:

@@ -8,6 +8,7 @@ from locus_store.blocking import BlockingMessageLog
 from locus_store.messages import BaseMessageLog, LogInfo
 from locus_store.open import open_message_log
 from locus_store.session.storages import message_log_of
+from locus_store.types.closing import Closing
 from locus_store.types.tenants import ForTenants
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class BlockingLogAdapter(_Adapter[BlockingMessageLog]):
         self.close()
 
 
-class LogAdapter(_Adapter[BaseMessageLog]):
+class LogAdapter(_Adapter[BaseMessageLog], Closing):
     """An adapter over a message log.
 
     Args:
@@ -95,17 +96,6 @@ class LogAdapter(_Adapter[BaseMessageLog]):
         """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
         if self._owns:
             await self.log.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
 
 class OpenedByUrl(LogAdapter):

@@ -244,7 +244,9 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         return await self._query(lambda it: version_lists.newest(it, wanted, limit))
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
-        return await self._read(lambda it: version_lists.contents(it, versions))
+        is_one = len(versions) <= version_lists.MOST_AT_ONCE
+        read = self._query if is_one else self._read
+        return await read(lambda it: version_lists.contents(it, versions))
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)

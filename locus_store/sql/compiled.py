@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.engine.interfaces import DBAPICursor
+
+    Query: TypeAlias = sa.Select[Any] | sa.CompoundSelect[Any]
 
 
 _Convert = Callable[[Any], Any]
@@ -45,7 +47,7 @@ class Compiled:
             tells the driver their types, and a round trip takes longer than all of this.
     """
 
-    def __init__(self, statement: sa.Select[Any] | sa.UpdateBase, dialect: Dialect) -> None:
+    def __init__(self, statement: Query | sa.UpdateBase, dialect: Dialect) -> None:
         self._statement = None if dialect.positional else statement
         compiled: Any = statement.compile(dialect=dialect)
         self._text = str(compiled)
@@ -55,7 +57,9 @@ class Compiled:
         self._asked: list[tuple[int, Callable[[], Any], _Convert | None]] = []
         for at, name in enumerate(compiled.positiontup or ()):
             self._add(at, compiled.binds[name], dialect)
-        self._columns = list(statement.selected_columns) if isinstance(statement, sa.Select) else []
+        self._columns: list[sa.ColumnElement[Any]] = []
+        if not isinstance(statement, sa.UpdateBase):
+            self._columns += statement.selected_columns
         kinds: list[Any] = [it.type.dialect_impl(dialect) for it in self._columns]
         self._results = [it.result_processor(dialect, None) for it in kinds]
         # Of the class: a TypeDecorator has the attributes of the type that it wraps.

@@ -157,7 +157,7 @@ class Packing(packing.KeepsPacks, StorageBackend):
         state, shape = await off_loop(work, sum(map(len, stored.payloads)))
         return Kept(
             version=stored.version,
-            snapshot=frames.snapshot_of(state, shape),
+            snapshot=frames.snapshot_of(shape),
             head=stored.head,
             writes=stored.writes,
             state=state,

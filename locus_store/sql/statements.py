@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Dialect
 
+    from locus_store.sql.compiled import Query
     from locus_store.sql.schema import Tables
 
 LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
@@ -463,7 +464,7 @@ def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
 
 
-def once(sql: Statements, key: Hashable, statement: Callable[[], sa.Select[Any]]) -> Compiled:
+def once(sql: Statements, key: Hashable, statement: Callable[[], Query]) -> Compiled:
     """Return a statement that another module makes, compiled the first time."""
     if key not in sql.others:
         sql.others[key] = Compiled(statement(), sql.dialect)

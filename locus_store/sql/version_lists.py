@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ from locus_store.versions.contents import LinesFound
 from locus_store.versions.newest import is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from locus_store.sql.compiled import Compiled
@@ -45,8 +46,11 @@ _OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
 
 _LINES: Final = sa.bindparam("lines", type_=sa.Integer())
 
-_SIZES: Final = (1, 16, pending.BATCH)
-"""Versions whose contents a statement reads: it is compiled once for each size."""
+MOST_AT_ONCE: Final = pending.BATCH
+"""Versions whose contents one statement reads."""
+
+_SIZES: Final = (1, 16, 64, MOST_AT_ONCE)
+"""Versions for which there is a statement; each is compiled once."""
 
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
@@ -259,35 +263,25 @@ def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
 
 
 def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
-    """See ``ListsVersions.contents``; two statements for each batch of versions."""
-    found = LinesFound()
-    records: set[tuple[int, int, int, bytes]] = set()
-    for batch in pending.batches(versions):
+    """See ``ListsVersions.contents``; one statement for each batch of versions."""
+    rows: set[tuple[Any, ...]] = set()
+    for batch in pending.batches(versions, MOST_AT_ONCE):
         size = next(it for it in _SIZES if it >= len(batch))
+        query = once(it.sql, (_contents, size), partial(_contents, it.tables, size))
         values = {
-            "its_tenant": it.scope.tenant,
+            "tenant": it.scope.tenant,
             **_filled("line", [one.mark.line for one in batch], size),
             **_filled("sequence", [one.mark.sequence for one in batch], size),
-            **_filled("checkpoint_id", [one.checkpoint_id for one in batch], size),
         }
-        records.update(map(tuple, _of_size(it, _records, size).rows(it.connection, values)))
-        for row in _of_size(it, _writes, size).rows(it.connection, values):
-            write = dict(zip(WRITE, row[1:], strict=True))
-            found.add_write(row[0], write["checkpoint_id"], pending.write_of(write))
-    for record in records:
-        found.add_record(*record)
+        rows.update(query.rows(it.connection, values))
+    found = LinesFound()
+    for line, sequence, chain, *write, payload in rows:
+        if chain is not None:
+            found.add_record(line, sequence, chain, payload)
+        else:
+            stored = pending.write_of(dict(zip(WRITE, (*write, payload), strict=True)))
+            found.add_write(line, write[0], stored)
     return found.contents()
-
-
-def _of_size(it: Reads, make: Callable[[Tables, int], sa.Select[Any]], size: int) -> Compiled:
-    return once(it.sql, (make, size), lambda: make(it.tables, size))
-
-
-def _one_of(column: sa.ColumnElement[Any], size: int) -> sa.ColumnElement[bool]:
-    """Return the condition that a column has one of the values of ``_filled``."""
-    return column.in_(
-        [sa.bindparam(f"{column.name}_{at}", type_=column.type) for at in range(size)]
-    )
 
 
 def _filled(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:
@@ -296,36 +290,42 @@ def _filled(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:
     return {f"{name}_{at}": values[min(at, last)] for at in range(size)}
 
 
-def _records(t: Tables, size: int) -> sa.Select[Any]:
-    """Return the query for what states are made of; of other versions of the lines too."""
-    mine = t.checkpoints
-    wanted = mine.alias("wanted")
-    chains = (
-        sa.select(wanted.c.line, wanted.c.chain, sa.func.max(wanted.c.sequence).label("last"))
-        .where(*_are_of_tenant(t, wanted.c.line, size), _one_of(wanted.c.sequence, size))
-        .group_by(wanted.c.line, wanted.c.chain)
-        .subquery("chains")
+def _contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:
+    """Return the query for what the states of versions are made of, and for the writes on them.
+
+    A caller may name versions of other tenants.
+    """
+    mine, its, writes = t.checkpoints, t.checkpoints.alias("its").c, t.writes
+    key = (its.line, its.sequence)
+    each = (
+        sa.select(*(sa.bindparam(f"{it.name}_{at}", type_=it.type).label(it.name) for it in key))
+        for at in range(size)
     )
+    named = sa.union(*each).subquery("named").c
+    tenant = sa.select(t.lines.c.tenant).where(t.lines.c.line == named.line).scalar_subquery()
+    wanted = (
+        sa.select(*key, its.chain, its.checkpoint_id)
+        .where(its.line == named.line, its.sequence == named.sequence, tenant == _TENANT)
+        .cte("wanted")
+    )
+    chain = wanted.c.line, wanted.c.chain
+    last = sa.func.max(wanted.c.sequence).label("last")
+    chains = sa.select(*chain, last).group_by(*chain).subquery("chains")
     is_of_chain = sa.and_(
         mine.c.line == chains.c.line,
         mine.c.chain == chains.c.chain,
         mine.c.sequence.between(chains.c.chain, chains.c.last),
     )
-    names = ("line", "sequence", "chain", "payload")
-    return sa.select(*(mine.c[name] for name in names)).join_from(chains, mine, is_of_chain)
-
-
-def _writes(t: Tables, size: int) -> sa.Select[Any]:
-    """Return the query for the writes on versions; on others of the same names too."""
-    c = t.writes.c
-    query = sa.select(c.line, *(c[name] for name in WRITE))
-    return query.where(*_are_of_tenant(t, c.line, size), _one_of(c.checkpoint_id, size))
-
-
-def _are_of_tenant(
-    t: Tables, line: sa.ColumnElement[Any], size: int
-) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions for the lines of versions; a caller may name those of other tenants."""
-    c = t.lines.c
-    tenant = sa.select(c.tenant).where(c.line == line).scalar_subquery()
-    return _one_of(line, size), tenant == sa.bindparam("its_tenant", type_=c.tenant.type)
+    *columns, payload = (writes.c[name] for name in WRITE)
+    no_write = (  # NULLs of the columns' types: Oracle casts none to CLOB
+        sa.select(it).where(writes.c.line.is_(None)).scalar_subquery().label(it.name)
+        for it in columns
+    )
+    records = sa.select(mine.c.line, mine.c.sequence, mine.c.chain, *no_write, mine.c.payload)
+    on_them = sa.select(writes.c.line, sa.null(), sa.null(), *columns, payload)
+    is_on_it = sa.and_(
+        writes.c.line == wanted.c.line, writes.c.checkpoint_id == wanted.c.checkpoint_id
+    )
+    return records.join_from(chains, mine, is_of_chain).union_all(
+        on_them.join_from(wanted, writes, is_on_it)
+    )

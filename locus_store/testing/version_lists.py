@@ -145,7 +145,7 @@ class VersionLists(BackendKit):
                 "t", name, [written(task), written(task, idx=-1)], namespace="a"
             )
         versions = await _expected(backend, "t", "other")
-        for wanted in (versions, versions[::3], *([it] for it in versions[:3])):
+        for wanted in (versions, versions[::3], 30 * versions, *([it] for it in versions[:3])):
             contents = {it.line: it for it in await backend.contents(wanted)}
             assert contents.keys() == {it.mark.line for it in wanted}
             for version in wanted:

@@ -22,13 +22,13 @@ from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_store
 from locus_store.session.storages import store_of
 from locus_store.store import BaseStore
+from locus_store.types.closing import Closing
 from locus_store.types.items import check_name
 from locus_store.types.tenants import ForTenants
 from locus_store.values.text import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from google.adk.events import Event
     from google.adk.memory.memory_entry import MemoryEntry
@@ -44,7 +44,7 @@ PAGE: Final = 1000
 """Memories that a search by words reads at a time."""
 
 
-class LocusMemoryService(ForTenants, BaseMemoryService):
+class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
     """Keeps the long-term memory of Google ADK in a store.
 
     The memories of a user are the items of the namespace ``("adk-memory", app, user)``, by the ids
@@ -207,11 +207,3 @@ class LocusMemoryService(ForTenants, BaseMemoryService):
 
     async def __aenter__(self) -> Self:
         return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()

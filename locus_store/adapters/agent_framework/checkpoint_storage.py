@@ -30,12 +30,12 @@ from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
 from locus_store.types.arguments import MAX_COUNT, checked_user
+from locus_store.types.closing import Closing
 from locus_store.types.tenants import ForTenants
 from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
-    from types import TracebackType
 
     from locus_store.types import Active, Head, Version
     from locus_store.values import frames
@@ -55,7 +55,7 @@ MANY: Final = 100
 FIELDS: Final = frozenset(it.name for it in fields(WorkflowCheckpoint))
 
 
-class LocusCheckpointStorage(ForTenants, CheckpointStorage):
+class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
     """Keeps the checkpoints of workflows as versions of threads.
 
     A run of a workflow is the thread ``workflow/checkpoint``, by the id of its first checkpoint
@@ -121,17 +121,6 @@ class LocusCheckpointStorage(ForTenants, CheckpointStorage):
         """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
         if self._owns:
             await self.checkpointer.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # --- the protocol
 

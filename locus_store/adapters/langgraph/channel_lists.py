@@ -1,13 +1,15 @@
 """A cache of the lists in channels, which mostly grow from one checkpoint to the next.
 
-A message that was there before is neither taken apart nor constructed again. It is recognized by a
-print of all its contents, so that a message changed in place counts as another one. Readers get
-copies.
+A message that was there before is neither taken apart nor constructed again. One C call prints the
+list with all its contents, so that a message changed in place counts as another one, and a list
+that grew begins with the bytes of the one before. Readers get copies.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from locus_store.adapters.forms import RefusedError
@@ -15,9 +17,10 @@ from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
 from locus_store.adapters.langgraph.recent import memory_of
 from locus_store.values.encoding import pinned
 from locus_store.values.frames import Grown
+from locus_store.values.frames.alignment import LIST_HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from locus_store.adapters.langgraph.recent import Recent
     from locus_store.values.frames import Listed
@@ -38,14 +41,19 @@ _SAMPLE: Final = 32
 _PLAIN: Final = SCALARS - {bytes}
 """Values that no other type has the same print as: an array has that of its bytes."""
 
+_AS_THEY_ARE: Final = _PLAIN | {dict, list}
+
 
 @dataclass(slots=True)
 class Known:
     """A list as it was last put or read."""
 
     json: Grown
-    prints: list[bytes]
-    """The elements' prints; empty if the elements have none."""
+    print: bytes | None
+    """The elements' prints, joined; ``None`` if they have none."""
+
+    ends: list[int] | None
+    """Where each of them ends; ``None`` where a read made them at once."""
 
     makers: list[Maker | None]
     """Functions that copy the elements, as far as they were needed."""
@@ -59,7 +67,14 @@ class Known:
     @property
     def weight(self) -> int:
         """The memory that the entry takes, in bytes (an estimate)."""
-        return sum(self.weights) + sum(map(len, self.prints))
+        return sum(self.weights) + len(self.print or b"")
+
+    def places(self) -> dict[bytes, int]:
+        """Return the index of each element whose print is known, by its print."""
+        if self.print is None or self.ends is None:
+            return {}
+        starts = [0, *self.ends]
+        return {self.print[a:b]: at for at, (a, b) in enumerate(pairwise(starts))}
 
 
 class ElementReader(Protocol):
@@ -93,16 +108,16 @@ class ChannelLists:
             items: The list itself.
             convert: Gives elements as JSON. What it gives depends on nothing but what is in them.
         """
-        prints = None if _PLAIN.issuperset(map(type, items)) else _prints(items)
-        if prints is None:
+        printed = None if _PLAIN.issuperset(map(type, items)) else _print(items)
+        if printed is None:
             self._known.drop((self._owner, place))
             return None
         old = self._known.get((self._owner, place)) or _NOTHING
-        count = len(old.prints)
-        if count == len(prints) and prints == old.prints:
+        count = len(old.json)
+        if count == len(items) and printed == old.print:
             return old.json
-        base = old if count and prints[:count] == old.prints else _NOTHING
-        made = self._grown(base, old, items, prints, convert)
+        is_grown = old.print and count < len(items) and printed.startswith(old.print)
+        made = self._grown(old if is_grown else _NOTHING, old, items, printed, convert)
         if made is None:
             self._known.drop((self._owner, place))
             return None
@@ -114,14 +129,15 @@ class ChannelLists:
         base: Known,
         old: Known,
         items: list[Any],
-        prints: list[bytes],
+        printed: bytes,
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
         """Return the entry of a list that begins with ``base`` and may have more of ``old``."""
-        count = len(base.prints)
-        there = {} if base is old else dict(zip(old.prints, range(len(old.prints)), strict=True))
-        new = [it for it in range(count, len(items)) if prints[it] not in there]
-        if not all(map(_is_plain, map(items.__getitem__, new))):
+        count = len(base.json)
+        prints = [_print([it]) or b"" for it in items[count:]]
+        there = {} if base is old else old.places()
+        new = [at for at, it in enumerate(prints, count) if it not in there]
+        if not _are_plain(map(items.__getitem__, new)):
             return None
         try:
             converted = convert([items[it] for it in new])
@@ -132,12 +148,13 @@ class ChannelLists:
             return None
         made = dict(zip(new, converted, strict=True))
         json, makers, weights = list(base.json), list(base.makers), list(base.weights)
-        for at in range(count, len(items)):
-            before = None if at in made else there[prints[at]]
+        for at, it in enumerate(prints, count):
+            before = None if at in made else there[it]
             json.append(made[at] if before is None else old.json[before])
             makers.append(None if before is None else old.makers[before])
             weights.append(_weight(made[at]) if before is None else old.weights[before])
-        return Known(Grown(json, base.json if count else None), prints, makers, weights)
+        ends = None if base.ends is None else [*base.ends, *_ends(base.print, prints)]
+        return Known(Grown(json, base.json if count else None), printed, ends, makers, weights)
 
     def copies(
         self, place: Place, listed: Listed, reader: ElementReader, elements: list[Any] | None = None
@@ -157,28 +174,30 @@ class ChannelLists:
         if known.json.token is listed.token or known.digest == listed.digest:
             known.digest = listed.digest
             return _copied(known, reader)
-        known = _continued(known, listed, elements)
-        is_new = not known.prints
-        found = reader.objects(known.json) if is_new else _copied(known, reader)
-        count = len(known.prints)
-        prints = _prints(found[count:]) if all(map(_is_plain, found[count:])) else None
-        known.prints = [] if prints is None else [*known.prints, *prints]
+        known, count = _continued(known, listed, elements)
+        found = _copied(known, reader) if known.print else reader.objects(known.json)
+        new = found[count:]
+        printed = _print(new) if _are_plain(new) else None
+        known.print = None if printed is None or known.print is None else known.print + printed
         self._known.put((self._owner, place), known, known.weight)
         return found
 
 
-def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> Known:
-    """Return the entry of a list that may begin with the elements of ``old``, its prints last."""
+def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[Known, int]:
+    """Return the entry of a list, printed up to the elements that it has of ``old``, and these."""
     found = listed.elements() if elements is None else elements
-    kept = old if old.prints and listed.begins_with(old.json) else _NOTHING
-    new = found[len(kept.json) :]
-    return Known(
+    kept = old if old.print and listed.begins_with(old.json) else _NOTHING
+    count = len(kept.json)
+    new = found[count:]
+    known = Known(
         Grown([*kept.json, *new]),
-        kept.prints,
+        kept.print,
+        None,
         [*kept.makers, *[None] * len(new)],
-        [*kept.weights, *_weights(new, listed.lengths[len(kept.json) :])],
+        [*kept.weights, *_weights(new, listed.lengths[count:])],
         listed.digest,
     )
+    return known, count
 
 
 def _copied(known: Known, reader: ElementReader) -> list[Any]:
@@ -191,7 +210,7 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
     return [it() for it in known.makers if it is not None]
 
 
-_NOTHING: Final = Known(Grown(()), [], [], [])
+_NOTHING: Final = Known(Grown(()), b"", [], [], [])
 
 
 def _weight(json: object) -> int:
@@ -208,33 +227,47 @@ def _weights(elements: list[object], lengths: Sequence[int]) -> list[int]:
     return [_ELEMENT_BYTES + int(_BYTES_PER_JSON * max(it + beside, 0)) for it in lengths]
 
 
-def _prints(items: list[Any]) -> list[bytes] | None:
-    """Return prints that identify elements to the bit; ``None`` if an element has none."""
+def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:
+    """Return where prints end that follow others."""
+    return islice(accumulate(map(len, prints), initial=len(before or b"")), 1, None)
+
+
+def _print(items: list[Any]) -> bytes | None:
+    """Return bytes that identify elements to the bit; ``None`` if an element has none."""
     try:
-        return [_print(it) for it in items]
+        return pinned([it if type(it) in _AS_THEY_ARE else _held(it) for it in items])[LIST_HEAD:]
     except (ValueError, TypeError, RecursionError):
         return None
 
 
-def _print(item: Any) -> bytes:
-    kind = type(item)
-    if kind is dict or kind is list or kind in _PLAIN:
-        return pinned(item)
+def _held(item: Any) -> tuple[str, dict[str, Any], Any]:
+    """Return what a message holds.
+
+    Raises:
+        TypeError: It is none.
+    """
+    kind: Any = type(item)  # Hashable, which type checkers do not see
+    return _name(kind), item.__dict__, item.__pydantic_extra__
+
+
+@cache
+def _name(kind: Any) -> str:
     if not is_message(kind):
         raise TypeError
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    return pinned((name, item.__dict__, item.__pydantic_extra__))
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether no value of other types has the same print."""
     kind = type(value)
-    if kind in _PLAIN:
-        return True
-    if kind is list:
-        return _PLAIN.issuperset(map(type, value)) or all(map(_is_plain, value))
     if kind is dict:
-        return _PLAIN.issuperset(map(type, value)) and _is_plain([*value.values()])
+        return _PLAIN.issuperset(map(type, value)) and _are_plain(value.values())
+    if kind is list:
+        return _are_plain(value)
     if is_message(kind):
-        return _is_plain(value.__dict__) and _is_plain(value.__pydantic_extra__)
-    return False
+        return _are_plain(value.__dict__.values()) and _is_plain(value.__pydantic_extra__)
+    return kind in _PLAIN
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    return all(_is_plain(it) for it in values if type(it) not in _PLAIN)

@@ -119,7 +119,7 @@ def list_to_json(
         dumps: Gives an element's type and bytes.
         known: What is known of elements.
     """
-    if _is_plain(items):
+    if _are_plain(items):
         return items.copy() if dumps(items)[0] == MSGPACK else None
     found: list[Any] = []
     for item in items:
@@ -139,7 +139,12 @@ def list_to_json(
     return found
 
 
-def _is_plain(items: list[Any]) -> bool:
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a scalar that represents itself."""
+    return value is None or type(value) is bool or (type(value) in _SCALARS and _are_plain([value]))
+
+
+def _are_plain(items: list[Any]) -> bool:
     """Return whether a list contains only scalars that represent themselves."""
     if not set(map(type, items)) <= _SCALARS:
         return False

@@ -81,8 +81,8 @@ class ChannelValues:
         Raises:
             SerializationError: The serializer cannot; names ``what``.
         """
-        if value is None and self._is_langgraphs:
-            return None
+        if self._is_langgraphs and typed_values.is_plain(value):
+            return value
         try:
             if type(value) is list:
                 taken = self._list_to_json(value, place)

@@ -24,6 +24,7 @@ from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.connecting import connect, connection_error
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
+    CLOSED,
     DAMAGED,
     LIMITS,
     MISSING,
@@ -342,10 +343,10 @@ class PostgreSQLDatabase(ServerDatabase):
         state = sqlstate(exc)
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc) and state != READ_ONLY:
-            limit = f", by the server's {LIMITS[state]}" if state in LIMITS else ""
+            limit = f"{state}, by the server's {LIMITS[state]}" if state in LIMITS else state
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({state or 'closed'}{limit}); the outcome of a "
-                "save is unknown, and saving again is safe"
+                f"{where}: the connection was lost ({limit or CLOSED}); the outcome of a save is "
+                "unknown, and saving again is safe"
             )
         if self.lost_schema(exc):
             return SchemaError(

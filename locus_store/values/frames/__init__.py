@@ -29,14 +29,14 @@ from locus_store.values.frames.folding import (
 )
 from locus_store.values.frames.shapes import (
     Edits,
-    Root,
+    ObjectNode,
     Shape,
     is_canonical,
     measure,
+    object_by_entries,
     opened,
-    shape_object,
-    snapshot,
     thawed,
+    value_of_node,
 )
 from locus_store.values.frames.single import value_frames, value_of, value_payload
 
@@ -68,30 +68,31 @@ __all__ = [
 
 
 class PackedState:
-    """A private copy of a state; its lists are shared with the shape."""
+    """A private copy of a state: its shape, as values."""
 
-    __slots__ = ("_kept", "_packed", "_root", "_size")
+    __slots__ = ("_packed", "_root")
 
-    def __init__(self, state: Mapping[str, object], root: Root) -> None:
-        self._kept = snapshot(state, root)
+    def __init__(self, root: ObjectNode) -> None:
         self._root = root
         self._packed: bytes | None = None
-        self._size = root.size
+
+    def _plain(self) -> dict[str, object]:
+        return cast("dict[str, object]", value_of_node(self._root))
 
     def state(self) -> dict[str, Json]:
         """Return a copy with sorted keys."""
-        plain = thawed(self._kept)
+        plain = self._plain()
         return cast("dict[str, Json]", plain if is_canonical(self._root) else decode(encode(plain)))
 
     @property
     def state_bytes(self) -> int:
         """Size of the state; see ``Shape.state_bytes``."""
-        return self._size
+        return self._root.size
 
     @property
     def most_bytes(self) -> int:
         """A length that the state's compact JSON does not exceed."""
-        return self._size * LONGEST_JSON
+        return self._root.size * LONGEST_JSON
 
     def parts(self) -> dict[str, object]:
         """Return the state with a ``Listed`` for each long list that is reached through keys only.
@@ -99,9 +100,8 @@ class PackedState:
         Not to be changed.
         """
         if is_canonical(self._root):
-            return cast("dict[str, object]", opened(self._kept))
-        state = self.state()
-        return snapshot_of(state, shape_of(state)).parts()
+            return cast("dict[str, object]", opened(self._root))
+        return snapshot_of(shape_of(self.state())).parts()
 
     def require_size(self, max_bytes: int) -> None:
         """Refuse a state whose compact JSON is longer than ``max_bytes``.
@@ -109,12 +109,12 @@ class PackedState:
         Raises:
             SerializationError: It is longer.
         """
-        require_pinned(lambda: thawed(self._kept), self._size, max_bytes)
+        require_pinned(self._plain, self._root.size, max_bytes)
 
     def payload(self) -> bytes:
         """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
-            self._packed = pack_frame(b'[["=",[],%b]]' % encode(thawed(self._kept)))
+            self._packed = pack_frame(b'[["=",[],%b]]' % encode(self._plain()))
         return self._packed
 
 
@@ -157,15 +157,15 @@ def shape_of(
     try:
         before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
         plain = cast("dict[str, object]", state)
-        root = shape_object(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
+        root = object_by_entries(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
         return Shape(root)
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 
 
-def snapshot_of(state: dict[str, Json], shape: Shape) -> PackedState:
-    """Return the packed copy of a canonical state of this shape."""
-    return PackedState(state, shape._root)  # noqa: SLF001  # a shape is opaque to others
+def snapshot_of(shape: Shape) -> PackedState:
+    """Return the packed copy of the state of a shape, which must not be a light one."""
+    return PackedState(shape._root)  # noqa: SLF001  # a shape is opaque to others
 
 
 def change(state: Mapping[str, object], basis: Shape | None) -> Change:
@@ -184,7 +184,7 @@ def change(state: Mapping[str, object], basis: Shape | None) -> Change:
         frame = Frame()
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
         frames = frame.payload_shorter_than(plain, root.size)
-    return Change(Shape(root), frames, PackedState(plain, root))
+    return Change(Shape(root), frames, PackedState(root))
 
 
 # Shapes: digests, and the check that a value is exactly JSON, in one pass.

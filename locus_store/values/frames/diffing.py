@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeGuard, cast
 from unicodedata import combining
 
 from locus_store.values.encoding import ENVELOPE_BYTES, Json, encode, pack_frame, pinned, unpinned
@@ -16,19 +16,21 @@ from locus_store.values.frames.alignment import (
     fingerprint_all,
     moved,
 )
-from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode
+from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode, array_of
 from locus_store.values.frames.shapes import (
     Node,
     ObjectNode,
     Path,
     SmallNode,
     TextNode,
-    large_object,
-    token_of,
+    object_by_entries,
 )
 
 _SPLICE_BYTES = 32
 """About what a text splice takes beside its path and its text."""
+
+_TINY_BYTES = 64
+"""Up to here a list is replaced: finding what changed in it would take longer than it saves."""
 
 _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
@@ -84,22 +86,31 @@ _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
 
 def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
     """Add the operations to ``frame`` that turn ``old`` into ``new``, the shape of ``value``."""
-    if isinstance(new, bytes):
+    if old is None or isinstance(old, bytes) or isinstance(new, bytes):
         if old != new:
             frame.add(b"=", path, encode(value))
-    elif old is not None and token_of(old) == token_of(new):
+    elif old.digest == new.digest:
         return
     elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
         _diff_values(old.value(), new.value(), path, frame)
-    elif isinstance(old, SmallNode | ObjectNode) and isinstance(new, SmallNode | ObjectNode):
-        nodes = by_entries(old, path), by_entries(new, path)
-        _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
-    elif isinstance(old, ArrayNode) and isinstance(new, ArrayNode):
-        _diff_arrays(old, new, cast("list[object]", value), path, frame)
     elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
+    elif _is_object(old) and _is_object(new):
+        nodes = by_entries(old, path), by_entries(new, path)
+        _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
+    elif _is_list(old) and _is_list(new):
+        arrays = _by_elements(old, path), _by_elements(new, path)
+        _diff_arrays(*arrays, cast("list[object]", value), path, frame)
     else:
         frame.add(b"=", path, encode(value))
+
+
+def _is_object(node: Node) -> TypeGuard[SmallNode | ObjectNode]:
+    return isinstance(node, ObjectNode) or (isinstance(node, SmallNode) and not node.is_list)
+
+
+def _is_list(node: Node) -> TypeGuard[SmallNode | ArrayNode]:
+    return isinstance(node, ArrayNode) or (isinstance(node, SmallNode) and node.is_list)
 
 
 def by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
@@ -107,7 +118,13 @@ def by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
     if isinstance(node, ObjectNode):
         return node
     value = cast("dict[str, object]", node.value())
-    return large_object(value, None, len(path) + 1, decoded=True)
+    return object_by_entries(value, None, len(path) + 1, decoded=True)
+
+
+def _by_elements(node: SmallNode | ArrayNode, path: Path) -> ArrayNode:
+    if isinstance(node, ArrayNode):
+        return node
+    return array_of(cast("list[object]", node.value()), None, len(path) + 1, decoded=True)
 
 
 def _diff_objects(
@@ -202,8 +219,12 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
 
 
 def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
-    if len(old) < len(new) and pinned(new).startswith(pinned(old)[LIST_HEAD:], LIST_HEAD):
+    pin = pinned(new)
+    if len(old) < len(new) and pin.startswith(pinned(old)[LIST_HEAD:], LIST_HEAD):
         frame.add(b"[", path, b"%d" % len(old), b"0", encode(new[len(old) :]))
+        return
+    if len(pin) <= _TINY_BYTES:
+        frame.add(b"=", path, encode(new))
         return
     least = 0 if _is_in_element(path) else KEEP_BYTES
 
@@ -222,7 +243,7 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
 
 def _is_in_element(path: Path) -> bool:
     """Return whether the value at a path is part of a list's element."""
-    return any(type(it) is int for it in path)
+    return int in map(type, path)
 
 
 def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:

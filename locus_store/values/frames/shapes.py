@@ -1,7 +1,8 @@
-"""Shapes of versions: digests that suffice to find later changes without the state.
+"""Shapes of versions: their values in packed form, with which later states are compared.
 
-A small object is one node, which C calls make and compare. Nodes are never changed, and shared
-between shapes. Their classes are not frozen, because that makes their creation four times as slow.
+One C call packs a small value, whose bytes are compared with those of before. Nodes are never
+changed, and shared between shapes. Their classes are not frozen, because that makes their creation
+four times as slow.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from operator import is_
 from typing import Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
@@ -34,11 +34,11 @@ from locus_store.values.frames.arrays import (
     require_depth,
 )
 
-_TOKEN_BYTES = 32
-"""Up to here a scalar's pinned encoding stands for itself: hashing it would take longer."""
+TOKEN_BYTES: Final = 64
+"""Up to here a scalar's pinned encoding stands for itself in a digest."""
 
 SMALL_BYTES: Final = 4096
-"""Up to here an object is compared and hashed as a whole, by its pinned form."""
+"""Up to here a list or object within a state is compared and hashed as a whole."""
 
 _HASHED = b"#"
 """Prefix of a digest that stands for a value; no pinned encoding begins with it."""
@@ -60,7 +60,7 @@ class TextNode:
 
 @dataclass(slots=True)
 class SmallNode:
-    """An object of up to ``SMALL_BYTES``, which is compared and hashed as a whole."""
+    """An object or list of up to ``SMALL_BYTES``, which is compared and hashed as a whole."""
 
     digest: bytes
     size: int
@@ -74,32 +74,35 @@ class SmallNode:
         """The memory in bytes (an estimate)."""
         return 200 + len(self.pin) + (0 if self.given is self.pin else len(self.given))
 
-    def value(self) -> dict[str, Json]:
-        """Return a new object for the value, in its canonical form."""
-        return cast("dict[str, Json]", unpinned(self.pin))
+    @property
+    def is_list(self) -> bool:
+        """True for a list, False for an object."""
+        return self.pin.startswith(b"[")
+
+    def value(self) -> Json:
+        """Return a new object or list for the value, in its canonical form."""
+        return cast("Json", unpinned(self.pin))
 
 
 @dataclass(slots=True)
 class ObjectNode:
-    """A larger object: the root, or one that is reached through keys only."""
+    """An object by its entries: the state, or a larger one that is reached through keys only."""
 
     digest: bytes
     size: int
     names: bytes
     """The sorted keys, pinned."""
     children: dict[str, Node]
+    """The entries, in the order of the keys."""
+    tokens: dict[str, bytes]
+    """What stands for them in the digest."""
+    weight: int
+    """The memory in bytes (an estimate)."""
 
-    @property
-    def weight(self) -> int:
-        """The memory in bytes (an estimate)."""
-        nodes = [child.weight for child in self.children.values() if not isinstance(child, bytes)]
-        return 400 + 2 * len(self.names) + 200 * len(self.children) + sum(nodes)
 
+Node: TypeAlias = "bytes | TextNode | ArrayNode | SmallNode | ObjectNode"
+"""The value of a key; bytes: the pinned form of another scalar."""
 
-Node: TypeAlias = (
-    "bytes | TextNode | ArrayNode | SmallNode | ObjectNode"  # bytes: the token of another scalar
-)
-Root: TypeAlias = "SmallNode | ObjectNode"
 Path: TypeAlias = tuple[str | int, ...]
 Edits: TypeAlias = "dict[str, Edits] | int | None"
 """The places of a value that may differ from an older one: the edits below the keys of an object,
@@ -107,13 +110,12 @@ or the first index of a list; ``None``: all of it."""
 
 
 class Shape:
-    """Digests of a version that suffice to find later changes. Immutable, may be shared."""
+    """A version's values in packed form. Immutable, may be shared."""
 
-    __slots__ = ("_root", "_weight")
+    __slots__ = ("_root",)
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: ObjectNode) -> None:
         self._root: Final = root
-        self._weight: Final = root.weight
 
     @property
     def digest(self) -> bytes:
@@ -128,64 +130,30 @@ class Shape:
     @property
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
-        return self._weight
+        return self._root.weight
 
     def light(self) -> Shape:
         """Return the shape without the lists' bodies; a later save compares every element."""
-        return Shape(cast("Root", _light(self._root)))
+        return Shape(cast("ObjectNode", _light(self._root)))
 
 
-def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], Root]:
+def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], ObjectNode]:
     """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked."""
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
         try:
-            return plain, shape_object(plain, before, 1, decoded=False)
+            return plain, object_by_entries(plain, before, 1)
         except (TypeError, ValueError):
             pass  # the slow check says where and why
     copy = cast("dict[str, object]", canonical_state(state))
     try:
-        return copy, shape_object(copy, before, 1, decoded=False)
+        return copy, object_by_entries(copy, before, 1)
     except (TypeError, ValueError) as exc:
         raise SerializationError("the state cannot be kept exactly as JSON") from exc
 
 
-def _nested(
-    value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits, keeps: bool
-) -> Root | ArrayNode:
-    if edits is _NO_EDITS and isinstance(before, SmallNode | ObjectNode | ArrayNode):
-        return before
-    kind = type(value)
-    if kind is dict:
-        mapping = cast("dict[str, object]", value)
-        return shape_object(mapping, before, depth, decoded=decoded, edits=edits, keeps=keeps)
-    if kind is Grown:
-        return grown_array(cast("Grown", value), before, depth)
-    items = cast("list[object]", value)
-    if isinstance(edits, int) and isinstance(before, ArrayNode) and before.is_kept:
-        if edits >= len(before.lengths):
-            return extended(before, items, depth)
-        decoded = not before.is_canonical  # if not, each element would have to be checked
-    return array_of(items, before, depth, decoded=decoded, keeps=keeps)
-
-
-def _scalar(value: object, before: Node | None) -> tuple[Node, int]:
-    if type(before) is TextNode and value == before.text and type(value) is str:
-        return before, before.size
-    raw = pinned(value)
-    if raw == before:
-        return before, len(raw)
-    token = raw if len(raw) <= _TOKEN_BYTES else _HASHED + digest(raw)
-    if before is not None and token == token_of(before):
-        return before, len(raw)
-    require_scalar(value)
-    if type(value) is str and len(value) > KEEP_BYTES:
-        return TextNode(token[1:], len(raw), value), len(raw)
-    return token, len(raw)
-
-
-def shape_object(
+def object_by_entries(
     value: dict[str, object],
     before: Node | None,
     depth: int,
@@ -193,7 +161,7 @@ def shape_object(
     decoded: bool = False,
     edits: Edits = None,
     keeps: bool = True,
-) -> Root:
+) -> ObjectNode:
     """Return the shape of an object whose older shape, if any, is ``before``.
 
     Args:
@@ -205,19 +173,124 @@ def shape_object(
         keeps: Of a decoded object: keep the elements of its lists, which later changes need.
     """
     require_depth(depth)
+    old = before if isinstance(before, ObjectNode) else _NO_OBJECT
+    keys = sorted(value)
+    names = pinned(keys)
+    is_same = names == old.names
+    if not is_same:
+        "".join(keys).encode()  # neither other types nor lone surrogates
+    size = len(names) - 3  # one tag and an end for the list's tag and count
+    weight = _EMPTY_WEIGHT + 2 * len(names)
+    children: dict[str, Node] = {}
+    tokens: dict[str, bytes] = {}
+    get, old_tokens = old.children.get, old.tokens
+    child: Node
+    for key in keys:
+        item, was = value[key], get(key)
+        if type(item) in NESTED:
+            below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
+            child = _nested(item, was, depth + 1, decoded=decoded, edits=below, keeps=keeps)
+            size += child.size
+            weight += child.weight - child.size
+        elif type(was) is bytes and pinned(item) == was:
+            child = was
+            size += len(was)
+        else:
+            child = _scalar(item, was)
+            size += len(child) if isinstance(child, bytes) else child.size
+        children[key] = child
+        if child is was:
+            tokens[key] = old_tokens[key]
+        else:
+            tokens[key] = token_of(child)
+            is_same = False
+    if is_same:
+        return old
+    found = digest(b"".join((b"D", names, *tokens.values())))
+    weight += size + _ENTRY_WEIGHT * len(keys)
+    return ObjectNode(found, size, names, children, tokens, weight)
+
+
+def _nested(
+    value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits, keeps: bool
+) -> SmallNode | ObjectNode | ArrayNode:
+    if edits is _NO_EDITS and isinstance(before, SmallNode | ObjectNode | ArrayNode):
+        return before
+    if type(value) is not dict:
+        items = cast("list[object]", value)
+        return _list(items, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if not isinstance(before, ObjectNode):
-        pin = pinned(value)
+        plain = _plain(value)
+        pin = pinned(plain)
         if isinstance(before, SmallNode) and pin == before.given:
             return before
         if len(pin) <= SMALL_BYTES:
-            return _small(value, pin, depth, decoded=decoded)
-    made = large_object(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+            return _small(plain, pin, depth, decoded=decoded)
+    made = object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES:
-        return _small(value, pinned(value), depth, decoded=decoded)
+        plain = _plain(value)
+        return _small(plain, pinned(plain), depth, decoded=decoded)
     return made
 
 
-def _small(value: dict[str, object], pin: bytes, depth: int, *, decoded: bool) -> SmallNode:
+def _plain(value: dict[str, object]) -> dict[str, object]:
+    """Return an object with plain lists in place of ``Grown`` ones."""
+    if Grown not in map(type, value.values()):
+        return value
+    return {key: list(it) if isinstance(it, Grown) else it for key, it in value.items()}
+
+
+def _list(
+    value: list[object],
+    before: Node | None,
+    depth: int,
+    *,
+    decoded: bool,
+    edits: Edits,
+    keeps: bool,
+) -> SmallNode | ArrayNode:
+    items = value if type(value) is list else list(value)
+    if not isinstance(before, ArrayNode) and len(pinned(items[:_SAMPLE])) <= SMALL_BYTES:
+        pin = pinned(items)
+        if isinstance(before, SmallNode) and pin == before.given:
+            return before
+        if len(pin) <= SMALL_BYTES:
+            return _small(items, pin, depth, decoded=decoded)
+    made = _long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+    if made.size <= SMALL_BYTES:
+        return _small(items, pinned(items), depth, decoded=decoded)
+    return made
+
+
+def _long_list(
+    value: list[object],
+    before: Node | None,
+    depth: int,
+    *,
+    decoded: bool,
+    edits: Edits,
+    keeps: bool,
+) -> ArrayNode:
+    if type(value) is Grown:
+        return grown_array(value, before, depth)
+    if isinstance(edits, int) and isinstance(before, ArrayNode) and before.is_kept:
+        if edits >= len(before.lengths):
+            return extended(before, value, depth)
+        decoded = not before.is_canonical  # if not, each element would have to be checked
+    return array_of(value, before, depth, decoded=decoded, keeps=keeps)
+
+
+def _scalar(value: object, before: Node | None) -> bytes | TextNode:
+    if type(before) is TextNode and value == before.text and type(value) is str:
+        return before
+    raw = pinned(value)
+    require_scalar(value)
+    if type(value) is str and len(value) > KEEP_BYTES:
+        return TextNode(digest(raw), len(raw), value)
+    return raw
+
+
+def _small(value: object, pin: bytes, depth: int, *, decoded: bool) -> SmallNode:
     if decoded:
         require_levels(value, pin, depth - 1)
         return SmallNode(digest(pin), len(pin), pin, pin)
@@ -225,67 +298,18 @@ def _small(value: dict[str, object], pin: bytes, depth: int, *, decoded: bool) -
     return SmallNode(digest(canon), len(pin), pin, pin if canon == pin else canon)
 
 
-def large_object(
-    value: dict[str, object],
-    before: Node | None,
-    depth: int,
-    *,
-    decoded: bool = False,
-    edits: Edits = None,
-    keeps: bool = True,
-) -> ObjectNode:
-    """Return the shape of an object by its entries; see ``shape_object``."""
-    old = before if isinstance(before, ObjectNode) else _NO_OBJECT
-    keys = sorted(value)
-    names = pinned(keys)
-    if names != old.names:
-        "".join(keys).encode()  # neither other types nor lone surrogates
-    size = len(names) - 3  # one tag and an end for the list's tag and count
-    children: dict[str, Node] = {}
-    child: Node
-    get = old.children.get
-    tokens = []
-    for key in keys:
-        item = value[key]
-        if type(item) in NESTED:
-            below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
-            nested = _nested(item, get(key), depth + 1, decoded=decoded, edits=below, keeps=keeps)
-            child, length = nested, nested.size
-        else:
-            child, length = _scalar(item, get(key))
-        size += length
-        children[key] = child
-        tokens.append(child if type(child) is bytes else token_of(child))
-    if names == old.names and all(map(is_, children.values(), old.children.values())):
-        return old
-    found = digest(b"".join((b"D", names, *tokens)))
-    return ObjectNode(found, size, names, children)
-
-
 def _light(node: Node) -> Node:
     if isinstance(node, ArrayNode):
         return node.light()
-    if isinstance(node, ObjectNode):
-        return replace(node, children={key: _light(it) for key, it in node.children.items()})
-    return node
+    if not isinstance(node, ObjectNode):
+        return node
+    children = {key: _light(child) for key, child in node.children.items()}
+    weight = node.weight + _weight(children) - _weight(node.children)
+    return replace(node, children=children, weight=weight)
 
 
-def snapshot(value: object, node: Node) -> object:
-    """Return a snapshot of a value, independent of later changes by its owner; see ``thawed``.
-
-    Args:
-        value: As the caller gave it.
-        node: Its shape, from ``measure``.
-    """
-    if isinstance(node, ObjectNode):
-        mapping = cast("dict[str, object]", value)
-        return {
-            key: mapping[key] if type(child) is bytes else snapshot(mapping[key], child)
-            for key, child in node.children.items()
-        }
-    if isinstance(node, ArrayNode):
-        return Listed(node)
-    return node if isinstance(node, SmallNode) else value
+def _weight(children: Mapping[str, Node]) -> int:
+    return sum(len(it) if isinstance(it, bytes) else it.weight for it in children.values())
 
 
 def is_canonical(node: Node) -> bool:
@@ -295,30 +319,45 @@ def is_canonical(node: Node) -> bool:
     return not isinstance(node, ArrayNode) or node.is_canonical
 
 
-def thawed(kept: object) -> object:
-    """Return the value of a snapshot."""
-    if isinstance(kept, Listed):
-        return kept.elements()
-    if isinstance(kept, SmallNode):
-        return kept.value()
-    if isinstance(kept, dict):
-        return {key: thawed(item) for key, item in kept.items()}
-    return kept
+def value_of_node(node: Node) -> object:
+    """Return the value of a shape, in new objects; see ``is_canonical``."""
+    return thawed(opened(node))
 
 
-def opened(kept: object) -> object:
-    """Return a snapshot's value in which larger lists are still packed."""
-    if isinstance(kept, SmallNode):
-        return kept.value()
-    return {key: opened(it) for key, it in kept.items()} if isinstance(kept, dict) else kept
+def opened(node: Node) -> object:
+    """Return the value of a shape, with a ``Listed`` for each longer list; see ``thawed``."""
+    if isinstance(node, bytes):
+        return unpinned(node)
+    if isinstance(node, ObjectNode):
+        return {key: opened(it) for key, it in node.children.items()}
+    if isinstance(node, ArrayNode):
+        return Listed(node)
+    return node.text if isinstance(node, TextNode) else node.value()
+
+
+def thawed(part: object) -> object:
+    """Return the value of ``opened``, or of a part of it."""
+    if isinstance(part, Listed):
+        return part.elements()
+    if isinstance(part, dict):
+        return {key: thawed(item) for key, item in part.items()}
+    return part
 
 
 def token_of(node: Node) -> bytes:
     """Return the bytes that represent a node in its parent's digest."""
-    return node if isinstance(node, bytes) else _HASHED + node.digest
+    if isinstance(node, bytes):
+        return node if len(node) <= TOKEN_BYTES else _HASHED + digest(node)
+    return _HASHED + node.digest
 
 
 _NO_EDITS: Final[dict[str, Edits]] = {}
+_SAMPLE: Final = 64
+"""Elements by which a list is seen to be a longer one."""
 
+_EMPTY_WEIGHT: Final = 400
+_ENTRY_WEIGHT: Final = 250
 
-_NO_OBJECT: Final = ObjectNode(digest(b"D" + pinned([])), 2, pinned([]), {})
+_NO_OBJECT: Final = ObjectNode(
+    digest(b"D" + pinned([])), 2, pinned([]), {}, {}, _EMPTY_WEIGHT + 2 * len(pinned([]))
+)

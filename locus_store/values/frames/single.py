@@ -15,15 +15,14 @@ from locus_store.values.encoding import (
     require_pinned,
     require_size,
 )
-from locus_store.values.frames.diffing import Frame, by_entries, diff
+from locus_store.values.frames.diffing import Frame, diff
 from locus_store.values.frames.folding import Folder, readable
-from locus_store.values.frames.shapes import ObjectNode, Shape, SmallNode, measure
+from locus_store.values.frames.shapes import ObjectNode, Shape, measure, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.values.frames.arrays import ArrayNode
-    from locus_store.values.frames.shapes import Root, TextNode
+    from locus_store.values.frames.shapes import Node
 
 FRAMED_BYTES: Final = 1024
 """Up to here a value is smaller than what is saved by framing it."""
@@ -50,19 +49,16 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
     """
     if _is_small(value):
         return None
-    node: Root | TextNode | ArrayNode = known._root  # noqa: SLF001  # a shape is opaque to others
+    node: Node | None = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
-        if not isinstance(node, SmallNode | ObjectNode):
-            return None
-        child = by_entries(node, ()).children.get(key)
-        if child is None or isinstance(child, bytes):
-            return None
-        node = child
-    old = ObjectNode(node.digest, node.size, b"", {_KEY: node})
+        node = node.children.get(key) if isinstance(node, ObjectNode) else None
+    if node is None or isinstance(node, bytes):
+        return None
+    old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: token_of(node)}, 0)
     plain, root = measure({_KEY: value}, Shape(old))
     require_pinned(lambda: plain[_KEY], root.size, max_bytes)
     frame = Frame()
-    diff(node, by_entries(root, ()).children[_KEY], plain[_KEY], (_KEY,), frame)
+    diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
     frames = frame.payload_shorter_than(plain, root.size)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
 

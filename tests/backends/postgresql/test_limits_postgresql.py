@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import asyncpg
 import pytest
+import sqlalchemy as sa
 
+from locus_store import ConnectionFailedError, PostgreSQLBackend
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.sql.schema import tables
 
@@ -24,3 +29,20 @@ def test_the_error_names_the_limit(state: str, setting: str) -> None:
     told = str(database.translated(error))
     assert state in told
     assert setting in told
+
+
+@pytest.mark.anyio
+async def test_the_error_names_the_limit_of_an_idle_transaction(migrated_database: str) -> None:
+    admin = await asyncpg.connect(migrated_database)
+    name = await admin.fetchval("SELECT current_database()")
+    await admin.execute(f'ALTER DATABASE "{name}" SET idle_in_transaction_session_timeout = 50')
+    await admin.close()
+
+    def idles(it: Any) -> None:
+        it.connection.execute(sa.text("SELECT 1"))
+        time.sleep(0.5)
+        it.connection.execute(sa.text("SELECT 1"))
+
+    async with PostgreSQLBackend(migrated_database) as backend:
+        with pytest.raises(ConnectionFailedError, match="idle_in_transaction_session_timeout"):
+            await backend._write(idles)
