@@ -485,7 +485,7 @@ def line_name(checkpoint_ns: str) -> str:
 
 def line_labels(checkpoint_ns: str) -> dict[str, str]:
     """Return the label with a namespace whose line has a shortened name; else none."""
-    return {} if line_name(checkpoint_ns) == checkpoint_ns else {NAMESPACE: checkpoint_ns}
+    return {} if len(checkpoint_ns) < MAX_ID_CHARACTERS else {NAMESPACE: checkpoint_ns}
 
 
 def namespace_of(version: Version) -> str:

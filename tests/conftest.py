@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from shutil import copyfile, disk_usage
 
@@ -99,6 +100,21 @@ def folder_of(item):
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+@pytest.fixture
+def release(tmp_path):
+    """A later release of the library, by its newest revision: see ``later_release``."""
+    from later_release import Release
+
+    return partial(Release, tmp_path)
+
+
+@pytest.fixture
+def later_release(release):
+    """The newest of them runs in the package's place."""
+    with release().installed():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -630,6 +630,54 @@ asyncio.run(main())
     assert fresh(code) == "{'n': 1}"
 
 
+def test_a_provider_that_is_set_after_the_first_call_is_told() -> None:
+    code = """
+import asyncio, opentelemetry.trace, opentelemetry.metrics, locus_store
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+c = locus_store.MemoryCheckpointer(state_type=dict)
+exporter = InMemorySpanExporter()
+async def main():
+    await c.save({"n": 1}, "t")
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    opentelemetry.trace.set_tracer_provider(provider)
+    await c.load("t")
+    print([it.name for it in exporter.get_finished_spans()])
+asyncio.run(main())
+"""
+    assert fresh(code) == "['locus_store.load']"
+
+
+def test_a_meter_alone_is_told() -> None:
+    code = """
+import asyncio, opentelemetry.metrics, locus_store
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+c = locus_store.MemoryCheckpointer(state_type=dict)
+reader = InMemoryMetricReader()
+async def main():
+    await c.save({"n": 1}, "t")
+    opentelemetry.metrics.set_meter_provider(MeterProvider([reader]))
+    await c.load("t")
+    scopes = reader.get_metrics_data().resource_metrics[0].scope_metrics
+    print("db.client.operation.duration" in [it.name for scope in scopes for it in scope.metrics])
+asyncio.run(main())
+"""
+    assert fresh(code) == "True"
+
+
+def test_a_provider_that_the_environment_names_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
+    code = """
+import asyncio, sys, opentelemetry.trace, locus_store
+asyncio.run(locus_store.MemoryCheckpointer(state_type=dict).save({"n": 1}, "t"))
+print("opentelemetry.sdk.trace" in sys.modules)
+"""
+    assert fresh(code) == "True"
+
+
 @pytest.mark.full
 def test_the_example_prints_spans_and_metrics(tmp_path: Path) -> None:
     done = subprocess.run(

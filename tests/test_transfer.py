@@ -36,6 +36,7 @@ from locus_store.transfer.building import up_to
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import ArchivedMessage, PendingWrite
+from locus_store.types.messages import seal
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.archives import Problem, problems
 
@@ -417,9 +418,10 @@ async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> 
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
         database = sqlite3.connect(database_file, isolation_level=None)
+        sealed = seal("", "m", "user", {}, None, None).hex()
         database.executescript(
-            "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at)"
-            " VALUES (1, 1, 'm', 'user', 0);"
+            "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, digest)"
+            f" VALUES (1, 1, 'm', 'user', 0, x'{sealed}');"
             "INSERT INTO locus_logs VALUES (1, '/', 1, 1, 1, 0);"
             "INSERT INTO locus_store (tenant, namespace, key, created_at, updated_at)"
             " VALUES ('default', 'n', 'k', 0, 0);"

@@ -45,12 +45,7 @@ def upgrade(
     schema: Schema = None,
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
-    """Create the schema, or upgrade it to a revision.
-
-    Threads, messages and store items are kept. Revision 0002 drops the table of embeddings and its
-    dimension, which the release before it created: run 'db vector-index', and put items with
-    embeddings again.
-    """
+    """Create the schema, or upgrade it to a revision."""
     with progress("upgrading"):
         reached = _schema(url).upgrade(url, revision, prefix=prefix, schema=schema)
     say(f"schema revision {reached}")

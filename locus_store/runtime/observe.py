@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
-from sys import modules
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from locus_store.errors import ConflictError, IntegrityError
+from locus_store.runtime.providers import has_provider
 from locus_store.values.encoding import TooLargeError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def count(fact: str, number: int, operation: Operation | None = None) -> None:
 
 def is_listening() -> bool:
     """Return whether a logger, tracer or meter wants to receive each operation."""
-    return operations.isEnabledFor(logging.DEBUG) or _has_provider()
+    return operations.isEnabledFor(logging.DEBUG) or has_provider()
 
 
 def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
@@ -346,7 +346,10 @@ def _class_of(exc: BaseException) -> str:
 
 
 _SHARED: Final = frozenset(
-    {"locus_store.backend", "locus_store.sql.backend", "locus_store.types.tenants"}
+    {
+        *("locus_store.backend", "locus_store.sql.backend"),
+        *("locus_store.types.closing", "locus_store.types.tenants"),
+    }
 )
 """Modules of classes that backends of several systems derive from."""
 
@@ -373,27 +376,7 @@ def stored_bytes(change: Change) -> int:
 
 
 def _telemetry() -> Telemetry | None:
-    return _made() if _has_provider() else None
-
-
-def _has_provider() -> bool:
-    """Return whether the program has set a provider of OpenTelemetry.
-
-    A program that does so has imported the API; this package never imports it by itself. Many
-    frameworks import it, too, and the API's own providers drop everything.
-    """
-    for name, getter in _PROVIDERS:  # asked before each call: a generator takes twice as long
-        api = modules.get(name)
-        ask = getattr(api, getter, None)  # None: the import has not ended
-        if ask is not None and not type(ask()).__module__.startswith(name):
-            return True
-    return False
-
-
-_PROVIDERS: Final = (
-    ("opentelemetry.trace", "get_tracer_provider"),
-    ("opentelemetry.metrics", "get_meter_provider"),
-)
+    return _made() if has_provider() else None
 
 
 @lru_cache(maxsize=1)

@@ -47,7 +47,10 @@ def damage(what: str) -> IntegrityError:
 
 
 class ReadsColumn(Protocol):
-    """A type that reads a column of many rows at once."""
+    """A type that reads a column of many rows at once.
+
+    Types may also have ``as_stored``: the types of values that are read as the driver returns them.
+    """
 
     def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
         """Return the values as they are read one by one, or ``None``: read them one by one.
@@ -78,9 +81,10 @@ class _Checked:
 
         return checked
 
-    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+    @property
+    def as_stored(self) -> set[type]:
         """See ``ReadsColumn``."""
-        return values if kinds <= {self.python_type, NoneType} else None
+        return {self.python_type, NoneType}
 
 
 class Integer(_Checked, sa.Integer):
@@ -124,6 +128,7 @@ class PlainText(sa.types.TypeDecorator[str]):
 
     impl = sa.Text
     cache_ok = True
+    as_stored = frozenset({str, NoneType})
 
     def __init__(self, length: int | None = None) -> None:
         super().__init__(length)
@@ -132,10 +137,6 @@ class PlainText(sa.types.TypeDecorator[str]):
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for it."""
         return text_type(dialect, self.length)
-
-    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
-        return values if kinds <= {str, NoneType} else None
 
 
 class Binary(_Checked, sa.LargeBinary):

@@ -51,6 +51,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
 
     impl = sa.DateTime
     cache_ok = True
+    as_stored = frozenset({NoneType})
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for it."""
@@ -230,6 +231,7 @@ class Key(sa.types.TypeDecorator[str]):
 
     impl = sa.String
     cache_ok = True
+    as_stored = frozenset({NoneType})
 
     def __init__(self, length: int) -> None:
         super().__init__(length + 1)  # one more for the encoding
@@ -334,6 +336,7 @@ class LongText(PlainText):
     """Text of any length; the empty one is kept, which Oracle would read as NULL."""
 
     cache_ok = True
+    as_stored = frozenset({NoneType})
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Store what no text is where the database has no empty one."""
@@ -342,10 +345,6 @@ class LongText(PlainText):
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Give it back."""
         return "" if value == columns_of(dialect).empty_text else value
-
-    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
-        return values if kinds == {NoneType} else None
 
 
 # --- bytes and surrogates -------------------------------------------------------------------
@@ -356,6 +355,7 @@ class Blob(sa.types.TypeDecorator[bytes]):
 
     impl = Binary
     cache_ok = True
+    as_stored = frozenset({bytes})
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
         """Store nothing for nothing."""
@@ -365,10 +365,6 @@ class Blob(sa.types.TypeDecorator[bytes]):
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
         """Give bytes back, whatever the driver's type."""
         return b"" if value is None else bytes(value)
-
-    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
-        return values if kinds == {bytes} else None
 
 
 class Embedding(sa.types.TypeDecorator[bytes]):
@@ -399,14 +395,11 @@ class _Digest(sa.types.TypeDecorator[bytes]):
 
     impl = Binary
     cache_ok = True
+    as_stored = frozenset({bytes, NoneType})
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for them."""
         return dialect.type_descriptor(columns_of(dialect).digest_type(_DIGEST_BYTES))
-
-    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
-        """See ``ReadsColumn``."""
-        return values if kinds <= {bytes, NoneType} else None
 
 
 _DIGEST_BYTES: Final = 16

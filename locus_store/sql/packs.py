@@ -68,13 +68,6 @@ def drop(it: Repository, thread_id: str, namespace: str) -> None:
         it.connection.execute(packs.delete().where(packs.c.line == line.line))
 
 
-def drop_lost(it: Repository) -> int:
-    """Remove the packs of lines that do not exist, which older libraries leave; count them."""
-    packs, lines = it.tables.packs, it.tables.lines
-    is_of_line = sa.exists().where(lines.c.line == packs.c.line)
-    return it.connection.execute(packs.delete().where(~is_of_line)).rowcount
-
-
 def faults(it: Repository, thread_id: str, namespace: str) -> list[int]:
     """Return the sequences of a line's packs that no load can use."""
     line, packs, records = it.line_of(thread_id, namespace), it.tables.packs, it.tables.checkpoints
@@ -190,9 +183,6 @@ class Packing(packing.KeepsPacks, StorageBackend):
 
     async def drop_packs(self, thread_id: str, namespace: str) -> None:
         await self._write(lambda it: drop(it, thread_id, namespace))
-
-    async def drop_lost_packs(self) -> int:
-        return await self._write(drop_lost)
 
     async def _end_packing(self) -> None:
         await self._background.here().finish(PACKING_SECONDS)

@@ -10,11 +10,8 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql import pending
 from locus_store.sql.scope import Scope, Scoped
-from locus_store.sql.statements import (
-    RECORD,
-    is_live,
-    same_thread,
-)
+from locus_store.sql.statements import RECORD, is_live, once, same_thread
+from locus_store.sql.version_queries import lone_version
 from locus_store.types import Head, Mark, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
@@ -156,15 +153,31 @@ class Reads(Scoped):
         Raises:
             IntegrityError: The head's record is missing.
         """
+        row = self._found(thread_id, namespace, checkpoint_id)
+        return None if row is None else self.version(thread_id, namespace, row[0], row[1:-4])
+
+    def _found(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None
+    ) -> tuple[Any, ...] | None:
+        """Return the row of ``lone_version``."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
-        row = self.sql.lone_versions[checkpoint_id is not None].first(self.connection, key)
-        if row is not None:
-            return self.version(thread_id, namespace, row[0], tuple(row[1:]))
+        named = checkpoint_id is not None
+        found = once(self.sql, ("lone", named), lambda: lone_version(self.tables, named=named))
+        row = found.first(self.connection, key)
+        if row is None:
+            self.require_none(thread_id, namespace, checkpoint_id)
+        return row
+
+    def require_none(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> None:
+        """Check that a head was not found because there is none.
+
+        Raises:
+            IntegrityError: The head's record is missing.
+        """
         if checkpoint_id is None and (line := self.line_of(thread_id, namespace)):
-            versions.target(self, line, None)  # raises the error
-        return None
+            versions.target(self, line, None)
 
     def fetch(
         self,
@@ -177,22 +190,23 @@ class Reads(Scoped):
         packed: bool = True,
     ) -> Stored | None:
         """See ``StorageBackend.fetch``, ``fetch_head`` and ``fetch_records``."""
-        line = self.line_of(thread_id, namespace)
-        record = versions.target(self, line, checkpoint_id) if line else None
-        if line is None or line.head is None or record is None:
+        row = self._found(thread_id, namespace, checkpoint_id)
+        if row is None:
             return None
-        head = record if record.sequence == line.head else self.record(line, line.head)
-        version = self._versions(thread_id, namespace, line, at=record.sequence)
-        if head is None or not version:
-            return None
-        mark = Mark(self.store, line.line, head.sequence, head.digest)
+        key_of_line, *told, chain, parent, head, head_digest = row
+        version = self.version(thread_id, namespace, key_of_line, tuple(told))
+        line, record = Line(line=key_of_line, head=head), _record_of(version, chain, parent)
+        self.seen[line.line, record.sequence] = record
+        mark = Mark(self.store, line.line, head, head_digest)
         writes = self.writes_at(line.line, record.checkpoint_id) if with_writes else None
         basis = versions.basis_of(self, line, record, known, self.store)
         packs = {} if basis or not packed else self.packs(line, record)
         after = basis.sequence if basis else max(packs, default=0)
-        rows = self.payloads(line, record.chain, upto=record.sequence, after=after)
+        rows = []
+        if after < record.sequence:
+            rows = self.payloads(line, chain, upto=record.sequence, after=after)
         return Stored(
-            version=version[0],
+            version=version,
             head=mark,
             payloads=[payload for _, payload in rows],
             basis=basis,
@@ -233,32 +247,12 @@ class Reads(Scoped):
         line = self.line_of(thread_id, namespace)
         if line is None:
             return []
-        end = None if before is None else versions.cursor(self, line, thread_id, before)
-        return self._versions(thread_id, namespace, line, below=end, limit=limit)
-
-    def _versions(
-        self,
-        thread_id: str,
-        namespace: str,
-        line: Line,
-        *,
-        at: int | None = None,
-        below: int | None = None,
-        limit: int = 1,
-    ) -> list[Version]:
-        """Return visible versions, newest first."""
-        key = {
-            "line": line.line,
-            "floor": line.floor,
-            "head": line.head,
-            "first": 0 if at is None else at,
-            "last": (line.last_sequence if below is None else below - 1) if at is None else at,
-            "limit": limit,
-        }
-        return [
-            self.version(thread_id, namespace, line.line, row)
-            for row in self.sql.versions.rows(self.connection, key)
-        ]
+        end = line.last_sequence + 1
+        if before is not None:
+            end = versions.cursor(self, line, thread_id, before)
+        visible = {"line": line.line, "floor": line.floor, "head": line.head}
+        rows = self.sql.versions.rows(self.connection, {**visible, "end": end, "limit": limit})
+        return [self.version(thread_id, namespace, line.line, row) for row in rows]
 
     def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
         """Return a row of ``Statements.versions``."""
@@ -378,6 +372,18 @@ def line_of_row(row: Sequence[Any]) -> Line:
 def record_of_row(row: Sequence[Any]) -> Record:
     """Return the record of a row of ``RECORD``."""
     return Record(**dict(zip(RECORD, row, strict=True)))
+
+
+def _record_of(version: Version, chain: int, parent: int | None) -> Record:
+    return Record(
+        sequence=version.mark.sequence,
+        chain=chain,
+        parent=parent,
+        checkpoint_id=version.checkpoint_id,
+        digest=version.mark.digest,
+        metadata=version.metadata,
+        labels=version.labels,
+    )
 
 
 def head_of_row(row: Row[Any]) -> Head:

@@ -12,7 +12,7 @@ from locus_store.sql.columns import after, before, now
 from locus_store.sql.existence import has_thread, is_old, keep_place, versionless
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.reads import Reads, line_of_row, record_of_row
-from locus_store.sql.statements import LINE_STATE, RECORD
+from locus_store.sql.statements import LINE_STATE, RECORD, WRITE
 from locus_store.sql.thread_facts import put_facts, require_its_owner
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
@@ -81,7 +81,8 @@ class Repository(Reads):
         for row in rows:
             if row["idx"] < 0:
                 self.sql.drop_write.run(self.connection, row)
-            self.sql.new_write.run(self.connection, row)
+        columns = {name: [it[name] for it in rows] for name in ("line", *WRITE)}
+        self.sql.new_write.run_all(self.connection, columns)
 
     @property
     def has_index(self) -> bool:
@@ -144,13 +145,8 @@ class Repository(Reads):
 
         Does not wait for a lock: a locked line is a lost race, and the transaction is retried.
         """
-        lines = self.tables.lines
-        row = self.connection.execute(
-            sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE))
-            .where(lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id)
-            .where(lines.c.namespace == namespace)
-            .with_for_update(nowait=True)
-        ).first()
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        row = self.sql.any_line.first(self.connection, key)
         return line_of_row(row) if row else Line(line=self.add_line(thread_id, namespace))
 
     def is_live_thread(self, thread_id: str) -> bool | None:
@@ -161,15 +157,8 @@ class Repository(Reads):
 
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Create an empty line; return its key."""
-        added: Any = self.connection.execute(
-            self.tables.lines.insert().values(
-                tenant=self.scope.tenant,
-                thread_id=thread_id,
-                namespace=namespace,
-                updated_at=now(),
-            )
-        ).inserted_primary_key
-        return int(added[0])
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        return self.sql.new_line.added(self.connection, key)
 
     def update(self, line: Line) -> None:
         values = {f"new_{name}": getattr(line, name) for name in LINE_STATE}

@@ -10,7 +10,8 @@ from locus_store.sql.columns import now
 from locus_store.sql.merge import Merge
 from locus_store.sql.pending import batches
 from locus_store.sql.repository import KEY, Repository
-from locus_store.sql.statements import WRITE
+from locus_store.sql.statements import WRITE, once
+from locus_store.sql.version_queries import whole_version
 from locus_store.types import Mark, Stored
 
 if TYPE_CHECKING:
@@ -70,9 +71,12 @@ class LockingRepository(Repository):
         }
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
-        rows = self.sql.whole_versions[checkpoint_id is not None].rows(self.connection, key)
-        if not rows:  # there is none, or an error, which this raises
-            return super().fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
+        named = checkpoint_id is not None
+        whole = once(self.sql, ("whole", named), lambda: whole_version(self.tables, named=named))
+        rows = whole.rows(self.connection, key)
+        if not rows:
+            self.require_none(thread_id, namespace, checkpoint_id)
+            return None
         line, head, head_digest, *told, basis, _, _, _ = rows[0]
         packs = {pack: payload for *_, pack, _, payload in rows if pack is not None}
         version = self.version(thread_id, namespace, line, tuple(told))

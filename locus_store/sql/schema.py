@@ -245,8 +245,8 @@ sa.Table(
     sa.Column("role", Key(ID_LENGTH), nullable=False),
     sa.Column("metadata", Json, nullable=True),
     sa.Column("created_at", Instant, default=now(), nullable=False),
-    # Of the message; NULL where it was stored before there were digests.
-    sa.Column("digest", Digest, nullable=True),
+    # Of the message.
+    sa.Column("digest", Digest, nullable=False),
     sa.Column("text", LongText, nullable=True),
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name="locus_messages_pk"),
@@ -291,7 +291,7 @@ sa.Table(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tables:
     """The Core tables of one prefix in one database schema."""
 

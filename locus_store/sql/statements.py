@@ -46,6 +46,8 @@ class Statements:
         self.dialect = dialect
         self.line = Compiled(self._line, dialect)
         self.lock_line = Compiled(self._lock_line, dialect)
+        self.any_line = Compiled(self._any_line, dialect)
+        self.new_line = Compiled(self._new_line, dialect)
         self.save_line = Compiled(self._save_line, dialect)
         self.touch = Compiled(self._touch, dialect)
         self.prolong = Compiled(self._prolong, dialect)
@@ -128,18 +130,6 @@ class Statements:
         return Compiled(found.order_by(packs.c.sequence), self.dialect)
 
     @cached_property
-    def whole_versions(self) -> tuple[Compiled, Compiled]:
-        """``whole_version`` of the head, and of a checkpoint id."""
-        head, named = (whole_version(self.tables, named=it) for it in (False, True))
-        return Compiled(head, self.dialect), Compiled(named, self.dialect)
-
-    @cached_property
-    def lone_versions(self) -> tuple[Compiled, Compiled]:
-        """``lone_version`` of the head, and of a checkpoint id."""
-        head, named = (lone_version(self.tables, named=it) for it in (False, True))
-        return Compiled(head, self.dialect), Compiled(named, self.dialect)
-
-    @cached_property
     def look(self) -> Compiled:
         """All that a plain append has to know: ``line``, and of its head, the id and the index."""
         return Compiled(self._look, self.dialect)
@@ -147,12 +137,11 @@ class Statements:
     @property
     def _look(self) -> sa.Select[Any]:
         t, heads, others = self.tables, self.tables.checkpoints, self.tables.checkpoints.alias()
-        is_head = sa.and_(heads.c.line == t.lines.c.line, heads.c.sequence == t.lines.c.head)
         is_named = sa.exists().where(
             others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")
         )
         has_index = sa.exists().where(t.settings.c.name == bind("index_setting"))
-        return self._line.join(heads, is_head).add_columns(
+        return self._line.join(heads, is_head(t, heads)).add_columns(
             heads.c.digest, is_named, has_index.correlate(None)
         )
 
@@ -166,20 +155,26 @@ class Statements:
                 lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted.label("is_noted")
             )
             .join(t.threads, same_thread(t))
-            .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
-            .where(lines.c.namespace == bind("namespace"), is_live(t))
+            .where(*is_live_line(t))
         )
 
     @property
     def _lock_line(self) -> sa.Select[Any]:
         """The lock of a line with a head, for databases with concurrent writers."""
         lines = self.tables.lines
-        return (
-            sa.select(lines.c.line)
-            .where(lines.c.tenant == bind("tenant"), lines.c.thread_id == bind("thread_id"))
-            .where(lines.c.namespace == bind("namespace"), lines.c.head.is_not(None))
-            .with_for_update()
-        )
+        is_it = *_is_line(self.tables), lines.c.head.is_not(None)
+        return sa.select(lines.c.line).where(*is_it).with_for_update()
+
+    @property
+    def _any_line(self) -> sa.Select[Any]:
+        """A line of a locked thread, with a head or not; waits for no lock."""
+        columns = (self.tables.lines.c[name] for name in ("line", *LINE_STATE))
+        return sa.select(*columns).where(*_is_line(self.tables)).with_for_update(nowait=True)
+
+    @property
+    def _new_line(self) -> sa.Insert:
+        key: dict[str, Any] = {it: bind(it) for it in ("tenant", "thread_id", "namespace")}
+        return self.tables.lines.insert().values(**key, updated_at=now())
 
     @property
     def _save_line(self) -> sa.Update:
@@ -257,7 +252,7 @@ class Statements:
 
     @property
     def _versions(self) -> sa.Select[Any]:
-        """A range of visible versions, newest first, with their parents' ids."""
+        """The visible versions below a sequence, newest first, with their parents' ids."""
         mine = self.tables.checkpoints
         parents = mine.alias("parents")
         return (
@@ -269,7 +264,7 @@ class Statements:
             )
             .where(mine.c.line == bind("line"))
             .where(sa.or_(mine.c.sequence >= bind("floor"), mine.c.sequence == bind("head")))
-            .where(mine.c.sequence >= bind("first"), mine.c.sequence <= bind("last"))
+            .where(mine.c.sequence < bind("end"))
             .order_by(mine.c.sequence.desc())
             .limit(bind("limit"))
         )
@@ -324,109 +319,19 @@ class Statements:
         return sa.select(settings.c.value).where(settings.c.name == bind("name"))
 
 
-def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
-    """Return a query for a visible version, with a row per payload, or one row without payloads.
-
-    Where a known version is in its chain, up to the version itself, the payloads after that one
-    are returned, and its sequence as ``basis``. Else the packs of the chain are returned in place
-    of the records up to the last of them, each with its sequence as ``pack``.
-
-    Args:
-        t: The tables.
-        named: It is the one of an id, not the head.
-    """
-    lines, mine = t.lines, t.checkpoints
-    names = ("heads", "parents", "records", "bases")
-    heads, parents, records, bases = (mine.alias(it) for it in names)
-    is_basis = sa.and_(
-        bases.c.line == mine.c.line,
-        bases.c.line == bind("known_line"),
-        bases.c.sequence == bind("known_sequence"),
-        bases.c.digest == bind("known_digest"),
-        bases.c.chain == mine.c.chain,
-        bases.c.sequence <= mine.c.sequence,
-    )
-    is_of_chain = sa.and_(
-        records.c.line == mine.c.line,
-        records.c.chain == mine.c.chain,
-        records.c.sequence <= mine.c.sequence,
-        records.c.sequence >= sa.func.coalesce(bases.c.sequence + 1, mine.c.chain),
-    )
-    packs, known_packs = t.packs, t.packs.alias("known_packs")
-    is_pack = sa.and_(
-        packs.c.line == records.c.line,
-        packs.c.sequence == records.c.sequence,
-        packs.c.digest == records.c.digest,
-        bases.c.sequence.is_(None),
-    )
-    of_chain = packs_of(t, known_packs, mine.c.line, mine.c.chain, mine.c.sequence)
-    packed_to = sa.select(sa.func.max(known_packs.c.sequence)).where(*of_chain).correlate(mine)
-    is_unpacked = sa.or_(
-        *(it.is_not(None) for it in (bases.c.sequence, packs.c.sequence)),
-        records.c.sequence.is_(None),
-        records.c.sequence > sa.func.coalesce(packed_to.scalar_subquery(), 0),
-    )
-    payload = sa.case((packs.c.sequence.is_not(None), packs.c.payload), else_=records.c.payload)
-    is_head = sa.and_(heads.c.line == lines.c.line, heads.c.sequence == lines.c.head)
-    return (
-        sa.select(
-            *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
-            *(mine.c[name] for name in VERSION),
-            parents.c.checkpoint_id.label("parent_id"),
-            *(bases.c.sequence.label("basis"), packs.c.sequence.label("pack")),
-            *(records.c.sequence.label("at"), payload.label("payload")),
-        )
-        .select_from(lines)
-        .join(t.threads, same_thread(t))
-        .join(mine, _is_wanted(t, named=named))
-        .join(heads, is_head)
-        .outerjoin(parents, _is_parent(t, parents))
-        .outerjoin(bases, is_basis)
-        .outerjoin(records, is_of_chain)
-        .outerjoin(packs, is_pack)
-        .where(*_is_live_line(t), is_unpacked)
-        .order_by(records.c.sequence)
-    )
+def is_head(t: Tables, heads: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition that joins a line to its head."""
+    return sa.and_(heads.c.line == t.lines.c.line, heads.c.sequence == t.lines.c.head)
 
 
-def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
-    """Return a query for the line and the columns of a visible version, without payloads.
-
-    Args:
-        t: The tables.
-        named: It is the one of an id, not the head.
-    """
-    lines, mine, parents = t.lines, t.checkpoints, t.checkpoints.alias("parents")
-    told = *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
-    return (
-        sa.select(lines.c.line, *told)
-        .select_from(lines)
-        .join(t.threads, same_thread(t))
-        .join(mine, _is_wanted(t, named=named))
-        .outerjoin(parents, _is_parent(t, parents))
-        .where(*_is_live_line(t))
-    )
+def _is_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for a line; parameters are its key."""
+    return tuple(t.lines.c[name] == bind(name) for name in ("tenant", "thread_id", "namespace"))
 
 
-def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:
-    """Return the condition that joins a line to its head, or to the visible version of an id."""
-    lines, mine = t.lines, t.checkpoints
-    is_head, of_line = mine.c.sequence == lines.c.head, mine.c.line == lines.c.line
-    if not named:
-        return sa.and_(of_line, is_head)
-    is_visible = sa.or_(mine.c.sequence >= lines.c.floor, is_head)
-    return sa.and_(of_line, mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)
-
-
-def _is_parent(t: Tables, parents: sa.FromClause) -> sa.ColumnElement[bool]:
-    mine = t.checkpoints
-    return sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
-
-
-def _is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
-    """Return the conditions for a line of a live thread; parameters are its key."""
-    names = ("tenant", "thread_id", "namespace")
-    return (*(t.lines.c[name] == bind(name) for name in names), is_live(t))
+def is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for a line of a live thread."""
+    return (*_is_line(t), is_live(t))
 
 
 def packs_of(
@@ -453,9 +358,10 @@ _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
 def statements(tables: Tables, dialect: Dialect) -> Statements:
     """Return the statements of ``tables``, compiled once per process and dialect."""
     key = (tables, type(dialect))
-    if key not in _cache:
-        _cache[key] = Statements(tables, dialect)
-    return _cache[key]
+    found = _cache.get(key)
+    if found is None:
+        found = _cache[key] = Statements(tables, dialect)
+    return found
 
 
 def same_thread(tables: Tables) -> sa.ColumnElement[bool]:

@@ -58,10 +58,6 @@ async def verify(
     """
     backend = needs(backend, StoresThreads)
     if thread_ids is None:
-        if storage and drop_packs and (lost := await _drop_lost_packs(backend)):
-            yield Problem(
-                thread_id=None, what=f"packs that belonged to no line were removed: {lost}"
-            )
         damage = await _damage(backend) if storage else []
         for what in damage:
             yield Problem(thread_id=None, what=what)
@@ -87,10 +83,6 @@ async def _damage(backend: StorageBackend) -> list[str]:
         ) from exc
     except DAMAGE as exc:
         return [str(exc)]
-
-
-async def _drop_lost_packs(backend: StoresThreads) -> int:
-    return await backend.drop_lost_packs() if isinstance(backend, KeepsPacks) else 0
 
 
 async def _of_thread(

@@ -25,7 +25,7 @@ class PackedContents(NamedTuple):
     metadata: Sequence[dict[str, Any]] = ()
     texts: Sequence[str | None] = ()
     payloads: Sequence[bytes] = ()
-    digests: Sequence[bytes | None] = ()
+    digests: Sequence[bytes] = ()
 
     @property
     def size(self) -> int:

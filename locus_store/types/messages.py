@@ -388,27 +388,24 @@ def sealed(message: ArchivedMessage) -> bytes:
     return seal(namespace, message_id, role, metadata, text, payload)
 
 
-def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes | None) -> None:
+def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes) -> None:
     """Check a message against its digest; see ``require_digest``."""
-    if stored is not None:
-        require_digest(thread_id, message.message_id, sealed(message), stored)
+    require_digest(thread_id, message.message_id, sealed(message), stored)
 
 
-def require_digest(
-    thread_id: str | None, message_id: str, found: bytes, stored: bytes | None
-) -> None:
+def require_digest(thread_id: str | None, message_id: str, found: bytes, stored: bytes) -> None:
     """Compare a message's digest with the stored one.
 
     Args:
         thread_id: Of the message.
         message_id: For the error.
         found: The digest of what was read.
-        stored: ``None``: the message was stored before there were digests.
+        stored: The digest that was stored with it.
 
     Raises:
         IntegrityError: It is not what was stored.
     """
-    if stored is not None and stored != found:
+    if stored != found:
         where = "" if thread_id is None else f" of thread {thread_id!r}"
         raise IntegrityError(
             f"message {message_id!r}{where} is not what was saved; restore the database "

@@ -41,10 +41,6 @@ class KeepsPacks(ABC):
     async def drop_packs(self, thread_id: str, namespace: str) -> None:
         """Remove the packs of a line; loads read its records."""
 
-    @abstractmethod
-    async def drop_lost_packs(self) -> int:
-        """Remove the packs that belong to no line; return how many there were."""
-
 
 def is_time(sequence: int) -> bool:
     """Return whether the save of this sequence looks for records to pack."""

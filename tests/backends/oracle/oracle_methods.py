@@ -205,7 +205,6 @@ BACKEND: dict[str, Scenario] = {
     "pack": _pack,
     "faulty_packs": lambda it: it.backend.faulty_packs("t", ""),
     "drop_packs": lambda it: it.backend.drop_packs("t", ""),
-    "drop_lost_packs": lambda it: it.backend.drop_lost_packs(),
     "facts": lambda it: it.backend.facts(),
     "tenant_facts": lambda it: it.backend.tenant_facts(),
     "vacuum": lambda it: it.backend.vacuum(30),

@@ -234,7 +234,7 @@ async def test_an_extension_that_is_made_later_is_found(postgresql, migrated_dat
         assert store.capabilities.semantic_search
 
 
-async def test_a_database_of_the_revision_before_names_the_command(database) -> None:
+async def test_a_database_of_a_revision_before_names_the_command(database, later_release) -> None:
     migrate.upgrade(database, "0001")
     with pytest.raises(SchemaError, match=r"0001 is behind .* locus-store db upgrade"):
         await PostgreSQLStore(database).get(NS, "k")

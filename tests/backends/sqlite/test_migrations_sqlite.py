@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import kept_database
 import pytest
 import sqlalchemy as sa
 from alembic import command
@@ -21,12 +22,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from later_release import REVISIONS, Release
 from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import first_of
 from workers.forked import at_once
 
 from locus_store import SQLiteBackend
-from locus_store.backends import SQLiteMessageLog, SQLiteStore
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -38,7 +39,7 @@ from locus_store.sql import migrate, status
 from locus_store.sql.schema import tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[3]
 COMPARES = pytest.mark.skipif(
@@ -52,26 +53,6 @@ FOREIGN = """
 CREATE TABLE {0} (thread_id TEXT PRIMARY KEY, state TEXT);
 INSERT INTO {0} VALUES ('t', 'precious');
 """
-
-SECOND = '''
-"""One more column."""
-import sqlalchemy as sa
-from alembic import context, op
-
-revision, down_revision, branch_labels, depends_on = "0005", "0004", None, None
-
-
-def upgrade():
-    prefix = context.config.attributes["prefix"]
-    with op.batch_alter_table(f"{prefix}threads") as table:
-        table.add_column(sa.Column("mood", sa.Text))
-
-
-def downgrade():
-    prefix = context.config.attributes["prefix"]
-    with op.batch_alter_table(f"{prefix}threads") as table:
-        table.drop_column("mood")
-'''
 
 ENSURE = """
 import sys
@@ -93,6 +74,27 @@ import os, signal
 def kill(connection, cursor, statement, *_):
     if "CREATE VIEW" in statement:
         os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+UPGRADE = """
+import os, signal, sys
+from pathlib import Path
+import sqlalchemy as sa
+from later_release import Release
+from locus_store.sql import migrate
+
+_, url, folder, last, at = sys.argv
+batches = 0
+
+@sa.event.listens_for(sa.Engine, "before_cursor_execute")
+def count(connection, cursor, statement, *_):
+    global batches
+    batches += "SET title" in statement
+    if batches == int(at):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with Release(Path(folder), last).installed():
+    print(migrate.upgrade(url))
 """
 
 
@@ -135,7 +137,7 @@ def things(url: str) -> set[str]:
 def start(script: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -168,7 +170,7 @@ def test_the_settings_record_identity_floor_and_chain(url: str) -> None:
     settings = ensure(url)
     assert len(settings.store_id) == 32
     assert int(settings.store_id, 16)
-    assert settings.compatibility_floor == "0004"
+    assert settings.compatibility_floor == "0001"
     assert (settings.chain_factor, settings.record_overhead) == (4, 512)
     assert settings.raw["user_id_type"] == "string"
     assert "dimension" not in settings.raw
@@ -417,43 +419,97 @@ def test_a_database_schema_is_kept_apart(tmp_path: Path) -> None:
 # --- newer and older
 
 
-@pytest.fixture
-def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripts = tmp_path / "scripts"
-    shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0005_mood.py").write_text(SECOND)
-    monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0005"))
-    monkeypatch.setattr(status, "HEAD", "0005")
-
-
-@pytest.mark.usefixtures("second_revision")
+@pytest.mark.usefixtures("later_release")
 def test_an_older_schema_is_never_upgraded_by_itself(url: str) -> None:
-    migrate.upgrade(url, "0004")
+    migrate.upgrade(url, "0001")
     before = dump(url)
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0004 is behind .*0005.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0001 is behind .*0003.*locus-store db upgrade"):
             ensure(url, auto_migrate=auto_migrate)
     assert migrate.check(url).state == "behind"
     assert dump(url) == before
 
 
-@pytest.mark.usefixtures("second_revision")
+@pytest.mark.usefixtures("later_release")
 def test_an_older_schema_is_upgraded_where_that_was_asked_for(url: str) -> None:
-    migrate.upgrade(url, "0004")
+    migrate.upgrade(url, "0001")
     before = migrate.check(url).settings
     assert before is not None
     settings = ensure(url, auto_migrate="upgrade")
-    assert (settings.revision, settings.store_id) == ("0005", before.store_id)
+    assert (settings.revision, settings.store_id) == ("0003", before.store_id)
 
 
-@pytest.mark.usefixtures("second_revision")
+@pytest.mark.usefixtures("later_release")
 def test_a_migration_goes_up_and_down_one_step(url: str) -> None:
-    assert migrate.upgrade(url) == "0005"
-    assert migrate.downgrade(url, "0004") == "0004"
-    assert migrate.upgrade(url, "+1") == "0005"
+    assert migrate.upgrade(url) == "0003"
+    for revision in ("0002", "0001"):
+        assert migrate.downgrade(url, revision) == revision
+    for revision in ("0002", "0003"):
+        assert migrate.upgrade(url, "+1") == revision
     with connect(url) as connection:  # a table rebuilt beneath it leaves the view whole
         assert connection.execute(sa.text("SELECT * FROM locus_heads")).all() == []
+
+
+def save(url: str, *thread_ids: str) -> None:
+    async def saved() -> None:
+        async with SQLiteBackend(url.removeprefix("sqlite:///")) as backend:
+            for it in thread_ids:
+                await backend.save(it, {"n": 1})
+
+    asyncio.run(saved())
+
+
+def titles(url: str) -> list[str]:
+    with connect(url) as connection:
+        query = sa.text("SELECT title FROM locus_threads ORDER BY thread")
+        return list(connection.execute(query).scalars())
+
+
+def test_an_old_library_works_beside_a_newer_one_until_the_floor_is_raised(
+    url: str, release: Callable[..., Release]
+) -> None:
+    save(url, "before")
+    with release("0002").installed():
+        assert migrate.upgrade(url) == "0002"
+    assert migrate.check(url).state == "newer"
+    save(url, "beside")
+    assert titles(url) == ["before", None]
+    with release("0003").installed():
+        assert migrate.upgrade(url) == "0003"
+    assert titles(url) == ["before", "beside"]
+    before = dump(url)
+    with pytest.raises(SchemaError, match=r"0003 asks for .*0002.*pip install --upgrade"):
+        save(url, "after")
+    assert dump(url) == before
+    with release("0002").installed():
+        save(url, "after")
+
+
+@pytest.mark.parametrize(("last", "at"), first_of(("0002", 2), ("0002", 1), ("0003", 2)))
+def test_a_migration_of_data_that_is_killed_is_run_again(
+    url: str, tmp_path: Path, release: Callable[..., Release], last: str, at: int
+) -> None:
+    if last == "0003":
+        with release("0002").installed():
+            migrate.upgrade(url)
+    threads = [f"t{number}" for number in range(7)]
+    save(url, *threads)
+    before = dump(url)
+    release(last)  # writes its scripts
+    with start(UPGRADE, url, str(tmp_path), last, str(at)) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors
+    assert dump(url) == before
+    save(url, "beside")  # by an old library
+    with release(last).installed():
+        assert migrate.upgrade(url) == last
+    assert titles(url) == [*threads, "beside"]
+
+
+@pytest.mark.usefixtures("later_release")
+def test_a_first_upgrade_runs_the_whole_chain(url: str) -> None:
+    assert ensure(url).revision == "0003"
+    assert migrate.check(url).settings.compatibility_floor == "0002"
 
 
 def test_an_older_library_works_down_to_the_floor(url: str) -> None:
@@ -551,7 +607,7 @@ def test_a_kept_database_is_upgraded_and_used(url: str, kept: Path) -> None:
     ours = tables()
     with connect(url) as connection:
         settings = migrate.ensure(connection, auto_migrate="upgrade")
-        assert settings.store_id == "5e0f0a7c0b5e4f1d9a3b2c1d0e9f8a7b"
+        assert f"'store_id','{settings.store_id}'" in kept.read_text()
         heads = connection.execute(sa.text("SELECT * FROM locus_heads")).mappings().all()
         assert next((row["thread_id"], row["checkpoint_id"]) for row in heads) == ("/kept", "v2")
         line = connection.execute(sa.select(ours.lines)).mappings().first()
@@ -563,77 +619,33 @@ def test_a_kept_database_is_upgraded_and_used(url: str, kept: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
-def test_a_kept_database_gives_back_every_version(tmp_path: Path, kept: Path) -> None:
-    path = tmp_path / "kept.db"
-    run_sql(f"sqlite:///{path}", kept.read_text())
-
-    async def use() -> None:
-        async with SQLiteBackend(path, auto_migrate="upgrade") as backend:
-            first, second = {"text": "one", "list": [1]}, {"text": "two", "list": [1, 2.0, None]}
-            assert await backend.load("/kept", "v1") == first
-            assert await backend.load("/kept") == second
-            assert await backend.search("two") == ["/kept"]
-            history = await backend.history("/kept")
-            assert [(it.checkpoint_id, it.parent_id) for it in history] == [
-                ("v2", "v1"),
-                ("v1", None),
-            ]
-            assert history[0].metadata == {"k": ["a", {"n": 1}]}
-            for turn in range(30):
-                messages = [f"message {it} " * 20 for it in range(turn + 1)]
-                assert await backend.load("chain", f"c{turn}") == {"messages": messages}
-            await backend.save("chain", {"messages": ["another"]})
-            assert await backend.delete("/kept", "v1")
-            assert await backend.load("/kept") == second
-            store = SQLiteStore(backend=backend)
-            if kept.stem >= "0002":
-                item = await store.get_item(("kept", "/a"), "k")
-                assert repr(item.value) == repr({"exact": [1e16, -0.0, "\0\1", None]})
-                assert (item.metadata, item.ttl_seconds) == ({"k": "\0"}, 10**11)
-            assert await store.put((), "none", None) == (3 if kept.stem >= "0002" else 1)
-            log = SQLiteMessageLog(backend=backend)
-            if kept.stem >= "0004":
-                found = await log.load("/kept")
-                assert [it.content for it in found or ()] == [
-                    {"said": "h\u00e9llo\0"}, [1, 2.0, None],
-                ]  # fmt: skip
-                assert [it.content for it in await log.load("/kept", namespace="/sub") or ()] == [
-                    "sub"
-                ]
-                assert await log.load("empty") == []
-            await log.append("/kept", [("again", "user", "m1"), ("more",)])
-            assert [it.content for it in await log.load("/kept", newest=1) or ()] == ["more"]
-
-    asyncio.run(use())
+def test_a_kept_database_gives_back_all_that_it_holds(url: str, kept: Path) -> None:
+    run_sql(url, kept.read_text())
+    asyncio.run(kept_database.use(url, auto_migrate="upgrade"))
 
 
-MESSAGES_OF_0002 = """
-INSERT INTO locus_threads (thread, tenant, thread_id, created_at, active_at)
-  VALUES (7, 'default', 't', {now}, {now});
-INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, text)
-  VALUES (7, 3, 'a', 'user', {now}, 'one'), (7, 9, 'b', 'user', {now}, 'two');
-"""
+@pytest.mark.parametrize("revision", first_of(*REVISIONS))
+@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
+def test_a_later_release_upgrades_a_database_of_every_revision(
+    url: str, kept: Path, revision: str, release: Callable[..., Release]
+) -> None:
+    run_sql(url, kept.read_text())
+    with release().installed():
+        if revision > kept.stem:
+            migrate.upgrade(url, revision)
+        asyncio.run(kept_database.use(url, auto_migrate="upgrade"))
+        assert migrate.check(url).state == "ok"
+        assert titles(url) == ["//kept", "chain", "empty", None]
+        assert migrate.downgrade(url, kept.stem) == kept.stem
+    assert migrate.check(url).state == "ok"
 
 
-def test_messages_that_were_there_get_their_log(url: str) -> None:
-    migrate.upgrade(url, "0002")
-    run_sql(url, MESSAGES_OF_0002.format(now="1795269361792000"))
-    migrate.upgrade(url)
-
-    async def use() -> None:
-        async with SQLiteMessageLog(url.removeprefix("sqlite:///")) as log:
-            found = await log.read("t")
-            assert found is not None
-            assert [it.content for it in found.messages] == ["one", "two"]
-            assert (found.info.count, found.info.changed_at) == (2, found.messages[1].created_at)
-            await log.append("t", [("ONE", "user", "a"), ("three",)])
-            contents = [it.content for it in await log.load("t") or ()]
-            assert contents == ["ONE", "two", "three"]
-
-    asyncio.run(use())
-    migrate.downgrade(url, "0002")
-    with connect(url) as connection:
-        assert connection.scalar(sa.text("SELECT count(*) FROM locus_messages")) == 3
+def test_offline_sql_of_data_is_run_as_well(url: str, release: Callable[..., Release]) -> None:
+    save(url, "t")
+    with release().installed():
+        run_sql(url, migrate.offline_sql("sqlite", "0001:head"))
+        assert migrate.check(url).state == "ok"
+    assert titles(url) == ["t"]
 
 
 def test_every_revision_has_a_kept_database() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from itertools import count
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from later_release.titles import BATCH_ROWS
 from oracle_twin import TwinServer, server_error
 from storages.oracle import PLACE
 
@@ -16,8 +18,10 @@ from locus_store import OracleBackend, SchemaError
 from locus_store.sql import migrate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from later_release import Release
 
 STEP = 1 if os.environ.get("LOCUS_TEST_ALL") else 3
 """Each statement fails once in ``make test-all``, every third one in ``make test``."""
@@ -51,18 +55,20 @@ class Failing:
                 raise server_error(1536, "space quota exceeded")
 
 
+@pytest.mark.usefixtures("later_release")
 def test_the_chain_goes_up_and_down_and_up_again(empty: TwinServer) -> None:
     assert migrate.check(URL).state == "missing"
-    assert migrate.upgrade(URL) == "0004"
+    assert migrate.upgrade(URL) == "0003"
     assert migrate.check(URL).state == "ok"
     assert migrate.downgrade(URL, "0001") == "0001"
     assert migrate.check(URL).state == "behind"
-    assert migrate.upgrade(URL) == "0004"
+    assert migrate.upgrade(URL) == "0003"
     assert migrate.downgrade(URL) is None
     assert migrate.check(URL).state == "missing"
-    assert migrate.upgrade(URL) == "0004"
+    assert migrate.upgrade(URL) == "0003"
 
 
+@pytest.mark.usefixtures("later_release")
 def test_an_upgrade_that_is_cut_short_anywhere_is_gone_on_with(empty: TwinServer) -> None:
     for at in count(1, STEP):
         if not _fails_at(empty, at, migrate.upgrade):
@@ -76,6 +82,7 @@ def test_an_upgrade_that_is_cut_short_anywhere_is_gone_on_with(empty: TwinServer
     assert at > 20  # the tables, their indexes and rows, the view
 
 
+@pytest.mark.usefixtures("later_release")
 def test_a_downgrade_that_is_cut_short_anywhere_is_gone_on_with(empty: TwinServer) -> None:
     migrate.upgrade(URL)
     for at in count(1, STEP):
@@ -85,6 +92,57 @@ def test_a_downgrade_that_is_cut_short_anywhere_is_gone_on_with(empty: TwinServe
         assert migrate.check(URL).state == "missing"
         migrate.upgrade(URL)
     assert at > 10
+
+
+async def saved(*thread_ids: str) -> None:
+    async with OracleBackend(**PLACE) as backend:
+        for it in thread_ids:
+            await backend.save(it, {"n": 1})
+
+
+def titles(server: TwinServer) -> list[str]:
+    engine = sa.create_engine(f"sqlite:///{server.path}")
+    with engine.connect() as connection:
+        query = "SELECT title FROM locus_threads ORDER BY thread"
+        found = list(connection.exec_driver_sql(query).scalars())
+    engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize(("at", "filled"), [(3, 0), (4, 3), (5, 6), (6, 7), (7, 7)])
+def test_a_migration_of_data_that_is_cut_short_continues_with_the_rest(
+    empty: TwinServer, release: Callable[..., Release], at: int, filled: int
+) -> None:
+    threads = [f"t{number}" for number in range(7)]
+    asyncio.run(saved(*threads))
+    with release("0002").installed():  # its changes: lock, column, batches, revision
+        assert _fails_at(empty, at, migrate.upgrade)
+        assert migrate.check(URL).state == "behind"
+    assert titles(empty) == [*threads[:filled], *[None] * (7 - filled)]
+    asyncio.run(saved("beside"))  # by an old library
+    empty.calls.clear()
+    with release("0002").installed():
+        assert migrate.upgrade(URL) == "0002"
+    assert titles(empty) == [*threads, "beside"]
+    batches = sum("SET title" in it for it in empty.statements())
+    assert batches == ceil((8 - filled) / BATCH_ROWS) + 1  # the last one finds nothing
+
+
+def test_an_old_library_works_beside_a_newer_one_until_the_floor_is_raised(
+    empty: TwinServer, release: Callable[..., Release]
+) -> None:
+    asyncio.run(saved("before"))
+    with release("0002").installed():
+        assert migrate.upgrade(URL) == "0002"
+    assert migrate.check(URL).state == "newer"
+    asyncio.run(saved("beside"))
+    with release("0003").installed():
+        assert migrate.upgrade(URL) == "0003"
+    assert titles(empty) == ["before", "beside"]
+    with pytest.raises(SchemaError, match=r"0003 asks for .*0002"):
+        asyncio.run(saved("after"))
+    with release("0002").installed():
+        asyncio.run(saved("after"))
 
 
 async def opened() -> None:
@@ -151,6 +209,7 @@ def test_a_foreign_table_is_refused_and_nothing_is_made_beside_it(empty: TwinSer
     engine.dispose()
 
 
+@pytest.mark.usefixtures("later_release")
 def test_who_may_not_lock_is_told_that_the_schema_is_behind(empty: TwinServer) -> None:
     def refuse(statement: str) -> None:
         if "locus_lock" in statement:
@@ -168,7 +227,7 @@ def test_two_that_make_the_lock_at_once_go_on(empty: TwinServer) -> None:
             raise server_error(955, "name is already used by an existing object")
 
     empty.watch = refuse
-    assert migrate.upgrade(URL) == "0004"
+    assert migrate.upgrade(URL) == "0001"
 
 
 @pytest.mark.parametrize(

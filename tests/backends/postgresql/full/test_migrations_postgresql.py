@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import kept_database
 import pytest
 import servers
 import sqlalchemy as sa
@@ -24,6 +25,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from later_release import REVISIONS, Release
 from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import first_of
 from workers.forked import at_once
@@ -50,26 +52,6 @@ ODD = 'Locus "threads" %s 50%'
 
 BOTH = pytest.mark.parametrize("server", first_of("postgresql", "postgresql_16"), indirect=True)
 
-SECOND = '''
-"""One more column."""
-import sqlalchemy as sa
-from alembic import context, op
-
-revision, down_revision, branch_labels, depends_on = "0005", "0004", None, None
-
-
-def upgrade():
-    options = context.config.attributes
-    table, schema = f"{{options['prefix']}}threads", options["schema"]
-    op.execute(sa.text("{before}"))
-    op.add_column(table, sa.Column("mood", sa.Text), schema=schema)
-
-
-def downgrade():
-    options = context.config.attributes
-    op.drop_column(f"{{options['prefix']}}threads", "mood", schema=options["schema"])
-'''
-
 ENSURE = """
 import asyncio, os, signal, sys
 from functools import partial
@@ -95,6 +77,27 @@ KILL = """
     def kill(connection, cursor, statement, *_):
         if "CREATE VIEW" in statement:
             os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+UPGRADE = """
+import os, signal, sys
+from pathlib import Path
+import sqlalchemy as sa
+from later_release import Release
+from locus_store.sql import migrate
+
+_, url, folder, last, at = sys.argv
+batches = 0
+
+@sa.event.listens_for(sa.Engine, "before_cursor_execute")
+def kill(connection, cursor, statement, *_):
+    global batches
+    batches += "SET title" in statement
+    if str(batches) == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with Release(Path(folder), last).installed():
+    print(migrate.upgrade(url))
 """
 
 OPEN = """
@@ -230,7 +233,7 @@ def ensure(url: str, **options: Any) -> status.Settings:
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         text=True,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -785,16 +788,15 @@ def test_without_a_schema_the_search_path_of_the_role_says_where(made: Made, rol
     assert migrate.check(made.url, schema="app").settings == settings
 
 
-@pytest.mark.usefixtures("second_revision")
-@pytest.mark.parametrize("before", ["CREATE TABLE public.made_later (n int)"])
+@pytest.mark.usefixtures("later_release")
 def test_a_schema_that_came_later_on_the_search_path_does_not_hide_ours(made: Made) -> None:
-    migrate.upgrade(made.url, "0004")
+    migrate.upgrade(made.url, "0001")
     before = migrate.check(made.url).settings
     # "$user" stands first on everybody's path.
     made.execute(f"CREATE SCHEMA {made.server.user}")
     found = ensure(made.url, auto_migrate="upgrade")
     assert before is not None
-    assert (found.store_id, found.revision) == (before.store_id, "0005")
+    assert (found.store_id, found.revision) == (before.store_id, "0003")
     assert made.things(made.server.user) == set()
 
 
@@ -836,10 +838,18 @@ def test_waiting_for_another_migration_is_not_cut_short(made: Made) -> None:
     assert waiting == [status.HEAD]
 
 
-@pytest.mark.usefixtures("second_revision")
-@pytest.mark.parametrize("before", ["SELECT pg_sleep(1.3)"])
+SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql
+    AS 'BEGIN PERFORM pg_sleep(1.3); RETURN new; END';
+CREATE TRIGGER slow BEFORE UPDATE ON locus_threads FOR EACH ROW EXECUTE FUNCTION slow()
+"""
+
+
+@pytest.mark.usefixtures("later_release")
 def test_a_long_migration_is_not_cut_short(made: Made) -> None:
-    migrate.upgrade(made.url, "0004")
+    migrate.upgrade(made.url, "0001")
+    on(made.url, lambda it: (fill(it, tables(), "t"), it.commit()))
+    made.execute(SLOW)
     url = limited(
         made.url,
         statement_timeout="1s",
@@ -848,12 +858,12 @@ def test_a_long_migration_is_not_cut_short(made: Made) -> None:
     )
     if made.value("SELECT current_setting('server_version_num')::int") < 170_000:
         url = url.replace("%20-c%20transaction_timeout%3D1s", "")
-    assert migrate.upgrade(url) == "0005"
+    assert migrate.upgrade(url) == "0003"
 
 
-@pytest.mark.usefixtures("second_revision")
+@pytest.mark.usefixtures("later_release")
 def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made) -> None:
-    migrate.upgrade(made.url, "0004")
+    migrate.upgrade(made.url, "0001")
     before = made.shape()
 
     async def reading(connection: Any) -> None:
@@ -864,7 +874,7 @@ def test_a_migration_that_would_keep_others_waiting_gives_up_in_time(made: Made)
 
     servers.run(made.server.ask(made.name, reading))
     assert made.shape() == before
-    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0005"
+    assert migrate.upgrade(limited(made.url, lock_timeout="10s")) == "0003"
 
 
 # --- a pooler
@@ -898,59 +908,47 @@ def test_processes_may_start_cold_at_once_through_a_pooler(
 # --- newer and older
 
 
-@pytest.fixture
-def before() -> str:
-    """The first statement of the second revision."""
-    return "SELECT 1"
-
-
-@pytest.fixture
-def second_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
-    scripts = tmp_path / "scripts"
-    shutil.copytree(migrate.SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0005_mood.py").write_text(SECOND.format(before=before))
-    monkeypatch.setattr(migrate, "SCRIPTS", scripts)
-    monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0005"))
-    monkeypatch.setattr(status, "HEAD", "0005")
-
-
 @BOTH
-@pytest.mark.usefixtures("second_revision")
+@pytest.mark.usefixtures("later_release")
 def test_auto_migrate_has_three_forms(made: Made) -> None:
     with pytest.raises(SchemaError, match="locus-store db upgrade"):
         ensure(made.url, auto_migrate=False)
     assert made.things() == set()
-    migrate.upgrade(made.url, "0004")
+    migrate.upgrade(made.url, "0001")
     before = made.shape()
     for auto_migrate in (True, False):
-        with pytest.raises(SchemaError, match=r"0004 is behind .*0005.*locus-store db upgrade"):
+        with pytest.raises(SchemaError, match=r"0001 is behind .*0003.*locus-store db upgrade"):
             ensure(made.url, auto_migrate=auto_migrate)
     assert migrate.check(made.url).state == "behind"
     assert made.shape() == before
-    assert ensure(made.url, auto_migrate="upgrade").revision == "0005"
-    assert ensure(made.url, auto_migrate=False).revision == "0005"
+    assert ensure(made.url, auto_migrate="upgrade").revision == "0003"
+    assert ensure(made.url, auto_migrate=False).revision == "0003"
 
 
 @BOTH
-@pytest.mark.usefixtures("second_revision")
+@pytest.mark.usefixtures("later_release")
 @pytest.mark.parametrize("schema", [None, "locus_threads"])
 def test_a_migration_goes_up_and_down_one_step(made: Made, schema: str | None) -> None:
-    migrate.upgrade(made.url, "0004", schema=schema)
+    migrate.upgrade(made.url, "0001", schema=schema)
     first = made.shape(schema or "public")
-    assert migrate.upgrade(made.url, schema=schema) == "0005"
+    assert migrate.upgrade(made.url, schema=schema) == "0003"
     second = made.shape(schema or "public")
-    assert migrate.downgrade(made.url, "0004", schema=schema) == "0004"
+    for revision in ("0002", "0001"):
+        assert migrate.downgrade(made.url, revision, schema=schema) == revision
     # PostgreSQL remembers a dropped column.
     assert [it for it in made.shape(schema or "public") if "........pg.dropped" not in it] == first
-    assert migrate.upgrade(made.url, "+1", schema=schema) == "0005"
+    for revision in ("0002", "0003"):
+        assert migrate.upgrade(made.url, "+1", schema=schema) == revision
     assert len(made.shape(schema or "public")) == len(second) + 1
 
 
-@pytest.mark.usefixtures("second_revision")
+@pytest.mark.usefixtures("later_release")
 def test_offline_sql_between_two_revisions_is_run_as_well(made: Made) -> None:
-    migrate.upgrade(made.url, "0004", schema="there")
-    made.execute(migrate.offline_sql("postgresql", "0004:0005", schema="there"))
-    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0005"
+    migrate.upgrade(made.url, "0001", schema="there")
+    on(made.url, lambda it: (fill(it, tables("locus_", "there"), "t"), it.commit()))
+    made.execute(migrate.offline_sql("postgresql", "0001:0003", schema="there"))
+    assert ensure(made.url, auto_migrate=False, schema="there").revision == "0003"
+    assert titles(made, "there.") == ["t"]
 
 
 @BOTH
@@ -981,6 +979,85 @@ def test_an_older_library_works_on_a_newer_schema_down_to_the_floor(ours: Made) 
     for action in (migrate.upgrade, migrate.downgrade):
         with pytest.raises(SchemaError, match="0099"):
             action(ours.url)
+
+
+def titles(made: Made, schema: str = "") -> list[str]:
+    return [it for (it,) in made.rows(f"SELECT title FROM {schema}locus_threads ORDER BY thread")]
+
+
+async def save(url: str, *thread_ids: str) -> None:
+    async with PostgreSQLBackend(url) as backend:
+        for it in thread_ids:
+            await backend.save(it, {"n": 1})
+
+
+@BOTH
+@pytest.mark.parametrize(("last", "at"), [("0002", 1), ("0002", 2), ("0003", 2)])
+def test_a_migration_of_data_that_is_killed_is_run_again(
+    made: Made, tmp_path: Path, release: Callable[..., Release], last: str, at: int
+) -> None:
+    with release("0002").installed():
+        migrate.upgrade(made.url, "0002" if last == "0003" else "0001")
+    threads = [f"t{number}" for number in range(7)]
+    servers.run(save(made.url, *threads))
+    before = made.shape()
+    release(last)  # writes its scripts
+    with start(UPGRADE, made.url, str(tmp_path), last, str(at)) as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors
+    assert made.shape() == before
+    servers.run(save(made.url, "beside"))  # by an old library
+    with release(last).installed():
+        assert migrate.upgrade(made.url) == last
+    assert titles(made) == [*threads, "beside"]
+
+
+@BOTH
+def test_an_old_library_saves_while_a_newer_one_migrates(
+    made: Made, tmp_path: Path, release: Callable[..., Release]
+) -> None:
+    servers.run(save(made.url, *(f"t{number}" for number in range(20))))
+    release("0002")  # writes its scripts
+    ended: list[int] = []
+
+    def upgrades() -> None:
+        for at in ("3", "never"):
+            with start(UPGRADE, made.url, str(tmp_path), "0002", at) as process:
+                process.communicate(timeout=60)
+                ended.append(process.returncode)
+
+    async def saves() -> int:
+        """Save until both upgrades have ended, and once more."""
+        async with PostgreSQLBackend(made.url) as backend:
+            n = 0
+            while len(ended) < 2:
+                n += 1
+                await backend.save(f"t{n % 30}", {"n": n})
+            await backend.save("t", {"n": n})
+            for last in range(max(1, n - 29), n + 1):
+                assert await backend.load(f"t{last % 30}") == {"n": last}
+        return n
+
+    thread = threading.Thread(target=upgrades)
+    thread.start()
+    try:
+        assert servers.run(saves()) > 1
+    finally:
+        thread.join()
+    assert ended == [-signal.SIGKILL, 0]
+    assert migrate.check(made.url).state == "newer"
+    assert titles(made)[:20] == [f"t{number}" for number in range(20)]
+    assert titles(made)[-1] is None
+    with release("0003").installed():
+        assert migrate.upgrade(made.url) == "0003"
+    assert None not in titles(made)
+    before = made.shape()
+    for auto_migrate in (True, "upgrade", False):
+        with pytest.raises(SchemaError, match=r"0003 asks for .*0002.*pip install --upgrade"):
+            ensure(made.url, auto_migrate=auto_migrate)
+    assert made.shape() == before
+    with release("0002").installed():
+        assert ensure(made.url).revision == "0003"
 
 
 # --- the schema itself
@@ -1107,42 +1184,9 @@ def test_the_view_shows_the_root_head_of_every_live_thread(made: Made, schema: s
 # --- a kept database of every revision
 
 
-def test_messages_that_were_there_get_their_log(made: Made) -> None:
-    from locus_store import PostgreSQLMessageLog
-
-    migrate.upgrade(made.url, "0002")
-    made.execute("""
-        INSERT INTO locus_threads (thread, tenant, thread_id, created_at, active_at)
-          OVERRIDING SYSTEM VALUE VALUES (7, 'default', 't', now(), now());
-        INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, text)
-          VALUES (7, 3, 'a', 'user', now(), 'one'), (7, 9, 'b', 'user', now(), 'two')
-    """)
-    migrate.upgrade(made.url)
-
-    async def use() -> None:
-        async with PostgreSQLMessageLog(made.url) as log:
-            found = await log.read("t")
-            assert found is not None
-            assert [it.content for it in found.messages] == ["one", "two"]
-            assert (found.info.count, found.info.changed_at) == (2, found.messages[1].created_at)
-            await log.append("t", [("ONE", "user", "a"), ("three",)])
-            await log.append("t", [("sub", "user", "a")], namespace="sub")
-            contents = [it.content for it in await log.load("t") or ()]
-            assert contents == ["ONE", "two", "three"]
-
-    asyncio.run(use())
-    migrate.downgrade(made.url, "0002")
-    assert made.value("SELECT count(*) FROM locus_messages") == 3
-    migrate.upgrade(made.url)
-    assert made.value("SELECT message_count FROM locus_logs") == 3
-
-
 @BOTH
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
-    from locus_store import PostgreSQLBackend
-    from locus_store.backends import PostgreSQLMessageLog, PostgreSQLStore
-
     made.execute(kept.read_text())
     assert migrate.current(made.url) == kept.stem
     store_id = made.value("SELECT value FROM locus_settings WHERE name = 'store_id'")
@@ -1152,48 +1196,31 @@ def test_a_kept_database_is_upgraded_and_used(made: Made, kept: Path) -> None:
     reference = made.server.new_database(template=made.server.migrated_template())
     assert made.shape() == Made(made.server, reference).shape()
     made.server.drop_database(reference)
-
-    async def use() -> None:
-        async with PostgreSQLBackend(made.url) as backend:
-            first, second = {"text": "one", "list": [1]}, {"text": "two", "list": [1, 2.0, None]}
-            assert await backend.load("/kept", "v1") == first
-            assert await backend.load("/kept") == second
-            assert await backend.search("two") == ["/kept"]
-            history = await backend.history("/kept")
-            assert [(it.checkpoint_id, it.parent_id) for it in history] == [
-                ("v2", "v1"),
-                ("v1", None),
-            ]
-            assert history[0].metadata == {"k": ["a", {"n": 1}], "nul": "\0"}
-            for turn in range(30):
-                messages = [f"message {it} " * 20 for it in range(turn + 1)]
-                assert await backend.load("chain", f"c{turn}") == {"messages": messages}
-            await backend.save("chain", {"messages": ["another"]})
-            assert await backend.load("chain") == {"messages": ["another"]}
-            await backend.save("new", {"n": 1})  # a line's key is never used again
-            assert await backend.delete("/kept", "v1")
-            assert await backend.load("/kept") == second
-            store = PostgreSQLStore(backend=backend)
-            if kept.stem >= "0002":
-                item = await store.get_item(("kept", "/a"), "k")
-                assert repr(item.value) == repr({"exact": [1e16, -0.0, "\0\1", None]})
-                assert (item.metadata, item.ttl_seconds) == ({"k": "\0"}, 10**11)
-            assert await store.put((), "none", None) == (3 if kept.stem >= "0002" else 1)
-            log = PostgreSQLMessageLog(backend=backend)
-            if kept.stem >= "0004":
-                found = await log.load("/kept")
-                assert [it.content for it in found or ()] == [
-                    {"said": "h\u00e9llo\0"}, [1, 2.0, None],
-                ]  # fmt: skip
-                assert [it.content for it in await log.load("/kept", namespace="/sub") or ()] == [
-                    "sub"
-                ]
-                assert await log.load("empty") == []
-            await log.append("/kept", [("again", "user", "m1"), ("more",)])
-            assert [it.content for it in await log.load("/kept", newest=1) or ()] == ["more"]
-
-    servers.run(use())
+    servers.run(kept_database.use(made.url))
     assert made.value("SELECT count(*) FROM locus_heads") == 3
+
+
+@BOTH
+@pytest.mark.parametrize("revision", REVISIONS)
+@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
+def test_a_later_release_upgrades_a_database_of_every_revision(
+    made: Made, kept: Path, revision: str, release: Callable[..., Release]
+) -> None:
+    made.execute(kept.read_text())
+    before = made.shape()
+    with release().installed():
+        if revision > kept.stem:
+            migrate.upgrade(made.url, revision)
+        ensure(made.url, auto_migrate="upgrade")
+        reference = made.server.new_database()
+        migrate.upgrade(made.server.url(reference))
+        assert made.shape() == Made(made.server, reference).shape()
+        made.server.drop_database(reference)
+        servers.run(kept_database.use(made.url))
+        assert titles(made) == ["//kept", "chain", "empty", None]
+        assert migrate.downgrade(made.url, kept.stem) == kept.stem
+    assert [it for it in made.shape() if "........pg.dropped" not in it] == before
+    assert migrate.check(made.url).state == "ok"
 
 
 def test_every_revision_has_a_kept_database() -> None:

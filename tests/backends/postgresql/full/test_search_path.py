@@ -179,6 +179,7 @@ async def test_no_call_of_ours_runs_what_another_role_made(
     assert not is_called(postgresql, shadowed)
 
 
+@pytest.mark.usefixtures("later_release")
 def test_no_migration_of_ours_runs_what_another_role_made(
     postgresql: servers.Server, shadowed: str
 ) -> None:

@@ -1,0 +1,117 @@
+"""Queries for one visible version: the head of a line, or the one of an id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam as bind
+
+from locus_store.sql.statements import VERSION, is_head, is_live_line, packs_of, same_thread
+
+if TYPE_CHECKING:
+    from locus_store.sql.schema import Tables
+
+
+def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+    """Return a query for a visible version, with a row per payload, or one row without payloads.
+
+    Where a known version is in its chain, up to the version itself, the payloads after that one
+    are returned, and its sequence as ``basis``. Else the packs of the chain are returned in place
+    of the records up to the last of them, each with its sequence as ``pack``.
+
+    Args:
+        t: The tables.
+        named: It is the one of an id, not the head.
+    """
+    lines, mine = t.lines, t.checkpoints
+    names = ("heads", "parents", "records", "bases")
+    heads, parents, records, bases = (mine.alias(it) for it in names)
+    is_basis = sa.and_(
+        bases.c.line == mine.c.line,
+        bases.c.line == bind("known_line"),
+        bases.c.sequence == bind("known_sequence"),
+        bases.c.digest == bind("known_digest"),
+        bases.c.chain == mine.c.chain,
+        bases.c.sequence <= mine.c.sequence,
+    )
+    is_of_chain = sa.and_(
+        records.c.line == mine.c.line,
+        records.c.chain == mine.c.chain,
+        records.c.sequence <= mine.c.sequence,
+        records.c.sequence >= sa.func.coalesce(bases.c.sequence + 1, mine.c.chain),
+    )
+    packs, known_packs = t.packs, t.packs.alias("known_packs")
+    is_pack = sa.and_(
+        packs.c.line == records.c.line,
+        packs.c.sequence == records.c.sequence,
+        packs.c.digest == records.c.digest,
+        bases.c.sequence.is_(None),
+    )
+    of_chain = packs_of(t, known_packs, mine.c.line, mine.c.chain, mine.c.sequence)
+    packed_to = sa.select(sa.func.max(known_packs.c.sequence)).where(*of_chain).correlate(mine)
+    is_unpacked = sa.or_(
+        *(it.is_not(None) for it in (bases.c.sequence, packs.c.sequence)),
+        records.c.sequence.is_(None),
+        records.c.sequence > sa.func.coalesce(packed_to.scalar_subquery(), 0),
+    )
+    payload = sa.case((packs.c.sequence.is_not(None), packs.c.payload), else_=records.c.payload)
+    return (
+        sa.select(
+            *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
+            *(mine.c[name] for name in VERSION),
+            parents.c.checkpoint_id.label("parent_id"),
+            *(bases.c.sequence.label("basis"), packs.c.sequence.label("pack")),
+            *(records.c.sequence.label("at"), payload.label("payload")),
+        )
+        .select_from(lines)
+        .join(t.threads, same_thread(t))
+        .join(mine, _is_wanted(t, named=named))
+        .join(heads, is_head(t, heads))
+        .outerjoin(parents, _is_parent(t, parents))
+        .outerjoin(bases, is_basis)
+        .outerjoin(records, is_of_chain)
+        .outerjoin(packs, is_pack)
+        .where(*is_live_line(t), is_unpacked)
+        .order_by(records.c.sequence)
+    )
+
+
+def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+    """Return a query for a visible version without payloads.
+
+    Its columns are those of the version behind its line, its chain and parent, the head, and the
+    head's digest.
+
+    Args:
+        t: The tables.
+        named: It is the one of an id, not the head.
+    """
+    lines, mine = t.lines, t.checkpoints
+    heads, parents = (mine.alias(it) for it in ("heads", "parents"))
+    told = *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
+    place = mine.c.chain, mine.c.parent, lines.c.head, heads.c.digest.label("head_digest")
+    return (
+        sa.select(lines.c.line, *told, *place)
+        .select_from(lines)
+        .join(t.threads, same_thread(t))
+        .join(mine, _is_wanted(t, named=named))
+        .join(heads, is_head(t, heads))
+        .outerjoin(parents, _is_parent(t, parents))
+        .where(*is_live_line(t))
+    )
+
+
+def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:
+    """Return the condition that joins a line to its head, or to the visible version of an id."""
+    lines, mine = t.lines, t.checkpoints
+    is_head, of_line = mine.c.sequence == lines.c.head, mine.c.line == lines.c.line
+    if not named:
+        return sa.and_(of_line, is_head)
+    is_visible = sa.or_(mine.c.sequence >= lines.c.floor, is_head)
+    return sa.and_(of_line, mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)
+
+
+def _is_parent(t: Tables, parents: sa.FromClause) -> sa.ColumnElement[bool]:
+    mine = t.checkpoints
+    return sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)

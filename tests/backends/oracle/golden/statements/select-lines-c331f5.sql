@@ -1,6 +1,0 @@
--- tenant_1: str
--- thread_id_1: str
--- namespace_1: str
-SELECT locus_lines.line, locus_lines.head, locus_lines.open_chain, locus_lines.open_bytes, locus_lines.floor, locus_lines.last_sequence, locus_lines.writer, locus_lines.run
-FROM locus_lines
-WHERE locus_lines.tenant = :tenant_1 AND locus_lines.thread_id = :thread_id_1 AND locus_lines.namespace = :namespace_1 FOR UPDATE NOWAIT
