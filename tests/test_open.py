@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tiers import first_of
 
 from locus_store import (
     SchemaError,
@@ -91,7 +90,8 @@ def test_postgresql_imports_alembic_off_the_loop_and_only_to_migrate(database: s
     run(database, "there")
 
 
-@pytest.mark.parametrize("opened", first_of("open_checkpointer", "open_saver", "open_store"))
+@pytest.mark.full
+@pytest.mark.parametrize("opened", ["open_checkpointer", "open_saver", "open_store"])
 def test_an_object_made_on_a_thread_imports_no_library_in_the_loops_thread(
     opened: str, tmp_path: Path, database: str
 ) -> None:

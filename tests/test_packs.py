@@ -329,7 +329,7 @@ async def test_a_pack_of_another_chain_is_not_read(
 # --- damage
 
 
-@pytest.mark.parametrize("at", [0, -1])
+@pytest.mark.parametrize("at", first_of(-1, 0))
 async def test_a_damaged_byte_of_a_pack_changes_no_answer(
     make: Callable[[], SqlBackend], backend: SqlBackend, always_due: None, at: int
 ) -> None:

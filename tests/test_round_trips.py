@@ -307,7 +307,7 @@ def _over_http(request: pytest.FixtureRequest) -> Requests:
 REMOTE = {"objects": _on_shelf, "http": _over_http, "redis": _on_redis}
 
 
-@pytest.fixture(params=["objects", "http", *full("redis")])
+@pytest.fixture(params=["objects", *full("http", "redis")])
 def requests(request: pytest.FixtureRequest) -> Requests:
     return REMOTE[request.param](request)
 

@@ -256,7 +256,7 @@ async def test_what_is_no_export_is_told(line: bytes) -> None:
         list(from_lines([line]))
 
 
-@pytest.mark.parametrize("form", [0, 2])
+@pytest.mark.parametrize("form", first_of(2, 0))
 async def test_an_export_of_another_format_is_refused(source, target, form: int) -> None:
     thread = await source.read_thread((await source.scan())[0])
     head, *rest = to_lines(thread, MAX_STATE_BYTES)

@@ -403,6 +403,7 @@ def interrupt(process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("it does not hear Ctrl-C")
 
 
+@pytest.mark.full
 @pytest.mark.posix
 def test_ctrl_c_at_a_question_deletes_nothing(tmp_path: Path) -> None:
     store = {"LOCUS_STORE_URL": f"sqlite:///{tmp_path / 'store.db'}"}
@@ -515,7 +516,7 @@ def test_the_module_runs_as_a_command() -> None:
     assert ran.stdout.startswith("0001")
 
 
-@pytest.mark.parametrize("missing", ["starlette", "jinja2"])
+@pytest.mark.parametrize("missing", first_of("starlette", "jinja2"))
 def test_inspect_without_its_extra_names_the_extra(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\nfrom locus_store.cli import main\nmain()"
     done = subprocess.run(

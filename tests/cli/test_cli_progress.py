@@ -9,6 +9,7 @@ import pytest
 import test_cli
 from test_cli import Terminal
 from test_cli_threads import CHAT, save
+from tiers import full
 
 from locus_store.cli import output
 
@@ -57,7 +58,11 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda it: " ".join(it[:2]))
+@pytest.mark.parametrize(
+    "command",
+    [*COMMANDS[:2], *full(*((it,) for it in COMMANDS[2:]))],
+    ids=lambda it: " ".join(it[:2]),
+)
 def test_a_long_command_has_a_bar_that_reaches_its_total(
     run: Run, bars: list[Progress], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...],
     tmp_path: Path,

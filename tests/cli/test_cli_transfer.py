@@ -310,6 +310,7 @@ def test_a_file_that_is_not_there_is_told(run: Run, there: str) -> None:
     assert "no.jsonl" in errors
 
 
+@pytest.mark.full
 def test_a_reader_of_an_export_may_go_away(tmp_path: Path, migrated: Path) -> None:
     store = shutil.copy(migrated, tmp_path / "store.db")
     save(f"sqlite:///{store}", "t", *({"n": number, "x": "y" * 5000} for number in range(50)))

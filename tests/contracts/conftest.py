@@ -32,12 +32,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if contract is not None:
         places = _places(metafunc.config, contract, metafunc.function)
         metafunc.parametrize("row", places, indirect=True)
+        # The fixture of the contracts is made anew for each test, and so would be the event loop.
+        metafunc.parametrize(
+            "anyio_backend", ["asyncio"], ids=[pytest.HIDDEN_PARAM], scope="module"
+        )
+
+
+@pytest.fixture(scope="module")
+async def open_objects(anyio_backend: str) -> AsyncIterator[dict[Any, Any]]:
+    """Open objects of the tests of a module, which share an event loop."""
+    made: dict[Any, Any] = {}
+    yield made
+    for it in made.values():
+        await it.close()
 
 
 @pytest.fixture
-def row(request: pytest.FixtureRequest) -> Any:
+def row(request: pytest.FixtureRequest, open_objects: dict[Any, Any]) -> Any:
     """An empty storage of the table, not yet open."""
-    return storages.STORAGES[request.param].storage(request)
+    return storages.STORAGES[request.param].storage(request, open_objects)
 
 
 @pytest.fixture

@@ -75,9 +75,10 @@ class Logs(Beside):
         self.change(line, revision, "remove", names)
 
     @invariant()
-    def the_logs_are_the_same(self) -> None:
+    def the_messages_are_the_same(self) -> None:
+        """Compare the log that the last step changed."""
         thread, namespace = self.named(self.changed[0]), self.changed[1]
-        found = self.both(lambda it, _: everything(it, thread, namespace))
+        found = self.both(lambda it, _: messages_of(it, thread, namespace))
         assert found[0] == found[1]
 
     def teardown(self) -> None:
@@ -95,13 +96,17 @@ def shown(answer: Any) -> Any:
     return type(answer) if message is None else (message.message_id, message.content)
 
 
+async def messages_of(log: Any, thread: str, namespace: str) -> Any:
+    messages = await log.load(thread, namespace=namespace)
+    return messages and [(it.message_id, it.role, it.content, it.metadata) for it in messages]
+
+
 async def everything(log: Any, thread: str, namespace: str) -> Any:
     """Return all that a log shows."""
     info = await log.info(thread, namespace=namespace)
-    messages = await log.load(thread, namespace=namespace)
     return [
         info and info.count,
-        messages and [(it.message_id, it.role, it.content, it.metadata) for it in messages],
+        await messages_of(log, thread, namespace),
         await log.contents(thread, namespace=namespace, newest=2),
     ]
 

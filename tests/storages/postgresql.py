@@ -86,23 +86,24 @@ class OnServer(Storage):
         name = "shared_database" if self.tenant else "migrated_database"
         self.database: str = self.fixture(name)
         self.url = self.reached()
-        self.connecting = {"pool_size": 4, **self.tenant, **self.options}
+        self.connecting = {"pool_size": 4, **self.options}
 
     def reached(self) -> str:
         """Return the URL by which the objects reach the database."""
         return self.database
 
     def checkpointer(self, **options: Any) -> Any:
-        return postgresql_checkpointer(self.url, **{**self.connecting, **options})
+        return self.new(postgresql_checkpointer, self.url, **{**self.connecting, **options})
 
     def backend(self) -> Any:
-        return PostgreSQLBackend(self.url, **self.connecting)
+        return self.new(PostgreSQLBackend, self.url, **self.connecting)
 
     def store(self, **options: Any) -> Any:
-        return PostgreSQLStore(self.url, **{"dimension": 3, **self.connecting, **options})
+        options = {"dimension": 3, **self.connecting, **options}
+        return self.new(PostgreSQLStore, self.url, **options)
 
     def log(self, **options: Any) -> Any:
-        return PostgreSQLMessageLog(self.url, **{**self.connecting, **options})
+        return self.new(PostgreSQLMessageLog, self.url, **{**self.connecting, **options})
 
     def probe(self) -> ServerProbe:
         return ServerProbe(self.database)

@@ -82,16 +82,16 @@ class OnFile(Storage):
         self.path: Path = self.fixture("shared_file" if self.tenant else "database_file")
 
     def checkpointer(self, **options: Any) -> Any:
-        return sqlite_checkpointer(self.path, **self.tenant, **options)
+        return self.new(sqlite_checkpointer, self.path, **options)
 
     def backend(self) -> Any:
-        return SQLiteBackend(self.path, **self.tenant)
+        return self.new(SQLiteBackend, self.path)
 
     def store(self, **options: Any) -> Any:
-        return SQLiteStore(self.path, **{"dimension": 3, **self.tenant, **options})
+        return self.new(SQLiteStore, self.path, **{"dimension": 3, **options})
 
     def log(self, **options: Any) -> Any:
-        return SQLiteMessageLog(self.path, **self.tenant, **options)
+        return self.new(SQLiteMessageLog, self.path, **options)
 
     def probe(self) -> FileProbe | None:
         return FileProbe(self.path)

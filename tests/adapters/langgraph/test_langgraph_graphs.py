@@ -28,6 +28,7 @@ from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, RetryPolicy, Send, StateUpdate, interrupt
 from servers import wait_until
+from tiers import first_of
 from workers import on_graph
 from workers.on_graph import DeltaSaid, Said, asks, at, chain, outcome, tells
 
@@ -590,7 +591,7 @@ class Runs:
 
 
 @pytest.mark.parametrize("state", [Said, DeltaSaid])
-@pytest.mark.parametrize("begins", ["empty", "head"])
+@pytest.mark.parametrize("begins", first_of("head", "empty"))
 def test_a_run_within_a_run_is_kept_or_one_of_them_is_told(storage, call, state, begins):
     for durability in DURABILITIES:
         runs = Runs(storage, call, state, durability)

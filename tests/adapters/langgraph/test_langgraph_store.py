@@ -27,7 +27,7 @@ from langgraph.store.base import (
 )
 from langgraph.store.memory import InMemoryStore as Oracle
 from servers import wait_until
-from tiers import SERVICES, full
+from tiers import SERVICES, first_of, full
 from typing_extensions import TypedDict
 from workers.on_graph import Caller
 
@@ -737,7 +737,7 @@ def shown(it):
     return it.namespace, it.key, it.value, None if score is None else pytest.approx(score, abs=1e-5)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", first_of(1, 2))
 def test_random_batches_give_what_langgraphs_own_store_gives(opened, seed):
     caller = Caller("async" if seed % 2 else "sync")
     store = opened(index={**INDEX, "fields": ["text", "parts[*]"]})

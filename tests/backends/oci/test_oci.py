@@ -17,7 +17,7 @@ import pytest
 from oci_double import NAMESPACE, Fault, Stored
 from servers import wait_until
 from shelf import Shelf, shelf_backend
-from tiers import ALL
+from tiers import ALL, full
 
 from locus_store import (
     BackendError,
@@ -177,7 +177,7 @@ async def test_a_thread_of_many_versions_is_listed_and_loaded(
 # --- faults
 
 
-@pytest.mark.parametrize("kind", ["429", "500", "503", "reset"])
+@pytest.mark.parametrize("kind", ["503", "reset", *full("429", "500")])
 @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
 @pytest.mark.parametrize("at", range(1, 7))
 async def test_a_fault_at_any_request_makes_exactly_one_version(

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 from servers import wait_until
 from test_round_trips import statements
+from tiers import first_of
 
 from locus_store import IntegrityError, NewMessage, PostgreSQLMessageLog
 
@@ -52,7 +53,7 @@ WHERE relname IN ('locus_threads', 'locus_lines', 'locus_logs')
 """
 
 
-@pytest.mark.parametrize("ttl_seconds", [None, 3600.0])
+@pytest.mark.parametrize("ttl_seconds", first_of(3600.0, None))
 def test_saves_and_appends_of_a_thread_are_hot_updates(
     postgresql, migrated_database, ttl_seconds
 ) -> None:

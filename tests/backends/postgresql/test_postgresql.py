@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import wait_until
 from sqlalchemy.ext.asyncio import create_async_engine
-from tiers import ALL
+from tiers import ALL, first_of
 
 from locus_store import (
     ConflictError,
@@ -490,7 +490,7 @@ WHERE l.relname = 'locus_lines' AND t.relname = 'locus_threads'
 """
 
 
-@pytest.mark.parametrize("ttl_seconds", [None, 3_600.0])
+@pytest.mark.parametrize("ttl_seconds", first_of(3_600.0, None))
 def test_saves_leave_the_indexes_of_threads_and_lines_alone(
     postgresql, migrated_database, ttl_seconds
 ):

@@ -243,7 +243,7 @@ def test_sixteen_processes_may_start_cold_at_once(url: str) -> None:
     assert answers == [ensure(url).store_id] * 16
 
 
-@pytest.mark.parametrize("databases", [1, 16])
+@pytest.mark.parametrize("databases", first_of(16, 1))
 def test_sixteen_threads_may_start_cold_at_once(tmp_path: Path, databases: int) -> None:
     # On databases of their own nothing but the lock of the process keeps them apart.
     urls = [f"sqlite:///{tmp_path / str(number % databases)}.db" for number in range(16)]
@@ -592,6 +592,7 @@ def test_the_orm_schema_is_the_migrated_schema(url: str, prefix: str) -> None:
         assert compare_metadata(context, ours.metadata) == []
 
 
+@pytest.mark.full
 @COMPARES
 def test_the_autogeneration_of_our_own_chain_finds_nothing(tmp_path: Path) -> None:
     assert alembic("upgrade", "head", cwd=tmp_path).returncode == 0
