@@ -466,12 +466,13 @@ async def test_a_row_with_a_value_of_another_type_is_told_by_thread_and_column(
         database.execute(f"UPDATE locus_{table} SET {column} = ?", (value,))
     database.close()
     async with SQLiteBackend(database_file) as backend:
-        told = f"'t'.*locus_lines.{column}" if table == "lines" else f"locus_{table}.{column}"
-        with pytest.raises(IntegrityError, match=told):
-            await backend.load("t")
-        if table == "lines":
-            with pytest.raises(IntegrityError, match=told):
+        if table == "lines":  # a load reads nothing of it
+            assert await backend.load("t") == {"n": 1}
+            with pytest.raises(IntegrityError, match=f"'t'.*locus_lines.{column}"):
                 await backend.save("t", {"n": 2})
+        else:
+            with pytest.raises(IntegrityError, match=f"locus_{table}.{column}"):
+                await backend.load("t")
         assert "'t'" in " ".join(map(str, await found(backend)))
 
 
