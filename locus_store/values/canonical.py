@@ -21,6 +21,7 @@ from locus_store.values.encoding import (
     encode,
     encode_strictly,
     pinned,
+    require_levels,
 )
 from locus_store.values.surrogates import escaped
 
@@ -66,17 +67,19 @@ def _plain_json(value: object) -> bytes | None:
     try:
         encoded = encode_strictly(value)
         size = len(pinned(value))  # refuses the classes that orjson converts
+        if b"null" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+            plain = decode(encoded)
+            require_levels(plain, encoded, 0)
+            if len(pinned(plain)) != size:  # orjson wrote NaN as null, which is shorter
+                return None
     except (TypeError, ValueError):
         return None
-    may_be_deep = len(encoded) > 2 * MAX_DEPTH and encoded.count(b"[") + encoded.count(b"{")
-    if may_be_deep > MAX_DEPTH or (b"null" in encoded and len(pinned(decode(encoded))) != size):
-        return None  # too deep, or orjson wrote NaN as null, which is shorter
     return encoded
 
 
 def canonical_object(value: Mapping[str, object], path: str) -> dict[str, Json]:
     """Return ``canonical`` of any mapping."""
-    return cast("dict[str, Json]", canonical(dict(value), path))
+    return cast("dict[str, Json]", decode(canonical_json(dict(value), path)))
 
 
 def canonical_state(state: object) -> dict[str, Json]:

@@ -185,15 +185,22 @@ def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
     if encoded.count(b"[") + encoded.count(b"{") <= levels:
         return
     row = [value]
-    while row := [item for item in row if isinstance(item, dict | list)]:
+    while row:
         if levels == 0:
             raise ValueError("nested too deeply")
         levels -= 1
-        row = [item for outer in row for item in _children(outer)]
+        row = [item for outer in row for item in _containers(outer)]
 
 
-def _children(value: object) -> list[object]:
-    return list(value.values()) if isinstance(value, dict) else cast("list[object]", value)
+def _containers(value: object) -> Iterable[object]:
+    """Return the objects and lists that an object or list holds."""
+    values = value.values() if isinstance(value, dict) else cast("list[object]", value)
+    if _CONTAINERS.isdisjoint(map(type, values)):
+        return ()
+    return [it for it in values if type(it) in _CONTAINERS]
+
+
+_CONTAINERS: Final = frozenset({dict, list})
 
 
 LONGEST_JSON: Final = 6
