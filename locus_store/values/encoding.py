@@ -195,14 +195,11 @@ def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
 def _containers(value: object) -> Iterable[object]:
     """Return the objects and lists that an object or list holds."""
     values = value.values() if isinstance(value, dict) else cast("list[object]", value)
-    if _CONTAINERS.isdisjoint(map(type, values)):
-        return ()
-    return [it for it in values if type(it) in _CONTAINERS]
+    is_flat = _CONTAINERS.isdisjoint(map(type, values))
+    return () if is_flat else [it for it in values if type(it) in _CONTAINERS]
 
 
 _CONTAINERS: Final = frozenset({dict, list})
-
-
 LONGEST_JSON: Final = 6
 """JSON is at most this many times as long as the pinned encoding: ``\\u0000``, ``false,``."""
 

@@ -8,20 +8,18 @@ that grew begins with the bytes of the one before. Readers get copies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from locus_store.adapters.forms import RefusedError
-from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
+from locus_store.adapters.langgraph.prints import PLAIN, are_plain, printed_of
 from locus_store.adapters.langgraph.recent import memory_of
-from locus_store.values.encoding import pinned
 from locus_store.values.frames import Grown
-from locus_store.values.frames.alignment import LIST_HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from locus_store.adapters.langgraph.copies import Maker
     from locus_store.adapters.langgraph.recent import Recent
     from locus_store.values.frames import Listed
 
@@ -37,11 +35,6 @@ of 20 to 2,000 characters, with and without tool calls; see docs/decisions.md.""
 
 _SAMPLE: Final = 32
 """Elements whose memory is measured, of a list that is read."""
-
-_PLAIN: Final = SCALARS - {bytes}
-"""Values that no other type has the same print as: an array has that of its bytes."""
-
-_AS_THEY_ARE: Final = _PLAIN | {dict, list}
 
 
 @dataclass(slots=True)
@@ -108,7 +101,7 @@ class ChannelLists:
             items: The list itself.
             convert: Gives elements as JSON. What it gives depends on nothing but what is in them.
         """
-        printed = None if _PLAIN.issuperset(map(type, items)) else _print(items)
+        printed = None if PLAIN.issuperset(map(type, items)) else printed_of(items)
         if printed is None:
             self._known.drop((self._owner, place))
             return None
@@ -134,10 +127,10 @@ class ChannelLists:
     ) -> Known | None:
         """Return the entry of a list that begins with ``base`` and may have more of ``old``."""
         count = len(base.json)
-        prints = [_print([it]) or b"" for it in items[count:]]
+        prints = [printed_of([it]) or b"" for it in items[count:]]
         there = {} if base is old else old.places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
-        if not _are_plain(map(items.__getitem__, new)):
+        if not are_plain(map(items.__getitem__, new)):
             return None
         try:
             converted = convert([items[it] for it in new])
@@ -177,7 +170,7 @@ class ChannelLists:
         known, count = _continued(known, listed, elements)
         found = _copied(known, reader) if known.print else reader.objects(known.json)
         new = found[count:]
-        printed = _print(new) if _are_plain(new) else None
+        printed = printed_of(new) if are_plain(new) else None
         known.print = None if printed is None or known.print is None else known.print + printed
         self._known.put((self._owner, place), known, known.weight)
         return found
@@ -230,44 +223,3 @@ def _weights(elements: list[object], lengths: Sequence[int]) -> list[int]:
 def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:
     """Return where prints end that follow others."""
     return islice(accumulate(map(len, prints), initial=len(before or b"")), 1, None)
-
-
-def _print(items: list[Any]) -> bytes | None:
-    """Return bytes that identify elements to the bit; ``None`` if an element has none."""
-    try:
-        return pinned([it if type(it) in _AS_THEY_ARE else _held(it) for it in items])[LIST_HEAD:]
-    except (ValueError, TypeError, RecursionError):
-        return None
-
-
-def _held(item: Any) -> tuple[str, dict[str, Any], Any]:
-    """Return what a message holds.
-
-    Raises:
-        TypeError: It is none.
-    """
-    kind: Any = type(item)  # Hashable, which type checkers do not see
-    return _name(kind), item.__dict__, item.__pydantic_extra__
-
-
-@cache
-def _name(kind: Any) -> str:
-    if not is_message(kind):
-        raise TypeError
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether no value of other types has the same print."""
-    kind = type(value)
-    if kind is dict:
-        return _PLAIN.issuperset(map(type, value)) and _are_plain(value.values())
-    if kind is list:
-        return _are_plain(value)
-    if is_message(kind):
-        return _are_plain(value.__dict__.values()) and _is_plain(value.__pydantic_extra__)
-    return kind in _PLAIN
-
-
-def _are_plain(values: Iterable[Any]) -> bool:
-    return all(_is_plain(it) for it in values if type(it) not in _PLAIN)

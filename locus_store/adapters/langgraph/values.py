@@ -10,6 +10,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists
 from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
+from locus_store.adapters.langgraph.prints import is_plain, print_of
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.adapters.langgraph.typed_values import TAG
@@ -33,6 +34,9 @@ _VERSIONS: Final = "channel_versions"
 _SMALL_BYTES: Final = 64
 """Up to here a value is converted faster than it is looked up."""
 
+_ENTRY_BYTES: Final = 250
+"""Memory per entry of ``Caches.dumped`` in bytes, beside its print and bytes."""
+
 _LIST_DEPTH: Final = 3
 """Keys and indices on the way to an element of a channel's list."""
 
@@ -45,14 +49,17 @@ class Caches:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        of_elements = max_bytes // 12
-        self.elements = typed_values.Elements(of_elements)
-        self.lists: Recent[tuple[object, Place], Known] = Recent(max_bytes - of_elements)
+        of_values = max_bytes // 12
+        self.elements = typed_values.Elements(of_values // 2)
+        self.dumped: Recent[bytes, bytes] = Recent(of_values // 2)
+        """The MessagePack of dicts, by their prints."""
+
+        self.lists: Recent[tuple[object, Place], Known] = Recent(max_bytes - of_values)
 
     @property
     def held_bytes(self) -> int:
         """The memory in use, in bytes (an estimate)."""
-        return self.elements.held_bytes + self.lists.held_bytes
+        return self.elements.held_bytes + self.dumped.held_bytes + self.lists.held_bytes
 
 
 class ChannelValues:
@@ -66,6 +73,7 @@ class ChannelValues:
     def __init__(self, serde: SerializerProtocol, caches: Caches) -> None:
         self.serde = serde
         self._elements = caches.elements
+        self._dumped = caches.dumped
         self._lists = ChannelLists(caches.lists)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """True if the result depends on the value alone, and plain values stay plain."""
@@ -88,7 +96,7 @@ class ChannelValues:
                 taken = self._list_to_json(value, place)
                 if taken is not None:
                     return taken
-            kind, data = self.serde.dumps_typed(value)
+            kind, data = self._dumps(value)
             if kind == typed_values.MSGPACK and len(data) > _SMALL_BYTES:
                 return self._elements.to_json(data)
             return typed_values.to_json(kind, data)
@@ -107,7 +115,20 @@ class ChannelValues:
         return self._elements_to_json(value)
 
     def _elements_to_json(self, value: list[Any]) -> list[Any] | None:
-        return typed_values.list_to_json(value, self.serde.dumps_typed, self._elements)
+        return typed_values.list_to_json(value, self._dumps, self._elements)
+
+    def _dumps(self, value: Any) -> tuple[str, bytes]:
+        """Return the serializer's type and bytes; a dict of plain values is given to it once."""
+        printed = print_of(value) if self._is_langgraphs else None
+        if printed is None:
+            return self.serde.dumps_typed(value)
+        known = self._dumped.get(printed)
+        if known is not None:
+            return typed_values.MSGPACK, known
+        kind, data = self.serde.dumps_typed(value)
+        if kind == typed_values.MSGPACK and is_plain(value):
+            self._dumped.put(printed, data, _ENTRY_BYTES + len(printed) + len(data))
+        return kind, data
 
     def from_json(self, value: Any) -> Any:
         """Return the value of ``to_json``."""

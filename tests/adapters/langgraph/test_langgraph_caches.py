@@ -433,3 +433,19 @@ async def test_a_list_of_checkpoints_has_each_ones_own_values(saver, odd):
     ]
     assert [it["value"]["n"] for it in found] == [4, 3, 2, 1, 0]
     assert [it["messages"][0]["n"] for it in found] == [4, 3, 2, 1, 0]
+
+
+async def test_a_dict_that_is_sent_again_is_stored_as_it_is_now() -> None:
+    value: dict[str, Any] = {"b": [1, {"c": "x"}], "a": 1}
+    changes: list[dict[str, Any]] = [{}, {"a": True}, {"a": 1.0}, {"b": b"x"}]
+    changes += [{"b": bytearray(b"x")}, {"b": (1, 2)}, {"b": [1, 2]}, {"$": "d"}]
+    async with LangGraphSaver(MemoryBackend()) as saver:
+        for turn, change in enumerate(changes):
+            value.update(change)
+            parent = f"v{turn - 1}" if turn else None
+            sent = [value, {"in": value}, [value, "s"]]
+            await put(saver, f"v{turn}", parent, messages=sent, one=value)
+            found = await saver.aget_tuple(at())
+            assert exact(found.checkpoint["channel_values"]) == exact(
+                {"messages": sent, "one": value}
+            )
