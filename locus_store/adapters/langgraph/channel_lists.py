@@ -34,7 +34,7 @@ _BYTES_PER_JSON: Final = 2.2
 of 20 to 2,000 characters, with and without tool calls; see docs/decisions.md."""
 
 _SAMPLE: Final = 32
-"""Elements whose memory is measured, of a list that is read."""
+"""Elements of a list whose memory is measured."""
 
 
 @dataclass(slots=True)
@@ -140,12 +140,14 @@ class ChannelLists:
         if converted is None:
             return None
         made = dict(zip(new, converted, strict=True))
+        sizes = _weights(converted, [len(prints[at - count]) for at in new])
+        weight = dict(zip(new, sizes, strict=True))
         json, makers, weights = list(base.json), list(base.makers), list(base.weights)
         for at, it in enumerate(prints, count):
             before = None if at in made else there[it]
             json.append(made[at] if before is None else old.json[before])
             makers.append(None if before is None else old.makers[before])
-            weights.append(_weight(made[at]) if before is None else old.weights[before])
+            weights.append(weight[at] if before is None else old.weights[before])
         ends = None if base.ends is None else [*base.ends, *_ends(base.print, prints)]
         return Known(Grown(json, base.json if count else None), printed, ends, makers, weights)
 
@@ -204,10 +206,6 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
 
 
 _NOTHING: Final = Known(Grown(()), b"", [], [], [])
-
-
-def _weight(json: object) -> int:
-    return _ELEMENT_BYTES + int(_BYTES_PER_JSON * memory_of(json))
 
 
 def _weights(elements: list[object], lengths: Sequence[int]) -> list[int]:
