@@ -155,7 +155,7 @@ class Begun(Generic[T]):
 
         self.over.acquire()
         self._taken: dict[str, bool] = {}
-        """Whether the thread has begun the call: the first answer stays."""
+        """``begun``: True if the thread began the call, False if it was cancelled first."""
 
         self._is_done = False
         self._wish = _Wish(asyncio.CancelledError)

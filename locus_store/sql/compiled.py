@@ -69,7 +69,7 @@ class Compiled:
         ]
         self._as_stored = [it.as_stored if hasattr(type(it), "as_stored") else () for it in kinds]
         self._steps: dict[tuple[type, ...], list[tuple[int, _Convert]]] = {}
-        """What is converted in a row whose values have these types."""
+        """The conversions of a row, by the types of its values."""
 
     def _add(self, at: int, bound: sa.BindParameter[Any], dialect: Dialect) -> None:
         convert = bound.type.dialect_impl(dialect).bind_processor(dialect)

@@ -200,6 +200,7 @@ def _containers(value: object) -> Iterable[object]:
 
 
 _CONTAINERS: Final = frozenset({dict, list})
+
 LONGEST_JSON: Final = 6
 """JSON is at most this many times as long as the pinned encoding: ``\\u0000``, ``false,``."""
 

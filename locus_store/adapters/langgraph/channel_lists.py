@@ -46,7 +46,7 @@ class Known:
     """The elements' prints, joined; ``None`` if they have none."""
 
     ends: list[int] | None
-    """Where each of them ends; ``None`` where a read made them at once."""
+    """The end of each element's print; ``None`` after a read, which prints all elements at once."""
 
     makers: list[Maker | None]
     """Functions that copy the elements, as far as they were needed."""
@@ -179,7 +179,10 @@ class ChannelLists:
 
 
 def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[Known, int]:
-    """Return the entry of a list, printed up to the elements that it has of ``old``, and these."""
+    """Return the entry of a list, and how many elements it shares with ``old``.
+
+    Only the shared elements are printed yet.
+    """
     found = listed.elements() if elements is None else elements
     kept = old if old.print and listed.begins_with(old.json) else _NOTHING
     count = len(kept.json)

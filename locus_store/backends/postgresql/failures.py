@@ -90,7 +90,7 @@ CLOSED: Final = (
     "closed by a restart, the network, or the server's idle_in_transaction_session_timeout, of "
     "which asyncpg does not tell"
 )
-"""What is known of a connection that ended without a message."""
+"""The reasons for which a connection ends without a message of the server."""
 
 _LOST_STATES: Final = frozenset({"57P01", "57P02", *LIMITS})
 """The server ended the session: shut down, crashed, or a limit of time."""

@@ -95,7 +95,7 @@ class ObjectNode:
     children: dict[str, Node]
     """The entries, in the order of the keys."""
     tokens: dict[str, bytes]
-    """What stands for them in the digest."""
+    """The bytes that represent each entry in the digest; see ``token_of``."""
     weight: int
     """The memory in bytes (an estimate)."""
 
@@ -220,12 +220,9 @@ def _nested(
         items = cast("list[object]", value)
         return _list(items, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if not isinstance(before, ObjectNode):
-        plain = _plain(value)
-        pin = pinned(plain)
-        if isinstance(before, SmallNode) and pin == before.given:
-            return before
-        if len(pin) <= SMALL_BYTES:
-            return _small(plain, pin, depth, decoded=decoded)
+        small = _if_small(_plain(value), before, depth, decoded=decoded)
+        if small is not None:
+            return small
     made = object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES:
         plain = _plain(value)
@@ -251,11 +248,9 @@ def _list(
 ) -> SmallNode | ArrayNode:
     items = value if type(value) is list else list(value)
     if not isinstance(before, ArrayNode) and len(pinned(items[:_SAMPLE])) <= SMALL_BYTES:
-        pin = pinned(items)
-        if isinstance(before, SmallNode) and pin == before.given:
-            return before
-        if len(pin) <= SMALL_BYTES:
-            return _small(items, pin, depth, decoded=decoded)
+        small = _if_small(items, before, depth, decoded=decoded)
+        if small is not None:
+            return small
     made = _long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES:
         return _small(items, pinned(items), depth, decoded=decoded)
@@ -288,6 +283,14 @@ def _scalar(value: object, before: Node | None) -> bytes | TextNode:
     if type(value) is str and len(value) > KEEP_BYTES:
         return TextNode(digest(raw), len(raw), value)
     return raw
+
+
+def _if_small(value: object, before: Node | None, depth: int, *, decoded: bool) -> SmallNode | None:
+    """Return the shape of a value of up to ``SMALL_BYTES``; else ``None``."""
+    pin = pinned(value)
+    if isinstance(before, SmallNode) and pin == before.given:
+        return before
+    return _small(value, pin, depth, decoded=decoded) if len(pin) <= SMALL_BYTES else None
 
 
 def _small(value: object, pin: bytes, depth: int, *, decoded: bool) -> SmallNode:
