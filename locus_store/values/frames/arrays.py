@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from locus_store.values.encoding import (
     MAX_DEPTH,
@@ -17,9 +17,6 @@ from locus_store.values.encoding import (
     unpinned,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Items = TypeVar("Items", list[Any], "array[int]")
 
@@ -346,11 +343,6 @@ class Listed:
     def size(self) -> int:
         """See ``Shape.state_bytes``."""
         return self.shape.size
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """The size of each element; see ``Shape.state_bytes``."""
-        return self.shape.lengths
 
     def begins_with(self, elements: list[object]) -> bool:
         """Return whether the first elements have these canonical forms."""
