@@ -193,7 +193,7 @@ def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[
         kept.print,
         None,
         [*kept.makers, *[None] * len(new)],
-        [*kept.weights, *_weights(list(map(pinned, new)))],
+        [*kept.weights, *[_weight(new)] * len(new)],
         listed.digest,
     )
     return known, count
@@ -210,6 +210,12 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
 
 
 _NOTHING: Final = Known(Grown(()), b"", [], [], [])
+
+
+def _weight(elements: list[Any]) -> int:
+    """Return the mean weight of elements, estimated from some of them."""
+    found = _weights([pinned(it) for it in elements[:: 1 + len(elements) // _SAMPLE]])
+    return sum(found) // (len(found) or 1)
 
 
 def _weights(pins: list[bytes]) -> list[int]:
