@@ -388,9 +388,9 @@ class StorageBackend(ForTenants, Closing, ABC):
             stored = await self.fetch(thread_id, checkpoint_id=checkpoint_id, **which)
         if stored is None:
             return None
-        size = sum(map(len, read := [*stored.packs, *stored.payloads]))
+        size = sum(map(len, stored.payloads))
         count("read_bytes", size)
-        count("rows", len(read))
+        count("rows", len(stored.payloads))
         basis = None
         if known and kept and stored.basis is not None:
             if stored.version.mark == known.mark:

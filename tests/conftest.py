@@ -141,26 +141,25 @@ def shared_file(tmp_path_factory, migrated) -> Path:
 
 
 @pytest.fixture
-def packs_of_two(monkeypatch) -> None:
-    """Each second save is packed, and returns after its pack was written."""
-    from locus_store.sql import packs
+def segments_of_two(monkeypatch):
+    """Each second save joins two records, and returns when they are joined."""
+    from locus_store.sql import segments as joining
     from locus_store.sql.backend import SqlBackend
-    from locus_store.versions import packing
+    from locus_store.versions import segments
 
-    def unusable(thread_id):
-        raise AssertionError(f"the packs of {thread_id!r} do not give its state")
-
-    monkeypatch.setattr(packing, "PACK_SAVES", 2)
-    monkeypatch.setattr(packing, "is_due", lambda stored: bool(stored.payloads))
+    failed = []
+    monkeypatch.setattr(joining, "not_joined", lambda *told: failed.append(told))
+    monkeypatch.setattr(segments, "RECORDS", 2)
     write_state = SqlBackend.write_state
 
-    async def packed(self, *args, **options):
+    async def joined(self, *args, **options):
         written = await write_state(self, *args, **options)
         await self._background.here().finish(60)
         return written
 
-    monkeypatch.setattr(SqlBackend, "write_state", packed)
-    monkeypatch.setattr(packs, "damaged_packs", unusable)
+    monkeypatch.setattr(SqlBackend, "write_state", joined)
+    yield
+    assert failed == []
 
 
 # --- what a test with real graphs runs on

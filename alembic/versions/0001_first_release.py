@@ -17,7 +17,7 @@ branch_labels = None
 depends_on = None
 
 TABLES = (
-    *("threads", "lines", "checkpoints", "packs", "writes", "logs", "messages"),
+    *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
     *("store", "settings"),
 )
 
@@ -41,7 +41,7 @@ def upgrade() -> None:
     _threads(prefix, schema)
     _lines(prefix, schema)
     _checkpoints(prefix, schema)
-    _packs(prefix, schema)
+    _segments(prefix, schema)
     _writes(prefix, schema)
     _logs(prefix, schema)
     _messages(prefix, schema)
@@ -163,16 +163,16 @@ def _checkpoints(prefix: str, schema: str | None) -> None:
             )
 
 
-def _packs(prefix: str, schema: str | None) -> None:
-    table = f"{prefix}packs"
+def _segments(prefix: str, schema: str | None) -> None:
+    table = f"{prefix}segments"
     op.create_table(
         table,
         sa.Column("line", sa.BigInteger, autoincrement=False, nullable=False),
-        sa.Column("sequence", sa.BigInteger, autoincrement=False, nullable=False),
-        sa.Column("basis", sa.BigInteger),
-        sa.Column("digest", Digest, nullable=False),
-        sa.Column("payload", Blob),
-        sa.PrimaryKeyConstraint("line", "sequence", name=derived(f"{table}_pk")),
+        sa.Column("last", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("first", sa.BigInteger, nullable=False),
+        sa.Column("chain", sa.BigInteger, nullable=False),
+        sa.Column("payload", Blob, nullable=False),
+        sa.PrimaryKeyConstraint("line", "last", name=derived(f"{table}_pk")),
         schema=schema,
     )
 

@@ -69,9 +69,6 @@ def verify(
     *,
     tenant: OfTenant = None,
     all_tenants: AllTenants = False,
-    drop_packs: Annotated[
-        bool, typer.Option("--drop-packs", help="Remove the packs of threads with a damaged one.")
-    ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -85,7 +82,7 @@ def verify(
     one_of(choice, "THREADS", is_named=bool(threads))
     for it in threads or ():
         check_text("thread", it)
-    checks = _verified(url, choice, threads or None, as_json=as_json, drop_packs=drop_packs)
+    checks = _verified(url, choice, threads or None, as_json=as_json)
     problems, counts, seen = run(checks)
     if as_json:
         put_line({"kind": "summary", **described(counts, choice)})
@@ -113,7 +110,7 @@ def _checked(counts: dict[str, int]) -> str:
 
 
 async def _verified(
-    url: str, choice: Choice, threads: list[str] | None, *, as_json: bool, drop_packs: bool
+    url: str, choice: Choice, threads: list[str] | None, *, as_json: bool
 ) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
     verifying = importlib.import_module("locus_store.transfer.verifying")
     found: Outcome = {}
@@ -124,7 +121,7 @@ async def _verified(
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
-                check = verifying.verify(backend, threads, storage=is_first, drop_packs=drop_packs)
+                check = verifying.verify(backend, threads, storage=is_first)
                 async for it in check:
                     seen.add(it.thread_id)
                     if isinstance(it, verifying.Checked):

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import IntegrityError
 from locus_store.versions import state_alone
 
 if TYPE_CHECKING:
@@ -70,15 +69,8 @@ class States:
             stored = await backend.fetch(thread, namespace=version.namespace, checkpoint_id=name)
             if stored is None:
                 return None
-            try:
-                state, size = await asyncio.to_thread(state_alone, stored, backend.max_state_bytes)
-                seen = Seen(stored.version, state, size)
-            except IntegrityError:  # the records may be whole, beside damaged packs
-                kept = await backend.read_kept(thread, name, namespace=version.namespace)
-                if kept is None:
-                    return None
-                state = await asyncio.to_thread(kept.snapshot.state)
-                seen = Seen(kept.version, state, kept.snapshot.state_bytes)
+            state, size = await asyncio.to_thread(state_alone, stored, backend.max_state_bytes)
+            seen = Seen(stored.version, state, size)
         self._keep(backend.tenant, seen)
         return seen
 

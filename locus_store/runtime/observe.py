@@ -193,28 +193,9 @@ def damaged(exc: IntegrityError, name: str, facts: dict[str, Any]) -> None:
         operations.error("%s: stored data is damaged (IntegrityError)%s", name, _listed(facts))
 
 
-_MOST_THREADS = 10_000
-_told_of_packs: dict[str, None] = {}
-"""Threads whose damaged packs were reported."""
-
-
-def damaged_packs(thread_id: str) -> None:
-    """Count a load that could not use a thread's packs, and report each thread once."""
-    count("damaged_packs", 1)
-    if telemetry := _telemetry():
-        telemetry.damaged_packs.add(1, {"db.operation.name": "load"})
-    if thread_id not in _told_of_packs:
-        _told_of_packs[thread_id] = None
-        if len(_told_of_packs) > _MOST_THREADS:
-            del _told_of_packs[next(iter(_told_of_packs))]
-        operations.warning(
-            "thread %r: its packs are damaged; its records were read, which are whole", thread_id
-        )
-
-
-def unpacked(thread_id: str, exc: Exception) -> None:
-    """Report records that were not packed; they are read one by one, and packed later."""
-    operations.debug("the records of thread %r were not packed (%s)", thread_id, _class_of(exc))
+def not_joined(thread_id: str, exc: Exception) -> None:
+    """Report records that were not joined; they are read one by one, and joined later."""
+    operations.debug("the records of thread %r were not joined (%s)", thread_id, _class_of(exc))
 
 
 def kept_beside(thread_id: str, checkpoint_id: str) -> None:
@@ -421,9 +402,6 @@ class Telemetry:
         )
         self.skipped = meter.create_counter(
             "locus_store.skipped", "{thread}", "Threads that a search left out as too large"
-        )
-        self.damaged_packs = meter.create_counter(
-            "locus_store.damaged_packs", "{load}", "Loads that could not use a thread's packs"
         )
         self.cache_failures = meter.create_counter(
             "locus_store.cache.failures", "{failure}", "Calls of a session's cache that failed"

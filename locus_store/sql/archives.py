@@ -23,6 +23,7 @@ from locus_store.types import (
 from locus_store.types.user_ids import require_user_id
 from locus_store.values.filters import has_value, is_found
 from locus_store.versions.archives import last_active_at, occupied
+from locus_store.versions.segments import filled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -158,9 +159,12 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
         .where(checkpoints.c.line == line)
         .order_by(checkpoints.c.sequence)
     )
+    rows = it.connection.execute(query).all()
+    own = [(row.sequence, row.payload) for row in rows]
+    payloads = dict(filled(own, [one for _, one in it.all_segments(line)]))
     return [
-        ArchivedRecord(**dict(zip(_RECORD, row, strict=True)))
-        for row in it.connection.execute(query)
+        ArchivedRecord(**{**row._mapping, "payload": payloads[row.sequence]})  # noqa: SLF001
+        for row in rows
     ]
 
 
@@ -328,7 +332,7 @@ def damage(it: Repository) -> list[str]:
     if broken:
         return broken
     t = it.tables
-    of_lines = (t.checkpoints, "versions"), (t.packs, "packs"), (t.writes, "pending writes")
+    of_lines = (t.checkpoints, "versions"), (t.segments, "segments"), (t.writes, "pending writes")
     found = [_orphans(it, table, t.lines, "line", what) for table, what in of_lines]
     of_threads = (t.messages, "messages"), (t.logs, "message logs")
     found += [_orphans(it, table, t.threads, "thread", what) for table, what in of_threads]

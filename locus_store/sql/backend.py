@@ -14,7 +14,7 @@ from locus_store.sql import archives, copying, listing, searching, version_lists
 from locus_store.sql.callers_transaction import joined
 from locus_store.sql.diagnostics import Examination
 from locus_store.sql.existence import has_thread
-from locus_store.sql.packs import Packing
+from locus_store.sql.segments import Joining
 from locus_store.sql.sizes import SqlSizes
 from locus_store.sql.thread_info import SqlThreadInfo
 from locus_store.types.arguments import (
@@ -76,7 +76,7 @@ class Shared(NamedTuple):
     """A context manager that translates the driver's errors."""
 
 
-class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes):
+class SqlBackend(Joining, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes):
     """Runs a repository's methods in transactions; a subclass names its database and runner.
 
     Args:
@@ -99,7 +99,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         database.max_state_bytes = self.max_state_bytes
         self._runner = runner
         self._owns_runner = True
-        self._prepare_packing()
+        self._prepare_joining()
 
     @property
     def shared(self) -> Shared:
@@ -147,7 +147,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
     async def close(self) -> None:
         """See ``StorageBackend.close``."""
         if self._owns_runner:
-            await self._end_packing()
+            await self._end_joining()
             await self._runner.close()
 
     # --- the contract
@@ -277,7 +277,7 @@ class SqlBackend(Packing, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
             parts = await self._query(lambda it: searching.parts(it, batch))
         matching = searching.Matching(wanted, self.max_state_bytes)
         for part in parts:
-            records = await self._query(partial(searching.records, part=part))
+            records = await self._read(partial(searching.records, part=part))
             await in_thread(partial(matching.add, records))
         return matching.ranked
 

@@ -47,7 +47,7 @@ class _Copy:
         self._copy_messages()
         self._copy_lines()
         # The text for the search index is copied with its version.
-        for table in (tables.checkpoints, tables.writes):
+        for table in (tables.checkpoints, tables.segments, tables.writes):
             self._copy_of_lines(table)
         if self._it.has_index:
             self._it.copy_index(self._of_new_lines)

@@ -143,7 +143,7 @@ class Examination:
             it.threads,
             it.lines,
             it.checkpoints,
-            it.packs,
+            it.segments,
             it.writes,
             it.logs,
             it.messages,

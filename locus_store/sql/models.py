@@ -39,10 +39,10 @@ class CheckpointRow(Base):
     __mapper_args__ = {"properties": {"metadata_": _tables.checkpoints.c.metadata}}  # noqa: RUF012
 
 
-class PackRow(Base):
-    """A redundant copy of what the beginning of a chain folds to."""
+class SegmentRow(Base):
+    """The payloads of some records of a chain."""
 
-    __table__ = _tables.packs
+    __table__ = _tables.segments
 
 
 class WriteRow(Base):

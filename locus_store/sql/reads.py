@@ -10,14 +10,22 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql import pending
 from locus_store.sql.scope import Scope, Scoped
-from locus_store.sql.statements import LINE_STATE, RECORD, is_live, once, same_thread
+from locus_store.sql.statements import (
+    LINE_STATE,
+    RECORD,
+    is_live,
+    once,
+    same_thread,
+    segment_columns,
+)
 from locus_store.sql.version_queries import line_beside, lone_version
 from locus_store.types import Head, Mark, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
+from locus_store.versions.segments import Segment, filled, pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
@@ -157,11 +165,40 @@ class Reads(Scoped):
         return list(found.scalars())
 
     def payloads(
-        self, line: Line, chain: int, *, upto: int | None = None, after: int = 0
+        self, line: Line, chain: int, *, upto: int | None = None
     ) -> list[tuple[int, bytes]]:
         end = line.last_sequence if upto is None else upto
-        key = {"line": line.line, "chain": chain, "first": max(chain, after + 1), "upto": end}
-        return [(it[0], it[1]) for it in self.sql.payloads.rows(self.connection, key)]
+        key = {"line": line.line, "chain": chain, "first": chain, "upto": end}
+        rows = [(row[0], row[1]) for row in self.sql.payloads.rows(self.connection, key)]
+        if all(payload for _, payload in rows):
+            return rows
+        return filled(rows, self.segments(line.line, chain, upto=end))
+
+    def segments(self, line: int, chain: int, *, after: int = 0, upto: int) -> list[Segment]:
+        """Return the segments of a chain that have records in a range."""
+        key = {"line": line, "chain": chain, "after": after, "upto": upto}
+        rows = self.sql.segments.rows(self.connection, key)
+        return list(map(Segment._make, rows))
+
+    def pieces(self, line: int, chain: int, *, after: int = 0, upto: int) -> list[bytes]:
+        """Return the payloads that lead from a version of a chain, or from none, to another."""
+        key = {"line": line, "chain": chain, "first": max(chain, after + 1), "upto": upto}
+        raw = [(row[0], row[1]) for row in self.sql.raw.rows(self.connection, key)]
+        found = self.segments(line, chain, after=after, upto=upto)
+        return pieces(raw, found, after=after, upto=upto)
+
+    def all_segments(
+        self, *lines: int, within: tuple[int, int] | None = None
+    ) -> list[tuple[int, Segment]]:
+        """Return the segments of lines, each behind its line.
+
+        ``within`` leaves out those that end before a sequence or begin after another.
+        """
+        c = self.tables.segments.c
+        query = sa.select(c.line, *segment_columns(c)).where(c.line.in_(lines))
+        if within is not None:
+            query = query.where(c.last >= within[0], c.first <= within[1])
+        return [(row[0], Segment(*row[1:])) for row in self.connection.execute(query)]
 
     # --- versions
 
@@ -207,9 +244,8 @@ class Reads(Scoped):
         known: Mark | None = None,
         *,
         with_writes: bool = False,
-        packed: bool = True,
     ) -> Stored | None:
-        """See ``StorageBackend.fetch``, ``fetch_head`` and ``fetch_records``."""
+        """See ``StorageBackend.fetch`` and ``fetch_head``."""
         row = self._found(thread_id, namespace, checkpoint_id)
         if row is None:
             return None
@@ -220,25 +256,17 @@ class Reads(Scoped):
         mark = Mark(self.store, line.line, head, head_digest)
         writes = self.writes_at(line.line, record.checkpoint_id) if with_writes else None
         basis = versions.basis_of(self, line, record, known, self.store)
-        packs = {} if basis or not packed else self.packs(line, record)
-        after = basis.sequence if basis else max(packs, default=0)
-        rows = []
+        after = basis.sequence if basis else 0
+        payloads = []
         if after < record.sequence:
-            rows = self.payloads(line, chain, upto=record.sequence, after=after)
+            payloads = self.pieces(line.line, chain, after=after, upto=record.sequence)
         return Stored(
             version=version,
             head=mark,
-            payloads=[payload for _, payload in rows],
+            payloads=payloads,
             basis=basis,
             writes=writes,
-            packs=list(packs.values()),
-            packed_to=max(packs, default=None),
         )
-
-    def packs(self, line: Line, record: Record) -> dict[int, bytes]:
-        """Return the packs of a record's chain up to it, by sequence, ascending."""
-        key = {"line": line.line, "chain": record.chain, "upto": record.sequence}
-        return dict(self.sql.packs.rows(self.connection, key))
 
     def writes_at(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
         """Return a checkpoint's pending writes, in their order."""
@@ -258,7 +286,16 @@ class Reads(Scoped):
             .where(*is_in, checkpoints.c.chain.in_(chains.distinct()))
             .order_by(checkpoints.c.sequence)
         )
-        return [(row[0], row[1], row[2]) for row in self.connection.execute(query)]
+        return self._filled(line.line, self.connection.execute(query).all())
+
+    def _filled(self, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
+        """Return a line's (sequence, chain, payload) with the payloads of its segments."""
+        found = [] if all(row[2] for row in rows) else [it for _, it in self.all_segments(line)]
+        payloads = filled([(row[0], row[2]) for row in rows], found)
+        return [
+            (sequence, row[1], payload)
+            for row, (sequence, payload) in zip(rows, payloads, strict=True)
+        ]
 
     def history(
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
@@ -362,16 +399,15 @@ class Reads(Scoped):
             .scalar_subquery()
         )
 
-    def _all_records(self, line: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yield a line's (sequence, chain, payload), ascending."""
+    def _all_records(self, line: int) -> list[tuple[int, int, bytes]]:
+        """Return a line's (sequence, chain, payload), ascending."""
         checkpoints = self.tables.checkpoints
         query = (
             sa.select(checkpoints.c.sequence, checkpoints.c.chain, checkpoints.c.payload)
             .where(checkpoints.c.line == line)
             .order_by(checkpoints.c.sequence)
         )
-        for row in self.connection.execute(query):
-            yield row.sequence, row.chain, row.payload
+        return self._filled(line, self.connection.execute(query).all())
 
 
 def line_of_row(row: Sequence[Any]) -> Line:

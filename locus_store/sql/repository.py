@@ -12,6 +12,7 @@ from locus_store.sql.columns import after, before, now
 from locus_store.sql.existence import has_thread, is_old, keep_place, versionless
 from locus_store.sql.pending import BATCH, batches
 from locus_store.sql.reads import Reads, line_of_row, record_of_row
+from locus_store.sql.segments import open_segments
 from locus_store.sql.statements import LINE_STATE, RECORD, WRITE
 from locus_store.sql.thread_facts import put_facts, require_its_owner
 from locus_store.types import Removed
@@ -100,6 +101,14 @@ class Repository(Reads):
         """Add a record to the full-text index; return the text to store, if any."""
         del line, sequence, payload
         return None
+
+    def empty(self, line: int, sequences: Sequence[int]) -> None:
+        """Remove the payloads of records."""
+        self.connection.execute(
+            self.tables.checkpoints.update()
+            .where(*self._is_record(line, sequences))
+            .values(payload=None)
+        )
 
     def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
         """Remove records, or whole lines, from the full-text index before their deletion."""
@@ -209,6 +218,7 @@ class Repository(Reads):
         )
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
+        open_segments(self, line.line, [sequence])
         self.unindex([line.line], [sequence])
         text = self.index_text(line.line, sequence, payload)
         self.connection.execute(
@@ -257,7 +267,7 @@ class Repository(Reads):
         self.seen.clear()
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in batches(sequences):
-            drop_packs(self, line, batch)
+            open_segments(self, line.line, batch)
             self.unindex([line.line], batch)
             rows = self._is_record(line.line, batch)
             ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
@@ -342,7 +352,7 @@ class Repository(Reads):
         for some in batches(keys):
             self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
             self.unindex(some)
-            for table in (t.writes, t.packs):
+            for table in (t.writes, t.segments):
                 self.connection.execute(table.delete().where(table.c.line.in_(some)))
             gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
             removed += gone.rowcount
@@ -424,22 +434,12 @@ class Repository(Reads):
 
     def reindex(self, line: int) -> None:
         """Add a line's records to the full-text index."""
-        for sequence, _, payload in list(self._all_records(line)):
+        for sequence, _, payload in self._all_records(line):
             self.connection.execute(
                 self.tables.checkpoints.update()
                 .where(*self._is_record(line, [sequence]))
                 .values(text=self.index_text(line, sequence, payload))
             )
-
-
-def drop_packs(it: Repository, line: Line, sequences: Sequence[int]) -> None:
-    """Remove the packs of versions, and those that continue them: all behind the first."""
-    packs, is_of = it.tables.packs, it.tables.packs.c.sequence.in_(sequences)
-    first = sa.select(sa.func.min(packs.c.sequence)).where(packs.c.line == line.line, is_of)
-    found = it.connection.execute(first).scalar()
-    if found is not None:
-        is_behind = packs.c.line == line.line, packs.c.sequence >= found
-        it.connection.execute(packs.delete().where(*is_behind))
 
 
 def settle(it: Repository, thread_id: str, changed_at: datetime) -> None:

@@ -13,6 +13,7 @@ from locus_store.sql.repository import KEY, Repository
 from locus_store.sql.statements import WRITE, once
 from locus_store.sql.version_queries import whole_version
 from locus_store.types import Mark, Stored
+from locus_store.versions.segments import Segment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,13 +54,8 @@ class LockingRepository(Repository):
         known: Mark | None = None,
         *,
         with_writes: bool = False,
-        packed: bool = True,
     ) -> Stored | None:
         """See ``Reads.fetch``; one statement, and one more for pending writes."""
-        if not packed:
-            return super().fetch(
-                thread_id, namespace, checkpoint_id, with_writes=with_writes, packed=False
-            )
         mark = known if known is not None and known.store == self.store else NO_MARK
         key: dict[str, Any] = {
             "tenant": self.scope.tenant,
@@ -77,17 +73,19 @@ class LockingRepository(Repository):
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
-        line, head, head_digest, *told, basis, _, _, _ = rows[0]
-        packs = {pack: payload for *_, pack, _, payload in rows if pack is not None}
+        line, head, head_digest, *told, basis, _, _, _, _ = rows[0]
         version = self.version(thread_id, namespace, line, tuple(told))
+        payloads = _pieces(rows, version.mark.sequence, basis or 0)
+        if payloads is None:
+            return super().fetch(
+                thread_id, namespace, checkpoint_id, known, with_writes=with_writes
+            )
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
-            payloads=[it for *_, pack, at, it in rows if pack is None and at is not None],
+            payloads=payloads,
             basis=None if basis is None else known,
             writes=self.writes_at(line, version.checkpoint_id) if with_writes else None,
-            packs=list(packs.values()),
-            packed_to=max(packs, default=None),
         )
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
@@ -146,3 +144,17 @@ class LockingRepository(Repository):
             .order_by(lines.c.thread_id, lines.c.namespace)
             .with_for_update()
         )
+
+
+def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes] | None:
+    """Return the payloads in rows of ``whole_version``; ``None`` if a segment is not in them.
+
+    That of a known version, or one whose first record is not there any more.
+    """
+    found = [row[-4:] for row in rows if row[-4] is not None]
+    segments = [Segment(0, at, last, payload) for at, last, payload, _ in found if last is not None]
+    joined = {it for one in segments for it in range(one.first, one.last + 1)}
+    raw = [(at, payload) for at, _, _, payload in found if payload is not None]
+    if any(payload is None and at not in joined for at, _, _, payload in found):
+        return None
+    return pieces(raw, segments, after=after, upto=upto)

@@ -42,7 +42,7 @@ STORE_NAMESPACE_LENGTH: Final = 300
 NAME_LENGTH: Final = 1000
 
 _TABLE_NAMES = (
-    *("threads", "lines", "checkpoints", "packs", "writes", "logs", "messages"),
+    *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
     *("store", "settings"),
 )
 _ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
@@ -167,6 +167,7 @@ sa.Table(
     sa.Column("created_at", Instant, default=now(), nullable=False),
     # The text that the checkpoint added; NULL unless the full-text index exists.
     sa.Column("text", PlainText, nullable=True),
+    # NULL: the payload is in a segment. Oracle has NULL for an empty one as well.
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
     sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
@@ -186,19 +187,16 @@ sa.Table(
     ),
 )
 
-# A redundant copy of what the beginning of a chain folds to: see ``versions.packing``.
+# The payloads of a chain's records from ``first`` to ``last``: see ``versions.segments``.
 sa.Table(
-    "locus_packs",
+    "locus_segments",
     METADATA,
     sa.Column("line", BigInteger, primary_key=True, autoincrement=False),
-    # The version whose state the pack gives.
-    sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
-    # The pack that this one continues; NULL: it holds the whole state.
-    sa.Column("basis", BigInteger, nullable=True),
-    # The digest of the version.
-    sa.Column("digest", Digest, nullable=False),
-    sa.Column("payload", Blob, nullable=True),
-    sa.PrimaryKeyConstraint("line", "sequence", name="locus_packs_pk"),
+    sa.Column("last", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("first", BigInteger, nullable=False),
+    sa.Column("chain", BigInteger, nullable=False),
+    sa.Column("payload", Blob, nullable=False),
+    sa.PrimaryKeyConstraint("line", "last", name="locus_segments_pk"),
 )
 
 # An output of a task that ran before its step's checkpoint was complete.
@@ -304,7 +302,7 @@ class Tables:
     threads: sa.Table
     lines: sa.Table
     checkpoints: sa.Table
-    packs: sa.Table
+    segments: sa.Table
     writes: sa.Table
     logs: sa.Table
     messages: sa.Table

@@ -19,6 +19,7 @@ from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.text import Match
 from locus_store.versions import Line
+from locus_store.versions.segments import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -82,11 +83,18 @@ class Ranked:
 def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
     """Return the live lines that may match, newest first; without an index, all lines."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
-    stored = sa.select(sa.func.sum(sa.func.length(checkpoints.c.payload))).where(
-        checkpoints.c.line == lines.c.line
-    )
+    stored = [
+        sa.func.coalesce(
+            sa.select(sa.func.sum(sa.func.length(table.c.payload)))
+            .where(table.c.line == lines.c.line)
+            .correlate(lines)
+            .scalar_subquery(),
+            0,
+        )
+        for table in (checkpoints, it.tables.segments)
+    ]
     query = (
-        sa.select(lines.c.line, stored.correlate(lines).scalar_subquery())
+        sa.select(lines.c.line, stored[0] + stored[1])
         .where(lines.c.tenant == it.scope.tenant, it.live_thread().is_not(None))
         .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
         .order_by(lines.c.line.desc())
@@ -129,7 +137,13 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
     c = it.tables.checkpoints.c
     sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
     found = it.connection.execute(sizes.order_by(c.sequence)).all()
-    return [Part(lines, sequences) for sequences in _ranges(found)]
+    joined = {
+        at: len(one.payload) // RECORDS
+        for _, one in it.all_segments(line)
+        for at in range(one.first, one.last + 1)
+    }
+    each = [(at, size if size is not None else joined.get(at, 0)) for at, size in found]
+    return [Part(lines, sequences) for sequences in _ranges(each)]
 
 
 def records(it: Reads, part: Part) -> list[FoundRecord]:
@@ -147,7 +161,17 @@ def records(it: Reads, part: Part) -> list[FoundRecord]:
     )
     if part.sequences is not None:
         query = query.where(checkpoints.c.sequence.between(*part.sequences))
-    return [FoundRecord(*row) for row in it.connection.execute(query)]
+    rows = it.connection.execute(query).all()
+    lacking = {row.line for row in rows if row.payload is None}
+    joined = {
+        (line, at): payload
+        for line, one in (it.all_segments(*lacking, within=part.sequences) if lacking else ())
+        for at, payload in one.records().items()
+    }
+    return [
+        FoundRecord._make((*row[:-1], row.payload or joined.get((row.line, row.sequence), b"")))
+        for row in rows
+    ]
 
 
 def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:

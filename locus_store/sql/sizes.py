@@ -49,7 +49,12 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
     query = sa.select(c.sequence, sa.func.length(c.payload)).where(
         c.line == line.line, c.sequence.between(first, last)
     )
-    return {row[0]: row[1] for row in it.connection.execute(query)}
+    sizes = {row[0]: row[1] for row in it.connection.execute(query)}
+    if None in sizes.values():
+        for _, one in it.all_segments(line.line, within=(first, last)):
+            joined = {at: len(payload) for at, payload in one.records().items()}
+            sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
+    return {at: size or 0 for at, size in sizes.items()}
 
 
 def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:

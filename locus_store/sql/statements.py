@@ -10,6 +10,7 @@ from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns import after, minute, moment, now
 from locus_store.sql.compiled import Compiled
+from locus_store.versions.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -122,12 +123,18 @@ class Statements:
         return Compiled(writes.delete().where(*is_it), self.dialect)
 
     @cached_property
-    def packs(self) -> Compiled:
-        """The packs of a chain up to a sequence; see ``packs_of``."""
-        packs = self.tables.packs
-        of_chain = packs_of(self.tables, packs, bind("line"), bind("chain"), bind("upto"))
-        found = sa.select(packs.c.sequence, packs.c.payload).where(*of_chain)
-        return Compiled(found.order_by(packs.c.sequence), self.dialect)
+    def segments(self) -> Compiled:
+        """The segments of a chain that have records after one sequence and up to another."""
+        c = self.tables.segments.c
+        is_its = c.line == bind("line"), c.chain == bind("chain"), c.last > bind("after")
+        found = sa.select(*segment_columns(c)).where(*is_its, c.first <= bind("upto"))
+        return Compiled(found.order_by(c.last), self.dialect)
+
+    @cached_property
+    def raw(self) -> Compiled:
+        """``payloads`` of the records that are in no segment."""
+        has_own = self.tables.checkpoints.c.payload.is_not(None)
+        return Compiled(self._payloads.where(has_own), self.dialect)
 
     @cached_property
     def look(self) -> Compiled:
@@ -334,22 +341,9 @@ def is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
     return (*_is_line(t), is_live(t))
 
 
-def packs_of(
-    t: Tables, packs: sa.FromClause, line: Any, chain: Any, upto: Any
-) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for the packs of a chain up to a sequence.
-
-    A pack counts only beside its record.
-    """
-    records = t.checkpoints.alias("packed")
-    is_record = sa.exists().where(
-        records.c.line == packs.c.line,
-        records.c.sequence == packs.c.sequence,
-        records.c.digest == packs.c.digest,
-        records.c.chain == chain,
-    )
-    is_packed = is_record.correlate_except(records)
-    return [packs.c.line == line, packs.c.sequence <= upto, is_packed]
+def segment_columns(segments: Any) -> list[sa.ColumnElement[Any]]:
+    """Return the columns of ``versions.segments.Segment``, of a table's columns."""
+    return [segments[name] for name in Segment._fields]
 
 
 _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}

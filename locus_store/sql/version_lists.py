@@ -13,6 +13,7 @@ from locus_store.sql.schema import TENANT_LENGTH
 from locus_store.sql.statements import VERSION, WRITE, is_live, once
 from locus_store.versions.contents import LinesFound
 from locus_store.versions.newest import is_plain
+from locus_store.versions.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -275,8 +276,10 @@ def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
         }
         rows.update(query.rows(it.connection, values))
     found = LinesFound()
-    for line, sequence, chain, *write, payload in rows:
-        if chain is not None:
+    for line, sequence, chain, last, *write, payload in rows:
+        if last is not None:
+            found.add_segment(line, Segment(chain, sequence, last, payload))
+        elif chain is not None:
             found.add_record(line, sequence, chain, payload)
         else:
             stored = pending.write_of(dict(zip(WRITE, (*write, payload), strict=True)))
@@ -321,11 +324,21 @@ def _contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:
         sa.select(it).where(writes.c.line.is_(None)).scalar_subquery().label(it.name)
         for it in columns
     )
-    records = sa.select(mine.c.line, mine.c.sequence, mine.c.chain, *no_write, mine.c.payload)
-    on_them = sa.select(writes.c.line, sa.null(), sa.null(), *columns, payload)
+    of_write = list(no_write)
+    no_number = sa.cast(sa.null(), sa.BigInteger())
+    records = sa.select(
+        mine.c.line, mine.c.sequence, mine.c.chain, no_number, *of_write, mine.c.payload
+    )
+    its = t.segments.c
+    joined = sa.select(its.line, its.first, its.chain, its.last, *of_write, its.payload)
+    is_joined = sa.and_(
+        its.line == chains.c.line, its.chain == chains.c.chain, its.first <= chains.c.last
+    )
+    on_them = sa.select(writes.c.line, no_number, no_number, no_number, *columns, payload)
     is_on_it = sa.and_(
         writes.c.line == wanted.c.line, writes.c.checkpoint_id == wanted.c.checkpoint_id
     )
     return records.join_from(chains, mine, is_of_chain).union_all(
-        on_them.join_from(wanted, writes, is_on_it)
+        joined.join_from(chains, t.segments, is_joined),
+        on_them.join_from(wanted, writes, is_on_it),
     )

@@ -12,7 +12,6 @@ from locus_store.sql.statements import (
     is_head,
     is_live_line,
     live_line,
-    packs_of,
     record_columns,
     same_thread,
 )
@@ -25,8 +24,7 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     """Return a query for a visible version, with a row per payload, or one row without payloads.
 
     Where a known version is in its chain, up to the version itself, the payloads after that one
-    are returned, and its sequence as ``basis``. Else the packs of the chain are returned in place
-    of the records up to the last of them, each with its sequence as ``pack``.
+    are returned, and its sequence as ``basis``. A segment stands beside the first of its records.
 
     Args:
         t: The tables.
@@ -49,28 +47,21 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         records.c.sequence <= mine.c.sequence,
         records.c.sequence >= sa.func.coalesce(bases.c.sequence + 1, mine.c.chain),
     )
-    packs, known_packs = t.packs, t.packs.alias("known_packs")
-    is_pack = sa.and_(
-        packs.c.line == records.c.line,
-        packs.c.sequence == records.c.sequence,
-        packs.c.digest == records.c.digest,
-        bases.c.sequence.is_(None),
+    segments = t.segments
+    is_segment = sa.and_(
+        segments.c.line == records.c.line,
+        segments.c.chain == records.c.chain,
+        segments.c.first == records.c.sequence,
     )
-    of_chain = packs_of(t, known_packs, mine.c.line, mine.c.chain, mine.c.sequence)
-    packed_to = sa.select(sa.func.max(known_packs.c.sequence)).where(*of_chain).correlate(mine)
-    is_unpacked = sa.or_(
-        *(it.is_not(None) for it in (bases.c.sequence, packs.c.sequence)),
-        records.c.sequence.is_(None),
-        records.c.sequence > sa.func.coalesce(packed_to.scalar_subquery(), 0),
-    )
-    payload = sa.case((packs.c.sequence.is_not(None), packs.c.payload), else_=records.c.payload)
+    has_some = (bases.c.sequence, segments.c.last, records.c.payload)
+    is_needed = sa.or_(records.c.sequence.is_(None), *(it.is_not(None) for it in has_some))
     return (
         sa.select(
             *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
             *(mine.c[name] for name in VERSION),
             parents.c.checkpoint_id.label("parent_id"),
-            *(bases.c.sequence.label("basis"), packs.c.sequence.label("pack")),
-            *(records.c.sequence.label("at"), payload.label("payload")),
+            *(bases.c.sequence.label("basis"), records.c.sequence.label("at")),
+            *(segments.c.last, segments.c.payload, records.c.payload),
         )
         .select_from(lines)
         .join(t.threads, same_thread(t))
@@ -79,8 +70,8 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         .outerjoin(parents, _is_parent(t, parents))
         .outerjoin(bases, is_basis)
         .outerjoin(records, is_of_chain)
-        .outerjoin(packs, is_pack)
-        .where(*is_live_line(t), is_unpacked)
+        .outerjoin(segments, is_segment)
+        .where(*is_live_line(t), is_needed)
         .order_by(records.c.sequence)
     )
 

@@ -16,7 +16,6 @@ from locus_store.errors import (
 )
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import Problem, problems
-from locus_store.versions.packing import KeepsPacks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -42,13 +41,11 @@ async def verify(
     thread_ids: Iterable[str] | None = None,
     *,
     storage: bool = True,
-    drop_packs: bool = False,
 ) -> AsyncIterator[Problem | Checked]:
     """Read a tenant's threads and fold each of their versions; without ids all, and the storage.
 
     ``storage=False`` leaves the storage's own check out, which concerns all tenants: do it once,
-    where several tenants are verified. ``drop_packs`` removes the packs of a thread if any of them
-    is damaged: loads read its records then, and a later save packs them again.
+    where several tenants are verified.
 
     Found are: any flipped, lost or added byte of a stored version or pending write; versions that
     do not give the state whose digest was stored; heads, parents and chains that are not there;
@@ -63,14 +60,14 @@ async def verify(
             yield Problem(thread_id=None, what=what)
         try:
             async for thread_id in all_threads(backend):
-                async for it in _of_thread(backend, thread_id, drop_packs=drop_packs):
+                async for it in _of_thread(backend, thread_id):
                     yield it
         except DAMAGE as exc:  # not even their names can be read
             if str(exc) not in damage:
                 yield Problem(thread_id=None, what=f"not all threads could be listed: {exc}")
         return
     for thread_id in thread_ids:
-        async for it in _of_thread(backend, thread_id, drop_packs=drop_packs):
+        async for it in _of_thread(backend, thread_id):
             yield it
 
 
@@ -85,9 +82,7 @@ async def _damage(backend: StorageBackend) -> list[str]:
         return [str(exc)]
 
 
-async def _of_thread(
-    backend: StoresThreads, thread_id: str, *, drop_packs: bool
-) -> AsyncIterator[Problem | Checked]:
+async def _of_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Problem | Checked]:
     try:
         thread = await backend.read_thread(thread_id)
     except DAMAGE as exc:
@@ -101,25 +96,4 @@ async def _of_thread(
         return
     for problem in await asyncio.to_thread(lambda: list(problems(thread, backend.max_state_bytes))):
         yield problem
-    if isinstance(backend, KeepsPacks):
-        for line in thread.lines:
-            async for problem in _of_packs(backend, thread_id, line.namespace, drops=drop_packs):
-                yield problem
     yield Checked(thread_id, sum(len(it.records) for it in thread.lines))
-
-
-async def _of_packs(
-    backend: KeepsPacks, thread_id: str, namespace: str, *, drops: bool
-) -> AsyncIterator[Problem]:
-    try:
-        found = await backend.faulty_packs(thread_id, namespace)
-        what = ", ".join(f"pack {it} does not give the state of its version" for it in found)
-    except DAMAGE as exc:
-        what = f"its packs cannot be read: {exc}"
-    if not what:
-        return
-    if drops:
-        await backend.drop_packs(thread_id, namespace)
-    done = "its packs were removed" if drops else "remove its packs: verify --drop-packs"
-    what = f"{what}; loads read the records; {done}"
-    yield Problem(thread_id=thread_id, namespace=namespace, what=what)

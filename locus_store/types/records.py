@@ -301,22 +301,6 @@ class Stored:
     writes: list[PendingWrite] | None = None
     """Pending writes in their order, if they were requested."""
 
-    packs: list[bytes] = field(default_factory=list)
-    """Packs that the payloads continue, from a whole state on; never with ``basis``."""
-
-    packed_to: int | None = None
-    """The sequence that ``packs`` lead to."""
-
-
-class Pack(NamedTuple):
-    """A copy of what the records of a chain give, up to one of them; see ``versions.packing``."""
-
-    version: Mark
-    basis: int | None
-    """The sequence of the pack that this one continues; ``None``: it holds the whole state."""
-
-    payload: bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:

@@ -302,12 +302,25 @@ def pack_frame(body: bytes) -> bytes:
     The checksum is of all that stands before it: about 1 of 200 flipped bits in what Zstandard made
     changes nothing of what it gives back.
     """
-    codec, stored = _AS_IS, body
     if len(body) >= _ZSTD_MIN_BYTES:
         packed = _contexts.compressor().compress(body)
         if len(packed) < len(body):
-            codec, stored = _ZSTD, packed
-    head = bytes((FRAME_VERSION, codec)) + _varint(len(stored)) + _varint(len(body))
+            return _frame_of(_ZSTD, packed, len(body))
+    return _frame_of(_AS_IS, body, len(body))
+
+
+def plain_payload(payload: bytes, max_bytes: int) -> bytes:
+    """Return a record's payload with no frame compressed.
+
+    Raises:
+        IntegrityError: As ``unpack_record``.
+    """
+    bodies = unpack_record(payload, max_bytes)
+    return b"".join(_frame_of(_AS_IS, it, len(it)) for it in bodies)
+
+
+def _frame_of(codec: int, stored: bytes, plain_bytes: int) -> bytes:
+    head = bytes((FRAME_VERSION, codec)) + _varint(len(stored)) + _varint(plain_bytes)
     frame = head + stored
     return frame + crc32(frame).to_bytes(_CHECKSUM_BYTES, "little")
 

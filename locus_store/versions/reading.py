@@ -68,7 +68,7 @@ def state_of(
     version = stored.version
     try:
         if basis is None:
-            state = frames.fold([*stored.packs, *stored.payloads], max_bytes)
+            state = frames.fold(stored.payloads, max_bytes)
             shape = frames.shape_of(state)
         else:
             state, edits = frames.fold_onto(basis[0], stored.payloads, max_bytes)
@@ -88,7 +88,7 @@ def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
         IntegrityError: See ``state_of``.
     """
     try:
-        state = frames.fold([*stored.packs, *stored.payloads], max_bytes)
+        state = frames.fold(stored.payloads, max_bytes)
         return state, _require_digest(stored.version, state)
     except IntegrityError as exc:
         raise _at(_where(stored.version), exc) from exc

@@ -48,20 +48,19 @@ class ServerProbe:
         )
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
-        for table in ("locus_checkpoints", "locus_packs"):
-            for row in self._run(f"SELECT line, sequence, payload FROM {table}"):
+        for table, key in (("locus_checkpoints", "sequence"), ("locus_segments", "last")):
+            own = f"SELECT line, {key} AS key, payload FROM {table} WHERE payload IS NOT NULL"
+            for row in self._run(own):
                 self._run(
-                    f"UPDATE {table} SET payload = $3 WHERE line = $1 AND sequence = $2",
-                    row["line"],
-                    row["sequence"],
-                    change(row["payload"] or b""),
+                    f"UPDATE {table} SET payload = $3 WHERE line = $1 AND {key} = $2",
+                    *(row["line"], row["key"], change(row["payload"])),
                 )
 
     def holds(self, text: str) -> bool:
         """Return whether any live row has it; dead rows are not read."""
         rows = [
             row
-            for table in ("locus_checkpoints", "locus_packs")
+            for table in ("locus_checkpoints", "locus_segments")
             for row in self._run(f"SELECT c::text AS told, payload FROM {table} c")
         ]
         frames = [
@@ -71,7 +70,7 @@ class ServerProbe:
         return any(text.encode() in it for it in frames + told)
 
     def rows(self) -> int:
-        tables = ("threads", "lines", "checkpoints", "packs", "writes", "messages")
+        tables = ("threads", "lines", "checkpoints", "segments", "writes", "messages")
         return sum(self._run(f"SELECT count(*) FROM locus_{it}")[0][0] for it in tables)
 
 
@@ -120,12 +119,12 @@ class Alone(OnServer):
         return {}
 
 
-class Packed(Alone):
+class Joined(Alone):
     """Packs change no answer, and nothing that was deleted is left in them."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)
-        self.fixture("packs_of_two")
+        self.fixture("segments_of_two")
 
 
 class Indexed(Alone):

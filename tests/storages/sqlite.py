@@ -45,13 +45,14 @@ class FileProbe:
         self._run("UPDATE locus_checkpoints SET created_at = created_at - ?", microseconds)
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
-        for table in ("locus_checkpoints", "locus_packs"):
-            for key, payload in self._run(f"SELECT rowid, payload FROM {table}"):
-                changed = change(payload or b"")
+        for table in ("locus_checkpoints", "locus_segments"):
+            own = f"SELECT rowid, payload FROM {table} WHERE payload IS NOT NULL"
+            for key, payload in self._run(own):
+                changed = change(payload)
                 self._run(f"UPDATE {table} SET payload = ? WHERE rowid = ?", changed, key)
 
     def holds(self, text: str) -> bool:
-        tables = ("locus_checkpoints", "locus_packs")
+        tables = ("locus_checkpoints", "locus_segments")
         rows = [row for table in tables for row in self._run(f"SELECT payload FROM {table}")]
         frames = [
             body for (payload,) in rows for body in unpack_frames(payload or b"", MAX_STATE_BYTES)
@@ -61,7 +62,7 @@ class FileProbe:
         return any(text.encode() in it for it in frames + files)
 
     def rows(self) -> int:
-        tables = ("threads", "lines", "checkpoints", "packs", "writes", "messages")
+        tables = ("threads", "lines", "checkpoints", "segments", "writes", "messages")
         return sum(self._run(f"SELECT count(*) FROM locus_{it}")[0][0] for it in tables)
 
 
@@ -117,12 +118,12 @@ class Indexed(Alone):
             await backend.create_search_index()
 
 
-class Packed(Alone):
+class Joined(Alone):
     """Packs change no answer, and nothing that was deleted is left in them."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)
-        self.fixture("packs_of_two")
+        self.fixture("segments_of_two")
 
 
 class InMemory(Storage):

@@ -8,6 +8,7 @@ from locus_store.sql.columns import decode_key, encode_key
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import unsealed
 from locus_store.versions.contents import LinesFound
+from locus_store.versions.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,13 +27,18 @@ WITH w AS MATERIALIZED (
 k AS MATERIALIZED (
   SELECT c.line, c.chain, max(c.sequence) AS last
   FROM w CROSS JOIN LATERAL {wanted} c WHERE c.sequence = w.sequence GROUP BY c.line, c.chain)
-SELECT r.line, r.sequence AS number, r.chain, r.payload, NULL AS checkpoint_id, NULL AS task_id,
-  NULL AS channel, NULL AS type, NULL AS task_path, NULL::bigint AS basis
+SELECT r.line, r.sequence AS number, r.chain, NULL::bigint AS last, r.payload,
+  NULL AS checkpoint_id, NULL AS task_id, NULL AS channel, NULL AS type, NULL AS task_path,
+  NULL::bigint AS basis
 FROM k CROSS JOIN LATERAL (SELECT c.line, c.sequence, c.chain, c.payload FROM {checkpoints} c
   WHERE c.line = k.line AND c.chain = k.chain AND c.sequence BETWEEN k.chain AND k.last OFFSET 0) r
 UNION ALL
-SELECT x.line, x.idx, NULL, x.payload, x.checkpoint_id, x.task_id, x.channel, x.type, x.task_path,
-  x.basis
+SELECT s.line, s.first, s.chain, s.last, s.payload, NULL, NULL, NULL, NULL, NULL, NULL
+FROM k CROSS JOIN LATERAL (SELECT * FROM {segments} s
+  WHERE s.line = k.line AND s.chain = k.chain AND s.first <= k.last OFFSET 0) s
+UNION ALL
+SELECT x.line, x.idx, NULL, NULL, x.payload, x.checkpoint_id, x.task_id, x.channel, x.type,
+  x.task_path, x.basis
 FROM w CROSS JOIN LATERAL (SELECT * FROM {writes} x
   WHERE x.line = w.line AND x.checkpoint_id = w.checkpoint_id OFFSET 0) x
 """
@@ -52,8 +58,12 @@ def contents_in(rows: Sequence[Mapping[str, Any]]) -> list[LineContents]:
     """Return the contents in rows of the statement."""
     found = LinesFound()
     for row in rows:
+        if row["last"] is not None:
+            named = [row[it] for it in ("chain", "number", "last", "payload")]
+            found.add_segment(row["line"], Segment(*named))
+            continue
         if row["chain"] is not None:
-            found.add_record(row["line"], row["number"], row["chain"], row["payload"] or b"")
+            found.add_record(row["line"], row["number"], row["chain"], row["payload"])
             continue
         checkpoint_id = decode_key(row["checkpoint_id"])
         write = write_of(checkpoint_id, [row[name] for name in _WRITE])

@@ -115,7 +115,7 @@ def _drop(it: IndexedRepository, *, has_index: bool, is_sole: bool) -> sa.Select
     line_keys = of_lines.cte("line_keys")
     is_its = sa.any_(sa.func.array(sa.select(thread_keys.c.thread).scalar_subquery()))
     is_of_line = sa.any_(sa.func.array(sa.select(line_keys.c.line).scalar_subquery()))
-    by_line: list[Any] = [t.lines, t.writes, t.packs, *([it.index] if has_index else [])]
+    by_line: list[Any] = [t.lines, t.writes, t.segments, *([it.index] if has_index else [])]
     gone = [it.delete().where(it.c.line == is_of_line).cte(f"gone_{it.name}") for it in by_line]
     gone += [
         it.delete().where(it.c.thread == is_its).cte(f"gone_{it.name}")

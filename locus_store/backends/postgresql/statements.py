@@ -23,6 +23,7 @@ from locus_store.versions import (
     RECORD_OVERHEAD,
     in_order,
 )
+from locus_store.versions.segments import Segment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -225,16 +226,15 @@ _NAMED: Final = "{checkpoints} c ON c.line = l.line AND c.checkpoint_id = $4 AND
 _PAYLOAD: Final = """,
   (SELECT string_agg(p.payload, ''::bytea ORDER BY p.sequence) FROM {checkpoints} p
     WHERE p.line = c.line AND p.chain = c.chain
-      AND p.sequence BETWEEN coalesce({after_known}q.packed_to + 1, c.chain) AND c.sequence)
-    AS payload, q.packed_to, q.packs"""
+      AND p.sequence BETWEEN greatest({after_known}s.joined_to + 1, c.chain) AND c.sequence)
+    AS payload, s.segments"""
 
-# The packs of the chain, each beside its record: see ``versions.packing``.
-_PACKED: Final = """
+# Records with payloads of their own are behind all segments of their chain.
+_SEGMENTS: Final = """
 LEFT JOIN LATERAL (
-  SELECT max(q.sequence) AS packed_to, string_agg(q.payload, ''::bytea ORDER BY q.sequence) AS packs
-  FROM {packs} q CROSS JOIN LATERAL {packed} r
-  WHERE q.line = c.line AND q.sequence <= c.sequence AND {is_cold} AND r.sequence = q.sequence
-    AND r.digest = q.digest AND r.chain = c.chain) q ON true"""
+  SELECT max(s.last) AS joined_to, pg_catalog.array_agg(ROW(s.first, s.last, s.payload)) AS segments
+  FROM {segments} s WHERE s.line = c.line AND s.chain = c.chain AND s.first <= c.sequence
+    AND {is_wanted}) s ON true"""
 
 _WRITES: Final = """,
   (SELECT pg_catalog.array_agg(ROW(w.task_id, w.idx, w.channel, w.type, w.task_path, w.basis,
@@ -316,8 +316,11 @@ _KNOWN: Final = """
 LEFT JOIN {known} k ON k.line = c.line AND k.chain = c.chain AND k.sequence <= c.sequence
   AND k.sequence = $5::bigint AND k.digest = $6::bytea"""
 
-_COLD: Final = {"is_cold": "true", "after_known": ""}
-_KNOWING: Final = {"is_cold": "k.sequence IS NULL", "after_known": "k.sequence + 1, "}
+_COLD: Final = {"is_wanted": "true", "after_known": ""}
+_KNOWING: Final = {
+    "is_wanted": "s.last > coalesce(k.sequence, 0)",
+    "after_known": "k.sequence + 1, ",
+}
 
 _HISTORY: Final = """,
 b AS MATERIALIZED (SELECT (SELECT c.sequence FROM {checkpoints} c
@@ -338,7 +341,7 @@ class Hot:
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
-            for name in ("threads", "lines", "checkpoints", "packs", "writes", "settings")
+            for name in ("threads", "lines", "checkpoints", "segments", "writes", "settings")
         }
         search = sa.table(f"{tables.prefix}search", schema=tables.schema)
         self._names = {**names, "search": table(search)}
@@ -350,9 +353,9 @@ class Hot:
         fields = typed(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
-        self.head = self._loads(_HEAD + _PACKED, _PAYLOAD, **_COLD)
-        self.head_after = self._loads(_HEAD + _KNOWN + _PACKED, _PAYLOAD_AFTER, **_KNOWING)
-        self.named = self._loads(_NAMED + _PACKED, _PAYLOAD, **_COLD)
+        self.head = self._loads(_HEAD + _SEGMENTS, _PAYLOAD, **_COLD)
+        self.head_after = self._loads(_HEAD + _KNOWN + _SEGMENTS, _PAYLOAD_AFTER, **_KNOWING)
+        self.named = self._loads(_NAMED + _SEGMENTS, _PAYLOAD, **_COLD)
         self.head_version = self._one(_HEAD, "")
         self.named_version = self._one(_NAMED, "")
         self.history = self._filled(_LINE + _HISTORY)
@@ -393,14 +396,13 @@ class Hot:
         """Return the version of a row, with its payload."""
         if row["sequence"] is None:
             return None
+        basis = None if known is None or row["basis"] is None else known
         return Stored(
             version=_version(row, store, thread_id, namespace),
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
-            payloads=[] if row["payload"] is None else [row["payload"]],
-            basis=None if known is None or row["basis"] is None else known,
+            payloads=_payloads(row, basis.sequence if basis else 0),
+            basis=basis,
             writes=_writes(row) if "writes" in row else None,
-            packs=[] if row["packed_to"] is None else [row["packs"] or b""],
-            packed_to=row["packed_to"],
         )
 
     # --- the texts
@@ -443,7 +445,7 @@ class Hot:
         head = f"LATERAL {self._from('l.line', 'l.head')}"
         known = f"LATERAL {self._from('$4::bigint', '$5::bigint')}"
         parts = {**self._names, **more, "is_visible": _IS_VISIBLE, "head": head}
-        parts |= {"known": known, "packed": self._from("q.line", "q.sequence")}
+        parts["known"] = known
         which, payload = which.format(**parts), payload.format(**parts)
         return self._filled(_LINE + _ONE, which=which, payload=payload)
 
@@ -462,6 +464,13 @@ class Hot:
             user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
+
+
+def _payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
+    """Return what leads to the version of a row from another."""
+    segments = [Segment(0, *it) for it in row["segments"] or ()]
+    found = pieces((), segments, after=after, upto=row["sequence"])
+    return found if row["payload"] is None else [*found, row["payload"]]
 
 
 def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:

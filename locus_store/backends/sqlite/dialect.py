@@ -93,6 +93,14 @@ class SQLiteRepository(Repository):
         json = sa.literal(dump_value(value), sa.Text())
         return sa.and_(sa.func.instr(sa.type_coerce(column, sa.Text()), json) > 0, found)
 
+    def empty(self, line: int, sequences: Sequence[int]) -> None:
+        """See ``Repository``; an update would leave the payloads' room in the pages unused."""
+        table = self.tables.checkpoints
+        which = (*self._is_record(line, sequences),)
+        rows = self.connection.execute(sa.select(table).where(*which)).mappings().all()
+        self.connection.execute(table.delete().where(*which))
+        self.connection.execute(table.insert(), [{**it, "payload": None} for it in rows])
+
     def save(self, save: Save) -> Written:
         """A plain append looks at its line once; the full rules decide all other saves."""
         appended = self._appended(save) if save.claim is None else None

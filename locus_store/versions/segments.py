@@ -1,0 +1,178 @@
+"""Segments: payloads of a chain's records joined into one, which takes half of their bytes.
+
+A segment replaces the payloads of its records. It also has what they change together, which a load
+reads in their place. Records that have payloads of their own are behind all segments of their
+chain: a change of a record puts back those of its segment and of the later ones.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from locus_store.errors import IntegrityError
+from locus_store.values import frames
+from locus_store.values.encoding import (
+    UNLIMITED,
+    joined_frames,
+    pack_frame,
+    plain_bytes,
+    plain_payload,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+RECORDS: Final = 64
+"""A segment has so many records, unless they are large."""
+
+RECORD_BYTES: Final = 16 * 1024 * 1024
+"""A segment's records take no more than this, uncompressed."""
+
+MOST_BYTES: Final = 2 * RECORD_BYTES + 4096
+"""A segment is not longer, uncompressed."""
+
+_ENTRY: Final = struct.Struct("<QI")
+"""A record's sequence and the length of its payload; sequence 0: all records together."""
+
+
+class Raw(NamedTuple):
+    """A record with a payload of its own."""
+
+    sequence: int
+    digest: bytes
+    payload: bytes
+
+
+class Segment(NamedTuple):
+    """A stored segment: the records of a chain from ``first`` to ``last``."""
+
+    chain: int
+    first: int
+    last: int
+    payload: bytes
+
+    def records(self) -> dict[int, bytes]:
+        """Return the payload of each record, by its sequence, ascending.
+
+        Raises:
+            IntegrityError: The segment is damaged.
+        """
+        _, *records = self._parts()
+        return dict(records)
+
+    def pieces(self, after: int, upto: int) -> list[tuple[int, bytes]]:
+        """Return what leads from one version to another, as (sequence, payload), ascending.
+
+        Raises:
+            IntegrityError: The segment is damaged.
+        """
+        (_, together), *records = self._parts()
+        if after < self.first and upto >= self.last:
+            return [(self.last, together)]
+        return [it for it in records if after < it[0] <= upto]
+
+    def _parts(self) -> list[tuple[int, bytes]]:
+        where = f"segment {self.first} to {self.last} of a thread's versions"
+        if plain_bytes(self.payload, MOST_BYTES) > MOST_BYTES:
+            raise IntegrityError(f"{where} is larger than any that is written")
+        body = joined_frames(self.payload, MOST_BYTES)
+        try:
+            count = int.from_bytes(body[:4], "little")
+            at = 4 + count * _ENTRY.size
+            parts = []
+            for sequence, size in _ENTRY.iter_unpack(body[4:at]):
+                parts.append((sequence, body[at : at + size]))
+                at += size
+        except struct.error as exc:
+            raise IntegrityError(f"{where} is damaged") from exc
+        if at != len(body) or not parts or [parts[0][0], parts[-1][0]] != [0, self.last]:
+            raise IntegrityError(f"{where} is damaged")
+        return parts
+
+
+def is_time(sequence: int) -> bool:
+    """Return whether the save of this sequence looks for records to join."""
+    return sequence % RECORDS == 0
+
+
+def joined(
+    chain: int, before: Sequence[bytes], records: Sequence[Raw], max_bytes: int
+) -> Segment | None:
+    """Return a segment of the first of records; ``None`` if one of them is too large for it.
+
+    Args:
+        chain: Their chain.
+        before: The payloads of the chain before them.
+        records: With their payloads, ascending; at least one.
+        max_bytes: The largest state, as compact JSON.
+
+    Raises:
+        IntegrityError: The stored bytes do not give the state that was saved.
+    """
+    folder = frames.Folder(max_bytes)
+    for payload in before:
+        folder.apply(payload)
+    basis = frames.shape_of(folder.state()) if before else None
+    parts: list[tuple[int, bytes]] = []
+    room = RECORD_BYTES
+    for sequence, _, payload in records:
+        plain = plain_payload(payload, max_bytes)
+        room -= len(plain)
+        if room < 0:
+            break
+        folder.apply(plain)
+        parts.append((sequence, plain))
+    if not parts:
+        return None
+    change = frames.change(folder.state(), basis)
+    together = change.whole() if change.frames is None else change.frames
+    parts.insert(0, (0, plain_payload(together, UNLIMITED)))
+    if len(parts[0][1]) > RECORD_BYTES:
+        return None
+    made = Segment(chain, parts[1][0], parts[-1][0], _packed(parts))
+    _prove(made, before, records[len(parts) - 2].digest, max_bytes)
+    return made
+
+
+def _packed(parts: Iterable[tuple[int, bytes]]) -> bytes:
+    found = list(parts)
+    head = b"".join(_ENTRY.pack(sequence, len(payload)) for sequence, payload in found)
+    return pack_frame(
+        b"".join((len(found).to_bytes(4, "little"), head, *(payload for _, payload in found)))
+    )
+
+
+def _prove(made: Segment, before: Sequence[bytes], digest: bytes, max_bytes: int) -> None:
+    """Read a segment as a load does, as a whole and by its records, and compare the states.
+
+    Raises:
+        IntegrityError: It does not give the state that was saved.
+    """
+    for way in ([it for _, it in made.pieces(0, made.last)], made.records().values()):
+        state = frames.fold([*before, *way], max_bytes)
+        if frames.shape_of(state, keeps=False).digest != digest:
+            raise IntegrityError("the stored bytes do not give the state that was saved")
+
+
+def filled(
+    rows: Iterable[tuple[int, bytes | None]], segments: Iterable[Segment]
+) -> list[tuple[int, bytes]]:
+    """Return records as (sequence, payload) with the payloads that segments have.
+
+    A record that has none changed nothing: Oracle stores no empty bytes.
+    """
+    found: dict[int, bytes] = {}
+    for it in segments:
+        found.update(it.records())
+    return [(sequence, payload or found.get(sequence, b"")) for sequence, payload in rows]
+
+
+def pieces(
+    raw: Iterable[tuple[int, bytes]], segments: Iterable[Segment], *, after: int, upto: int
+) -> list[bytes]:
+    """Return the payloads that lead from one version of a chain to another, in order."""
+    found = [it for it in raw if after < it[0] <= upto]
+    for it in segments:
+        found += it.pieces(after, upto)
+    return [payload for _, payload in sorted(found)]
