@@ -182,7 +182,7 @@ class PortableBackend(SQLiteBackend):
     database = PortableDatabase
 
 
-class Portable(Packed):
+class Portable(Joined):
     def checkpointer(self, *, max_state_bytes: int = MAX_STATE_BYTES, **options: Any) -> Any:
         backend = PortableBackend(self.path, max_state_bytes=max_state_bytes)
         return StorageBackendAdapter(backend, **options)
