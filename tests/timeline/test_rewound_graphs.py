@@ -14,12 +14,16 @@ from locus_store.types import PendingWrite
 
 pytest.importorskip("langgraph")
 
-from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.graph import START, StateGraph
-from langgraph.types import Command, Send, interrupt
 
-from locus_store.adapters.langgraph import LangGraphSaver
+from lazily import TESTS_RUN
+
+if TESTS_RUN:
+    from langgraph.channels import DeltaChannel
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+    from langgraph.graph import START, StateGraph
+    from langgraph.types import Command, Send, interrupt
+
+    from locus_store.adapters.langgraph import LangGraphSaver
 
 pytestmark = pytest.mark.anyio
 CONFIG: Any = {"configurable": {"thread_id": "t"}}

@@ -15,13 +15,17 @@ from locus_store.timeline.rewind import prepared, rewind
 
 pytest.importorskip("langgraph")
 
-from langgraph.cache.memory import InMemoryCache
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.func import entrypoint, task
-from langgraph.graph import START, StateGraph
-from langgraph.types import CachePolicy, Command, Send, interrupt
 
-from locus_store.adapters.langgraph import LangGraphSaver
+from lazily import TESTS_RUN
+
+if TESTS_RUN:
+    from langgraph.cache.memory import InMemoryCache
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+    from langgraph.func import entrypoint, task
+    from langgraph.graph import START, StateGraph
+    from langgraph.types import CachePolicy, Command, Send, interrupt
+
+    from locus_store.adapters.langgraph import LangGraphSaver
 
 pytestmark = pytest.mark.anyio
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
