@@ -7,17 +7,14 @@ import sys
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from lazily import TESTS_RUN
 
 from locus_store import MemoryBackend, UnsupportedError
 from locus_store.timeline.rewind import rewind
 from locus_store.types import PendingWrite
 
-pytest.importorskip("langgraph")
-
-
-from lazily import TESTS_RUN
-
 if TESTS_RUN:
+    pytest.importorskip("langgraph")
     from langgraph.channels import DeltaChannel
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
     from langgraph.graph import START, StateGraph

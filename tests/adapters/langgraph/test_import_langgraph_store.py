@@ -33,11 +33,10 @@ if TESTS_RUN:
     from locus_store.adapters.langgraph import import_items
     from locus_store.adapters.langgraph.import_items import import_langgraph_store
 
-
-if find_spec("langgraph.store.redis"):  # it needs a redis-py below 8
-    from langgraph.store.redis import AsyncRedisStore, RedisStore
-else:
-    AsyncRedisStore = RedisStore = None
+    if find_spec("langgraph.store.redis"):  # it needs a redis-py below 8
+        from langgraph.store.redis import AsyncRedisStore, RedisStore
+    else:
+        AsyncRedisStore = RedisStore = None
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -111,7 +111,7 @@ SCALARS = [
     np.float64(1.5), np.int8(3), np.bool_(True), float("-inf"), http.HTTPStatus.OK,
 ]  # fmt: skip
 IN_MESSAGES = [
-    Weather(city="Oslo", at=NOON), 
+    Weather(city="Oslo", at=NOON),
     Later(lambda: [Document("t", metadata={"w": Weather(city="Rome", at=NOON)})]),
     Cell(3), Other.ONE, NOON, ID, b"\x89", (1, (2,)), {1, 2},
     {"rows": [{"when": date(2026, 1, 1)}]},

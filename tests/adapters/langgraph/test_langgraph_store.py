@@ -426,7 +426,9 @@ def test_a_filter_is_typed(opened):
 
 
 @pytest.mark.parametrize(
-    "form", [embed, aembed, Later(lambda: Model())], ids=["sync", "async", "object"]
+    "form",
+    [embed, aembed, Later(lambda: Model())],  # noqa: PLW0108  (there is no Model yet)
+    ids=["sync", "async", "object"],
 )
 def test_each_form_of_embed_ranks_by_meaning(form, call):
     store = LangGraphStore(
