@@ -10,6 +10,7 @@ from shutil import copyfile, disk_usage
 
 import pytest
 import storages
+import tiers
 from lazily import imported_frameworks, prepare
 from tiers import TESTS, first_of, is_everyday
 
@@ -67,6 +68,11 @@ def pytest_addoption(parser):
         "--storage", action="append", default=[], metavar="NAME",
         help="the contracts on the rows of tests/storages that are called so or begin so",
     )  # fmt: skip
+
+
+def pytest_configure(config):
+    """Leave parameters of tests to `make test-all`."""
+    tiers.choose(config)
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -174,8 +180,8 @@ def packs_of_two(monkeypatch) -> None:
 
 # --- what a test with real graphs runs on
 
-PAIRS = first_of(("sync", "sqlite"), ("async", "sqlite"), ("async", "postgresql"))
-ANY_PAIRS = first_of(
+PAIRS = ("sync", "sqlite"), ("async", "sqlite"), ("async", "postgresql")
+ANY_PAIRS = (
     ("async", "sqlite"), ("sync", "sqlite"), ("async", "postgresql"), ("async", "memory"),
     ("sync", "file"), ("async", "redis"), ("sync", "http"), ("sync", "oci"),
     ("async", "opensearch"),
@@ -186,7 +192,7 @@ def pytest_generate_tests(metafunc):
     """Sync and async, on several storages."""
     for name, pairs in (("storage", PAIRS), ("any_storage", ANY_PAIRS)):
         if {"call", name} <= set(metafunc.fixturenames):
-            metafunc.parametrize(("call", name), pairs, indirect=True)
+            metafunc.parametrize(("call", name), first_of(*pairs), indirect=True)
 
 
 @pytest.fixture
