@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from shutil import copyfile, disk_usage
 
+import lazily
 import pytest
 import storages
 import tiers
-from lazily import imported_frameworks, prepare
 from tiers import TESTS, first_of, is_everyday
 
 pytest_plugins = ["server_fixtures"]
@@ -42,14 +42,14 @@ def pytest_collection_finish():
     """Garbage collections skip the modules and the tests, which stay until the end."""
     gc.freeze()
     gc.enable()
-    if imported := imported_frameworks():
+    if imported := lazily.imported():
         raise pytest.UsageError(f"Collecting imported {', '.join(imported)}: see tests/lazily.py")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """What a test needs of a framework is made: see ``lazily``."""
-    prepare(item)
+    lazily.prepare(item)
 
 
 def pytest_addoption(parser):

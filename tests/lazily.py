@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 TESTS_RUN = False
 """The condition of a block, as Python and linters read it."""
 
-FRAMEWORKS = (
-    "agent_framework", "agents", "claude_agent_sdk", "google.adk", "google.genai",
-    "langchain_core", "langgraph", "locus", "oci", "openai", "pydantic_ai", "strands",
+HEAVY = (
+    "agent_framework", "agents", "alembic", "claude_agent_sdk", "google.adk", "google.genai",
+    "langchain_core", "langgraph", "locus", "numpy", "oci", "openai", "pydantic_ai", "strands",
 )  # fmt: skip
+"""What is not imported while tests are collected."""
 
 _done: set[str] = set()
 
@@ -44,9 +45,9 @@ class Later(NamedTuple):
         return "later"
 
 
-def imported_frameworks() -> list[str]:
-    """Return the frameworks that this process has imported."""
-    return [it for it in FRAMEWORKS if sys.modules.get(it)]
+def imported() -> list[str]:
+    """Return what this process has imported of ``HEAVY``."""
+    return [it for it in HEAVY if sys.modules.get(it)]
 
 
 def prepare(test: pytest.Function) -> None:
