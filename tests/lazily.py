@@ -14,6 +14,7 @@ Nothing of a block is there while tests are collected. A decorator has ``Later``
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -61,10 +62,14 @@ def prepare(test: pytest.Function) -> None:
 
 
 def _run_blocks(module: ModuleType, path: Path) -> None:
-    """Run the blocks in the module's namespace."""
+    """Run the blocks in the module's namespace; what they import stays until the end."""
     tree = ast.parse(path.read_text("utf-8"))
     blocks = [it for it in tree.body if isinstance(it, ast.If)]
     tree.body = [
         it for block in blocks if ast.unparse(block.test) == "TESTS_RUN" for it in block.body
     ]
+    gc.collect()
+    gc.disable()
     exec(compile(tree, path, "exec"), vars(module))  # noqa: S102
+    gc.freeze()
+    gc.enable()
