@@ -16,8 +16,9 @@ from __future__ import annotations
 import ast
 import gc
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,15 +30,17 @@ TESTS_RUN = False
 """The condition of a block, as Python and linters read it."""
 
 HEAVY = (
-    "agent_framework", "agents", "alembic", "claude_agent_sdk", "google.adk", "google.genai",
-    "langchain_core", "langgraph", "locus", "numpy", "oci", "openai", "pydantic_ai", "strands",
+    "agent_framework", "agentflow", "agents", "alembic", "claude_agent_sdk", "google.adk",
+    "google.genai", "langchain_core", "langgraph", "locus", "numpy", "oci", "openai", "pyagenity",
+    "pydantic_ai", "strands",
 )  # fmt: skip
 """What is not imported while tests are collected."""
 
 _done: set[str] = set()
 
 
-class Later(NamedTuple):
+@dataclass(frozen=True, repr=False)
+class Later:
     """A parameter of a test that is made when the test runs."""
 
     make: Callable[[], Any]
