@@ -76,8 +76,9 @@ def pytest_configure(config):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Leave the folders ``full`` to `make test-all`."""
-    return True if collection_path.name == "full" and is_everyday(config) else None
+    """Leave the folders ``full`` to `make test-all`, and look for no tests in golden files."""
+    name = collection_path.name
+    return True if name == "golden" or (name == "full" and is_everyday(config)) else None
 
 
 def pytest_collection_modifyitems(config, items):
