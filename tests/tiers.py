@@ -46,7 +46,7 @@ def is_everyday(config: pytest.Config) -> bool:
 def full(*values: Any) -> list[Any]:
     """Return parameters that only ``make test-all`` takes; a tuple is for several names.
 
-    A run of everyday tests has none of them: to make and to deselect 2,900 tests takes it 0.3 s.
+    A run of everyday tests has none: making 2,900 tests to deselect them takes 0.3 s of CPU.
     """
     if not _has_full:
         return []
