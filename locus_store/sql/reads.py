@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql import pending
 from locus_store.sql.scope import Scope, Scoped
-from locus_store.sql.statements import RECORD, is_live, once, same_thread
-from locus_store.sql.version_queries import lone_version
+from locus_store.sql.statements import LINE_STATE, RECORD, is_live, once, same_thread
+from locus_store.sql.version_queries import line_beside, lone_version
 from locus_store.types import Head, Mark, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
@@ -46,8 +46,13 @@ class Reads(Scoped):
         self.max_state_bytes = scope.max_state_bytes
         self.noted: str | None = None
         """A thread whose activity in this minute is noted already."""
-        self.seen: dict[tuple[int, int], Record] = {}
-        """Records that were read, by line and sequence; emptied by what changes any."""
+        self.seen: dict[tuple[int, int | str], Record] = {}
+        """Records that were read, by line and sequence; emptied by what changes any.
+
+        Those that were read beside their line are there by their id too.
+        """
+        self.unwritten: tuple[int, str] | None = None
+        """A line and a checkpoint of it that was read without pending writes."""
 
     # --- dialect hooks
 
@@ -88,14 +93,26 @@ class Reads(Scoped):
 
     # --- one line
 
-    def line_of(self, thread_id: str, namespace: str) -> Line | None:
-        """Return the live line, if it has a head."""
+    def line_of(self, thread_id: str, namespace: str, beside: str | None = None) -> Line | None:
+        """Return the live line, if it has a head; read a checkpoint of it ``beside`` it."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
-        row = self.sql.line.first(self.connection, key)
-        line = line_of_row(row[:-1]) if row else None
-        if row and row[-1]:
+        if beside is None:
+            row = self.sql.line.first(self.connection, key)
+        else:
+            both = once(self.sql, "line beside", lambda: line_beside(self.tables))
+            row = both.first(self.connection, {**key, "checkpoint_id": beside})
+        if row is None:
+            return None
+        line = line_of_row(row[: len(LINE_STATE) + 1])
+        is_noted, *more = row[len(LINE_STATE) + 1 :]
+        if is_noted:
             self.noted = thread_id
-        return line if line and line.head is not None else None
+        if beside is not None:
+            has_writes, *record = more
+            self.unwritten = None if has_writes else (line.line, beside)
+            if record[0] is not None:
+                self.seen[line.line, beside] = record_of_row(record)
+        return line if line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
         """See ``versions.Lines``, also for the following methods."""
@@ -106,6 +123,9 @@ class Reads(Scoped):
         return found
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        found = self.seen.get((line.line, checkpoint_id))
+        if found is not None:
+            return found
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
         return self._seen(line, self.sql.named.first(self.connection, key))
 

@@ -112,10 +112,10 @@ class Repository(Reads):
 
     # --- versions.Lines
 
-    def find(self, thread_id: str, namespace: str) -> Line | None:
+    def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
         """See ``versions.Lines``, also for the following methods."""
         is_locked = self.lock(thread_id, namespace=namespace)
-        return self.line_of(thread_id, namespace) if is_locked else None
+        return self.line_of(thread_id, namespace, beside) if is_locked else None
 
     def has_thread(self, thread_id: str) -> bool:
         self.lock_thread(thread_id)
@@ -244,10 +244,13 @@ class Repository(Reads):
         return pending.of_checkpoint(self, line.line, checkpoint_id)
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        if self.unwritten == (line.line, checkpoint_id):
+            return ()
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
         return {(row[0], row[1]) for row in self.sql.written.rows(self.connection, key)}
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        self.unwritten = None
         self.upsert_writes([pending.row_of(line.line, checkpoint_id, it) for it in writes])
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:

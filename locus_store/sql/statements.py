@@ -44,7 +44,7 @@ class Statements:
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self.tables = tables
         self.dialect = dialect
-        self.line = Compiled(self._line, dialect)
+        self.line = Compiled(live_line(tables), dialect)
         self.lock_line = Compiled(self._lock_line, dialect)
         self.any_line = Compiled(self._any_line, dialect)
         self.new_line = Compiled(self._new_line, dialect)
@@ -141,21 +141,10 @@ class Statements:
             others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")
         )
         has_index = sa.exists().where(t.settings.c.name == bind("index_setting"))
-        return self._line.join(heads, is_head(t, heads)).add_columns(
-            heads.c.digest, is_named, has_index.correlate(None)
-        )
-
-    @property
-    def _line(self) -> sa.Select[Any]:
-        """The live line of a thread and namespace, and whether activity was noted this minute."""
-        t, lines = self.tables, self.tables.lines
-        is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0)
         return (
-            sa.select(
-                lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted.label("is_noted")
-            )
-            .join(t.threads, same_thread(t))
-            .where(*is_live_line(t))
+            live_line(t)
+            .join(heads, is_head(t, heads))
+            .add_columns(heads.c.digest, is_named, has_index.correlate(None))
         )
 
     @property
@@ -327,6 +316,17 @@ def is_head(t: Tables, heads: sa.FromClause) -> sa.ColumnElement[bool]:
 def _is_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
     """Return the conditions for a line; parameters are its key."""
     return tuple(t.lines.c[name] == bind(name) for name in ("tenant", "thread_id", "namespace"))
+
+
+def live_line(t: Tables) -> sa.Select[Any]:
+    """Return a query for a live line, and whether its activity was noted this minute."""
+    lines = t.lines
+    is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0).label("is_noted")
+    return (
+        sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted)
+        .join(t.threads, same_thread(t))
+        .where(*is_live_line(t))
+    )
 
 
 def is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:

@@ -1,4 +1,4 @@
-"""Queries for one visible version: the head of a line, or the one of an id."""
+"""Queries for one version: the head of a line, or the one of an id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
-from locus_store.sql.statements import VERSION, is_head, is_live_line, packs_of, same_thread
+from locus_store.sql.statements import (
+    VERSION,
+    is_head,
+    is_live_line,
+    live_line,
+    packs_of,
+    record_columns,
+    same_thread,
+)
 
 if TYPE_CHECKING:
     from locus_store.sql.schema import Tables
@@ -100,6 +108,17 @@ def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         .outerjoin(parents, _is_parent(t, parents))
         .where(*is_live_line(t))
     )
+
+
+def line_beside(t: Tables) -> sa.Select[Any]:
+    """Return ``live_line``, and of a checkpoint whether it has pending writes, and its record."""
+    its = [
+        sa.and_(it.c.line == t.lines.c.line, it.c.checkpoint_id == bind("checkpoint_id"))
+        for it in (t.writes, t.checkpoints)
+    ]
+    has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
+    columns = has_writes, *record_columns(t.checkpoints)
+    return live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
 
 
 def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:

@@ -106,8 +106,11 @@ class Lines(Records, Protocol):
     max_state_bytes: int
     """The largest state that is folded, as compact JSON."""
 
-    def find(self, thread_id: str, namespace: str) -> Line | None:
-        """Lock the line and read it; ``None`` if it does not exist or its thread has expired."""
+    def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
+        """Lock the line and read it; ``None`` if it does not exist or its thread has expired.
+
+        ``beside`` is the id of a checkpoint that is asked for next.
+        """
 
     def has_thread(self, thread_id: str) -> bool:
         """Return whether the thread exists; it does not change until the transaction ends."""

@@ -28,7 +28,7 @@ def find_for_writes(
     Raises:
         ConflictError: What must exist cannot; ``put_writes`` looks for the checkpoint itself.
     """
-    line = lines.find(thread_id, namespace)
+    line = lines.find(thread_id, namespace, beside=checkpoint_id)
     if line is None and must_exist == "checkpoint":
         raise gone(checkpoint_id)
     if line is None and must_exist == "thread":

@@ -227,9 +227,9 @@ class Edit:
 
     # --- threads and namespaces
 
-    def find(self, thread_id: str, namespace: str) -> Line | None:
+    def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
         """See ``versions.Lines``, also for the following methods."""
-        del thread_id
+        del thread_id, beside
         space = self.thread.space(namespace) if self.thread else None
         if space is None:
             return None

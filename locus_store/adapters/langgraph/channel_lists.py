@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from locus_store.adapters.forms import RefusedError
 from locus_store.adapters.langgraph.prints import PLAIN, are_plain, printed_of
 from locus_store.adapters.langgraph.recent import memory_of
+from locus_store.values.encoding import pinned
 from locus_store.values.frames import Grown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from locus_store.adapters.langgraph.copies import Maker
     from locus_store.adapters.langgraph.recent import Recent
@@ -130,7 +131,7 @@ class ChannelLists:
         prints = [printed_of([it]) or b"" for it in items[count:]]
         there = {} if base is old else old.places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
-        if not are_plain(map(items.__getitem__, new)):
+        if not are_plain([items[it] for it in new]):
             return None
         try:
             converted = convert([items[it] for it in new])
@@ -140,7 +141,7 @@ class ChannelLists:
         if converted is None:
             return None
         made = dict(zip(new, converted, strict=True))
-        sizes = _weights(converted, [len(prints[at - count]) for at in new])
+        sizes = _weights([prints[at - count] for at in new])
         weight = dict(zip(new, sizes, strict=True))
         json, makers, weights = list(base.json), list(base.makers), list(base.weights)
         for at, it in enumerate(prints, count):
@@ -192,7 +193,7 @@ def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[
         kept.print,
         None,
         [*kept.makers, *[None] * len(new)],
-        [*kept.weights, *_weights(new, listed.lengths[count:])],
+        [*kept.weights, *[_weight(new)] * len(new)],
         listed.digest,
     )
     return known, count
@@ -211,14 +212,20 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
 _NOTHING: Final = Known(Grown(()), b"", [], [], [])
 
 
-def _weights(elements: list[object], lengths: Sequence[int]) -> list[int]:
+def _weight(elements: list[Any]) -> int:
+    """Return the mean weight of elements, estimated from some of them."""
+    found = _weights([pinned(it) for it in elements[:: 1 + len(elements) // _SAMPLE]])
+    return sum(found) // (len(found) or 1)
+
+
+def _weights(pins: list[bytes]) -> list[int]:
     """Return the weights of elements, estimated from some of them.
 
     Elements of one list are alike: apart from their strings they take about the same memory.
     """
-    some = range(0, len(elements), 1 + len(elements) // _SAMPLE)
-    beside = sum(memory_of(elements[at]) - lengths[at] for at in some) / (len(some) or 1)
-    return [_ELEMENT_BYTES + int(_BYTES_PER_JSON * max(it + beside, 0)) for it in lengths]
+    some = pins[:: 1 + len(pins) // _SAMPLE]
+    beside = sum(memory_of(it) - len(it) for it in some) / (len(some) or 1)
+    return [_ELEMENT_BYTES + int(_BYTES_PER_JSON * (len(it) + beside)) for it in pins]
 
 
 def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import orjson
 
 from locus_store.adapters.langgraph.copies import SCALARS, is_message
 from locus_store.values.encoding import pinned
 from locus_store.values.frames.alignment import LIST_HEAD
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 PLAIN: Final = SCALARS - {bytes}
-"""Values that no other type has the same print as: an array has that of its bytes."""
+"""Types of scalars that no other type has the same print as."""
 
 _AS_THEY_ARE: Final = PLAIN | {dict, list}
 
@@ -51,18 +50,14 @@ def _name(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def is_plain(value: Any) -> bool:
-    """Return whether no value of other types has the same print."""
-    kind = type(value)
-    if kind is dict:
-        return PLAIN.issuperset(map(type, value)) and are_plain(value.values())
-    if kind is list:
-        return are_plain(value)
-    if is_message(kind):
-        return are_plain(value.__dict__.values()) and is_plain(value.__pydantic_extra__)
-    return kind in PLAIN
+def are_plain(values: list[Any]) -> bool:
+    """Return whether no values of other types have the same prints, of values that have one.
 
-
-def are_plain(values: Iterable[Any]) -> bool:
-    """Return whether ``is_plain`` holds for all values."""
-    return all(is_plain(it) for it in values if type(it) not in PLAIN)
+    A print shows an array as its bytes, which orjson refuses.
+    """
+    held = [(it.__dict__, it.__pydantic_extra__) if is_message(type(it)) else it for it in values]
+    try:
+        orjson.dumps(held, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        return False
+    return True

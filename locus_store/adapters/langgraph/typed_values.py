@@ -105,7 +105,7 @@ class Elements:
         found = self._known.get(data)
         if found is None:
             found = to_json(MSGPACK, data)
-            self._known.put(data, found, _ENTRY_BYTES + len(data) + memory_of(found))
+            self._known.put(data, found, _ENTRY_BYTES + len(data) + memory_of(pinned(found)))
         return found
 
 

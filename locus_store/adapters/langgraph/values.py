@@ -10,7 +10,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists
 from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
-from locus_store.adapters.langgraph.prints import is_plain, print_of
+from locus_store.adapters.langgraph.prints import are_plain, print_of
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.adapters.langgraph.typed_values import TAG
@@ -126,7 +126,7 @@ class ChannelValues:
         if known is not None:
             return typed_values.MSGPACK, known
         kind, data = self.serde.dumps_typed(value)
-        if kind == typed_values.MSGPACK and is_plain(value):
+        if kind == typed_values.MSGPACK and are_plain([value]):
             self._dumped.put(printed, data, _ENTRY_BYTES + len(printed) + len(data))
         return kind, data
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from locus_store.values.encoding import (
     MAX_DEPTH,
     Grown,
     checked,
     digest,
-    encode,
     pinned,
     require_levels,
     unpinned,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Items = TypeVar("Items", list[Any], "array[int]")
 
@@ -278,18 +274,11 @@ def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
 
 def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
     """Raise ``ValueError`` if an element, here with its pinned form, is nested too deeply."""
+    levels = MAX_DEPTH - depth
     for item, raw in zip(items, raws, strict=True):
         # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
-        is_long = len(raw) >= 5 * MAX_DEPTH and not _is_flat(item)
-        if is_long and raw.count(b"{") + raw.count(b"[") > MAX_DEPTH - depth:
-            require_levels(item, encode(item), depth)
-
-
-def _is_flat(value: object) -> bool:
-    """Return whether a value holds no list or object."""
-    if type(value) is dict:
-        return NESTED.isdisjoint(map(type, value.values()))
-    return type(value) is not list or NESTED.isdisjoint(map(type, value))
+        if len(raw) >= 5 * levels and raw.count(b"{") + raw.count(b"[") > levels:
+            require_levels(item, raw, depth)
 
 
 def _large(
@@ -346,11 +335,6 @@ class Listed:
     def size(self) -> int:
         """See ``Shape.state_bytes``."""
         return self.shape.size
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """The size of each element; see ``Shape.state_bytes``."""
-        return self.shape.lengths
 
     def begins_with(self, elements: list[object]) -> bool:
         """Return whether the first elements have these canonical forms."""
