@@ -42,8 +42,17 @@ def pytest_collection_finish():
     """Garbage collections skip the modules and the tests, which stay until the end."""
     gc.freeze()
     gc.enable()
-    if imported := lazily.imported():
-        raise pytest.UsageError(f"Collecting imported {', '.join(imported)}: see tests/lazily.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A module that imports an agent framework when it is collected is an error: see ``lazily``."""
+    report = yield
+    if imported := lazily.newly_imported():
+        report.outcome = "failed"
+        what = f"{collector.nodeid} imports {', '.join(imported)}"
+        report.longrepr = f"{what} when it is collected: see tests/lazily.py"
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -36,6 +36,7 @@ HEAVY = (
 )  # fmt: skip
 """What is not imported while tests are collected."""
 
+_imported: set[str] = set()
 _done: set[str] = set()
 
 
@@ -49,9 +50,11 @@ class Later:
         return "later"
 
 
-def imported() -> list[str]:
-    """Return what this process has imported of ``HEAVY``."""
-    return [it for it in HEAVY if sys.modules.get(it)]
+def newly_imported() -> list[str]:
+    """Return what this process has imported of ``HEAVY`` since the last call."""
+    found = [it for it in HEAVY if sys.modules.get(it) and it not in _imported]
+    _imported.update(found)
+    return found
 
 
 def prepare(test: pytest.Function) -> None:
