@@ -147,14 +147,13 @@ class LockingRepository(Repository):
 
 
 def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes] | None:
-    """Return the payloads in rows of ``whole_version``; ``None`` if a segment is not in them.
+    """Return the payloads in rows of ``whole_version``; ``None`` if a segment may be missing.
 
-    That of a known version, or one whose first record is not there any more.
+    That is one that begins before a known version, which is in it.
     """
     found = [row[-4:] for row in rows if row[-4] is not None]
-    segments = [Segment(0, at, last, payload) for at, last, payload, _ in found if last is not None]
-    joined = {it for one in segments for it in range(one.first, one.last + 1)}
-    raw = [(at, payload) for at, _, _, payload in found if payload is not None]
-    if any(payload is None and at not in joined for at, _, _, payload in found):
+    if found and found[0][1] is None and not found[0][3]:
         return None
+    segments = [Segment(0, at, last, payload) for at, last, payload, _ in found if last is not None]
+    raw = [(at, payload) for at, _, _, payload in found if payload]
     return pieces(raw, segments, after=after, upto=upto)
