@@ -156,11 +156,11 @@ def _prove(made: Segment, before: Sequence[bytes], digest: bytes, max_bytes: int
 
 
 def filled(
-    rows: Iterable[tuple[int, bytes | None]], segments: Iterable[Segment]
+    rows: Iterable[tuple[int, bytes]], segments: Iterable[Segment]
 ) -> list[tuple[int, bytes]]:
     """Return records as (sequence, payload) with the payloads that segments have.
 
-    A record that has none changed nothing: Oracle stores no empty bytes.
+    A record that has none changed nothing.
     """
     found: dict[int, bytes] = {}
     for it in segments:
