@@ -61,6 +61,8 @@ class Reads(Scoped):
         """
         self.unwritten: tuple[int, str] | None = None
         """A line and a checkpoint of it that was read without pending writes."""
+        self.own: set[tuple[int, int]] = set()
+        """Records that were read with payloads of their own, by line and sequence."""
 
     # --- dialect hooks
 
@@ -170,7 +172,9 @@ class Reads(Scoped):
         end = line.last_sequence if upto is None else upto
         key = {"line": line.line, "chain": chain, "first": chain, "upto": end}
         rows = [(row[0], row[1]) for row in self.sql.payloads.rows(self.connection, key)]
-        if all(payload for _, payload in rows):
+        own = {(line.line, sequence) for sequence, payload in rows if payload}
+        self.own |= own
+        if len(own) == len(rows):
             return rows
         return filled(rows, self.segments(line.line, chain, upto=end))
 
@@ -190,12 +194,12 @@ class Reads(Scoped):
     def all_segments(
         self, *lines: int, within: tuple[int, int] | None = None
     ) -> list[tuple[int, Segment]]:
-        """Return the segments of lines, each behind its line.
+        """Return the segments of lines, each behind its line; those of a line in their order.
 
         ``within`` leaves out those that end before a sequence or begin after another.
         """
         c = self.tables.segments.c
-        query = sa.select(c.line, *segment_columns(c)).where(c.line.in_(lines))
+        query = sa.select(c.line, *segment_columns(c)).where(c.line.in_(lines)).order_by(c.last)
         if within is not None:
             query = query.where(c.last >= within[0], c.first <= within[1])
         return [(row[0], Segment(*row[1:])) for row in self.connection.execute(query)]

@@ -73,17 +73,12 @@ class LockingRepository(Repository):
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
-        line, head, head_digest, *told, basis, _, _, _, _ = rows[0]
+        line, head, head_digest, *told, basis = rows[0][:-5]
         version = self.version(thread_id, namespace, line, tuple(told))
-        payloads = _pieces(rows, version.mark.sequence, basis or 0)
-        if payloads is None:
-            return super().fetch(
-                thread_id, namespace, checkpoint_id, known, with_writes=with_writes
-            )
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
-            payloads=payloads,
+            payloads=_pieces(rows, version.mark.sequence, basis or 0),
             basis=None if basis is None else known,
             writes=self.writes_at(line, version.checkpoint_id) if with_writes else None,
         )
@@ -146,14 +141,12 @@ class LockingRepository(Repository):
         )
 
 
-def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes] | None:
-    """Return the payloads in rows of ``whole_version``; ``None`` if a segment may be missing.
-
-    That is one that begins before a known version, which is in it.
-    """
-    found = [row[-4:] for row in rows if row[-4] is not None]
-    if found and found[0][1] is None and not found[0][3]:
-        return None
-    segments = [Segment(0, at, last, payload) for at, last, payload, _ in found if last is not None]
-    raw = [(at, payload) for at, _, _, payload in found if payload]
+def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
+    """Return the payloads in rows of ``whole_version``."""
+    raw, segments = [], []
+    for *_, at, own, first, last, joined in rows:
+        if last is not None:
+            segments.append(Segment(0, first, last, joined))
+        elif own:
+            raw.append((at, own))
     return pieces(raw, segments, after=after, upto=upto)

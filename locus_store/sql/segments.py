@@ -59,7 +59,9 @@ def unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
     for at, one in enumerate(found, 1):
         size += len(one.payload)
         if at == segments.RECORDS or (at > 1 and size > STORED_BYTES):
-            before = it.pieces(line.line, head.chain, upto=found[0].sequence - 1)
+            last = found[0].sequence - 1
+            joined = it.segments(line.line, head.chain, upto=last)
+            before = segments.pieces((), joined, after=0, upto=last)
             return Unjoined(line.line, head.chain, before, found[:at])
     return None
 
@@ -98,21 +100,26 @@ def join(it: Repository, *, thread_id: str, namespace: str, found: Unjoined, mad
 
 def open_segments(it: Repository, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
-    near = it.all_segments(line, within=(min(sequences), max(sequences)))
-    changed = [one for _, one in near if not one.records().keys().isdisjoint(sequences)]
-    for first in changed:
-        later = it.segments(line, first.chain, after=first.first - 1, upto=MOST)
-        for one in later:
-            _put_back(it, line, one)
+    joined = {one for one in sequences if (line, one) not in it.own}
+    later = it.all_segments(line, within=(min(joined), MOST)) if joined else []
+    chains: set[int] = set()
+    for _, one in later:
+        records = one.records()
+        if one.chain in chains or not joined.isdisjoint(records):
+            chains.add(one.chain)
+            _put_back(it, line, one.last, records)
 
 
-def _put_back(it: Repository, line: int, segment: Segment) -> None:
-    records, c = it.tables.checkpoints, it.tables.segments.c
-    for sequence, payload in segment.records().items():
-        is_it = records.c.line == line, records.c.sequence == sequence
-        it.connection.execute(records.update().where(*is_it).values(payload=payload))
-    is_it = c.line == line, c.last == segment.last
-    it.connection.execute(it.tables.segments.delete().where(*is_it))
+def _put_back(it: Repository, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
+    """Put the payloads of a segment into its records."""
+    records, segments_ = it.tables.checkpoints, it.tables.segments
+    its = sa.bindparam("its_sequence", type_=records.c.sequence.type)
+    put = records.update().where(records.c.line == line, records.c.sequence == its)
+    rows = [{"its_sequence": at, "payload": payload} for at, payload in payloads.items()]
+    it.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
+    is_it = segments_.c.line == line, segments_.c.last == last
+    it.connection.execute(segments_.delete().where(*is_it))
+    it.own.update((line, at) for at in payloads)
 
 
 class Joining(StorageBackend):
