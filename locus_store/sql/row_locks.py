@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
 
+from locus_store import versions
 from locus_store.sql.columns import now
 from locus_store.sql.merge import Merge
 from locus_store.sql.pending import batches
@@ -73,9 +74,10 @@ class LockingRepository(Repository):
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
-        line, head, head_digest, *told, basis, _, _, _, _ = rows[0]
+        line, head, head_digest, *told, basis, _, _, _, _, _ = rows[0]
         version = self.version(thread_id, namespace, line, tuple(told))
-        payloads = _pieces(rows, version.mark.sequence, basis or 0)
+        with versions.told_of(version):
+            payloads = _pieces(rows, version.mark.sequence, basis or 0)
         if payloads is None:
             return super().fetch(
                 thread_id, namespace, checkpoint_id, known, with_writes=with_writes
@@ -147,14 +149,13 @@ class LockingRepository(Repository):
 
 
 def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes] | None:
-    """Return the payloads in rows of ``whole_version``; ``None`` if a segment is not in them.
+    """Return the payloads in rows of ``whole_version``; ``None`` if they lack those of the first.
 
-    That of a known version, or one whose first record is not there any more.
+    It is in the segment of a known version, or has no payload.
     """
-    found = [row[-4:] for row in rows if row[-4] is not None]
-    segments = [Segment(0, at, last, payload) for at, last, payload, _ in found if last is not None]
-    joined = {it for one in segments for it in range(one.first, one.last + 1)}
-    raw = [(at, payload) for at, _, _, payload in found if payload is not None]
-    if any(payload is None and at not in joined for at, _, _, payload in found):
+    found = [row[-5:] for row in rows if row[-5] is not None]
+    segments = [Segment(chain, *row) for *row, chain, _ in found if chain is not None]
+    raw = [(row[0], row[-1]) for row in found if row[-1]]
+    if found and found[0][0] not in {*(at for at, _ in raw), *(it.first for it in segments)}:
         return None
     return pieces(raw, segments, after=after, upto=upto)

@@ -167,7 +167,7 @@ sa.Table(
     sa.Column("created_at", Instant, default=now(), nullable=False),
     # The text that the checkpoint added; NULL unless the full-text index exists.
     sa.Column("text", PlainText, nullable=True),
-    # NULL: the payload is in a segment. Oracle has NULL for an empty one as well.
+    # NULL: the payload is in a segment, or empty.
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
     sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),

@@ -162,7 +162,7 @@ def records(it: Reads, part: Part) -> list[FoundRecord]:
     if part.sequences is not None:
         query = query.where(checkpoints.c.sequence.between(*part.sequences))
     rows = it.connection.execute(query).all()
-    lacking = {row.line for row in rows if row.payload is None}
+    lacking = {row.line for row in rows if not row.payload}
     joined = {
         (line, at): payload
         for line, one in (it.all_segments(*lacking, within=part.sequences) if lacking else ())

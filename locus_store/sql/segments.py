@@ -98,11 +98,11 @@ def join(it: Repository, *, thread_id: str, namespace: str, found: Unjoined, mad
 
 def open_segments(it: Repository, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
-    near = it.all_segments(line, within=(min(sequences), max(sequences)))
-    changed = [one for _, one in near if not one.records().keys().isdisjoint(sequences)]
-    for first in changed:
-        later = it.segments(line, first.chain, after=first.first - 1, upto=MOST)
-        for one in later:
+    c = it.tables.checkpoints.c
+    query = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
+    changed = query.where(c.sequence.in_(sequences)).group_by(c.chain)
+    for chain, first in it.connection.execute(changed).all():
+        for one in it.segments(line, chain, after=first - 1, upto=MOST):
             _put_back(it, line, one)
 
 

@@ -54,14 +54,17 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         segments.c.first == records.c.sequence,
     )
     has_some = (bases.c.sequence, segments.c.last, records.c.payload)
-    is_needed = sa.or_(records.c.sequence.is_(None), *(it.is_not(None) for it in has_some))
+    is_needed = sa.or_(
+        *(records.c.sequence.is_(None), records.c.sequence == mine.c.sequence),
+        *(it.is_not(None) for it in has_some),
+    )
     return (
         sa.select(
             *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
             *(mine.c[name] for name in VERSION),
             parents.c.checkpoint_id.label("parent_id"),
             *(bases.c.sequence.label("basis"), records.c.sequence.label("at")),
-            *(segments.c.last, segments.c.payload, records.c.payload),
+            *(segments.c.last, segments.c.payload, segments.c.chain, records.c.payload),
         )
         .select_from(lines)
         .join(t.threads, same_thread(t))
