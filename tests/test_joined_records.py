@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 from copy import deepcopy
+from datetime import timedelta
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,13 +27,13 @@ from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, pack_frame, unpack_frames
 from locus_store.versions import segments, state_alone
 from locus_store.versions.archives import Problem
-from locus_store.versions.segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from locus_store.sql.backend import SqlBackend
     from locus_store.types import Mark, Stored, Version
+    from locus_store.versions.segments import Segment
 
 pytestmark = pytest.mark.anyio
 
@@ -564,9 +565,7 @@ async def test_a_fork_of_a_thread_with_joined_records(
     states = await joined_to(backend, 8)
     for number in range(10, 16):
         states[f"v{number}"] = state_of(number)
-        await backend.write_state(
-            "t", state_of(number), checkpoint_id=f"v{number}", parent_id=at
-        )
+        await backend.write_state("t", state_of(number), checkpoint_id=f"v{number}", parent_id=at)
         at = f"v{number}"
     await backend._join("t", "")
     assert await segments_in(backend) == [(1, 3), (4, 6), (9, 11), (12, 14)]
@@ -741,8 +740,6 @@ async def aged(backend: SqlBackend) -> None:
         c = it.tables.checkpoints.c
         old = sa.select(c.created_at).where(c.sequence == 9).scalar_subquery()
         moment = it.connection.execute(sa.select(old)).scalar()
-        from datetime import timedelta
-
         before = moment - timedelta(days=2)
         update = it.tables.checkpoints.update().where(c.sequence < 9).values(created_at=before)
         it.connection.execute(update)
@@ -756,9 +753,7 @@ async def test_hidden_versions_are_swept_from_segments(
     states: dict[str, dict[str, Any]] = {}
     for number in range(1, 200):
         states[f"v{number}"] = state_of(number)
-        await backend.write_state(
-            "t", state_of(number), checkpoint_id=f"v{number}", keep_last=5
-        )
+        await backend.write_state("t", state_of(number), checkpoint_id=f"v{number}", keep_last=5)
         if number % 10 == 0:
             await backend._join("t", "")
     shown = [it.checkpoint_id for it in await backend.history("t", limit=100)]
@@ -895,6 +890,10 @@ async def test_a_damaged_byte_of_a_segment_is_an_error_or_changes_no_answer(
                 await cold.load("t")
 
 
+async def _swapped(backend: SqlBackend) -> None:
+    await put(backend, 6, payload=await payload_at(backend, 3))
+
+
 DAMAGES: dict[str, Callable[[SqlBackend], Any]] = {
     "of another chain": lambda it: put(it, 6, chain=2),
     "a later first": lambda it: put(it, 6, first=5),
@@ -905,13 +904,9 @@ DAMAGES: dict[str, Callable[[SqlBackend], Any]] = {
     "an earlier last": lambda it: put(it, 6, last=5),
     "missing": lambda it: change(it, lambda table: table.delete().where(table.c.last == 6)),
     "all missing": lambda it: change(it, lambda table: table.delete()),
-    "another's payload": lambda it: _swapped(it),
+    "another's payload": _swapped,
     "of another line": lambda it: put(it, 6, line=99),
 }
-
-
-async def _swapped(backend: SqlBackend) -> None:
-    await put(backend, 6, payload=await payload_at(backend, 3))
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -921,16 +916,16 @@ async def test_a_segment_in_the_wrong_place_is_an_error_or_changes_no_answer(
     states = await joined_to(backend, 8)
     history = await backend.history("t", limit=100)
     await DAMAGES[damage](backend)
-    failed = 0
+    failed: list[tuple[Any, str]] = []
     for version in history:
         for way in (loaded, folded, replayed):
             try:
                 assert await way(make, version) == states[version.checkpoint_id]
             except IntegrityError as exc:
-                failed += 1
-                assert way is replayed or "thread 't'" in str(exc)
-    problems = [str(it) async for it in verify(backend) if isinstance(it, Problem)]
+                failed.append((way, str(exc)))
     assert failed
+    assert all(way is replayed or "thread 't'" in told for way, told in failed)
+    problems = [str(it) async for it in verify(backend) if isinstance(it, Problem)]
     assert [it for it in problems if it.startswith("thread 't'")]
 
 
@@ -986,7 +981,7 @@ async def test_verify_reports_segments_without_a_line(
     backend: SqlBackend, threes: list[Any]
 ) -> None:
     await joined_to(backend, 8)
-    await change(backend, lambda it: it.insert().values(line=99, last=1, first=1, chain=1, payload=b"x"))
+    await put(backend, 6, line=99)
     found = [str(it) async for it in verify(backend) if isinstance(it, Problem)]
     assert ["1 segments belong to no line" in it for it in found] == [True]
 
@@ -1028,9 +1023,7 @@ class Model:
             del state["keys"][min(state["keys"], key=state["keys"].__getitem__)]
         return deepcopy(state)
 
-    async def save(
-        self, name: str | None = None, *, changes: bool = True, **options: Any
-    ) -> None:
+    async def save(self, name: str | None = None, *, changes: bool = True, **options: Any) -> None:
         before = deepcopy(self.state)
         state = self.grown() if changes else before
         self.saves += 1
