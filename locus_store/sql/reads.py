@@ -263,7 +263,8 @@ class Reads(Scoped):
         after = basis.sequence if basis else 0
         payloads = []
         if after < record.sequence:
-            payloads = self.pieces(line.line, chain, after=after, upto=record.sequence)
+            with versions.told_of(version):
+                payloads = self.pieces(line.line, chain, after=after, upto=record.sequence)
         return Stored(
             version=version,
             head=mark,

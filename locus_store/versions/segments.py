@@ -33,7 +33,7 @@ MOST_BYTES: Final = 2 * RECORD_BYTES + 4096
 """A segment is not longer, uncompressed."""
 
 _ENTRY: Final = struct.Struct("<QI")
-"""A record's sequence and the length of its payload; sequence 0: all records together."""
+"""A record's sequence and the length of its payload; the first is the chain, all together."""
 
 
 class Raw(NamedTuple):
@@ -86,7 +86,8 @@ class Segment(NamedTuple):
                 at += size
         except struct.error as exc:
             raise IntegrityError(f"{where} is damaged") from exc
-        if at != len(body) or not parts or [parts[0][0], parts[-1][0]] != [0, self.last]:
+        named = [parts[it][0] for it in (0, 1, -1)] if len(parts) > 1 else []
+        if at != len(body) or named != [self.chain, self.first, self.last]:
             raise IntegrityError(f"{where} is damaged")
         return parts
 
@@ -127,7 +128,7 @@ def joined(
         return None
     change = frames.change(folder.state(), basis)
     together = change.whole() if change.frames is None else change.frames
-    parts.insert(0, (0, plain_payload(together, UNLIMITED)))
+    parts.insert(0, (chain, plain_payload(together, UNLIMITED)))
     if len(parts[0][1]) > RECORD_BYTES:
         return None
     made = Segment(chain, parts[1][0], parts[-1][0], _packed(parts))
@@ -160,7 +161,7 @@ def filled(
 ) -> list[tuple[int, bytes]]:
     """Return records as (sequence, payload) with the payloads that segments have.
 
-    A record that has none changed nothing.
+    A record that has none changed nothing: empty bytes are not stored.
     """
     found: dict[int, bytes] = {}
     for it in segments:
