@@ -14,7 +14,7 @@ from locus_store.sql.repository import KEY, Repository
 from locus_store.sql.statements import WRITE, once
 from locus_store.sql.version_queries import whole_version
 from locus_store.types import Mark, Stored
-from locus_store.versions.segments import Segment, pieces
+from locus_store.versions.segments import RecordSegment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[byte
     raw, segments = [], []
     for *_, at, own, chain, first, last, joined in rows:
         if last is not None:
-            segments.append(Segment(chain, first, last, joined))
+            segments.append(RecordSegment(chain, first, last, joined))
         elif own:
             raw.append((at, own))
     return pieces(raw, segments, after=after, upto=upto)
