@@ -24,7 +24,7 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     """Return a query for a visible version, with a row per payload, or one row without payloads.
 
     Where a known version is in its chain, up to the version itself, the payloads after that one
-    are returned, and its sequence as ``basis``. A segment stands beside the last of its records
+    are returned, and its sequence as ``basis``. A segment is in the row of the last of its records
     that is not behind the version.
 
     Args:
