@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from shutil import copyfile, disk_usage
 
+import lazily
 import pytest
 import storages
+import tiers
 from tiers import TESTS, first_of, is_everyday
 
 pytest_plugins = ["server_fixtures"]
@@ -42,6 +44,23 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A module that imports an agent framework when it is collected is an error: see ``lazily``."""
+    report = yield
+    if imported := lazily.newly_imported():
+        report.outcome = "failed"
+        what = f"{collector.nodeid} imports {', '.join(imported)}"
+        report.longrepr = f"{what} when it is collected: see tests/lazily.py"
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """What a test needs of a framework is made: see ``lazily``."""
+    lazily.prepare(item)
+
+
 def pytest_addoption(parser):
     group = parser.getgroup("tiers of tests")
     group.addoption(
@@ -60,9 +79,15 @@ def pytest_addoption(parser):
     )  # fmt: skip
 
 
+def pytest_configure(config):
+    """Leave parameters of tests to `make test-all`."""
+    tiers.choose(config)
+
+
 def pytest_ignore_collect(collection_path, config):
-    """Leave the folders ``full`` to `make test-all`."""
-    return True if collection_path.name == "full" and is_everyday(config) else None
+    """Leave the folders ``full`` to `make test-all`, and look for no tests in golden files."""
+    name = collection_path.name
+    return True if name == "golden" or (name == "full" and is_everyday(config)) else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -164,8 +189,8 @@ def segments_of_two(monkeypatch):
 
 # --- what a test with real graphs runs on
 
-PAIRS = first_of(("sync", "sqlite"), ("async", "sqlite"), ("async", "postgresql"))
-ANY_PAIRS = first_of(
+PAIRS = ("sync", "sqlite"), ("async", "sqlite"), ("async", "postgresql")
+ANY_PAIRS = (
     ("async", "sqlite"), ("sync", "sqlite"), ("async", "postgresql"), ("async", "memory"),
     ("sync", "file"), ("async", "redis"), ("sync", "http"), ("sync", "oci"),
     ("async", "opensearch"),
@@ -176,7 +201,7 @@ def pytest_generate_tests(metafunc):
     """Sync and async, on several storages."""
     for name, pairs in (("storage", PAIRS), ("any_storage", ANY_PAIRS)):
         if {"call", name} <= set(metafunc.fixturenames):
-            metafunc.parametrize(("call", name), pairs, indirect=True)
+            metafunc.parametrize(("call", name), first_of(*pairs), indirect=True)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ async def test_adk_keeps_them(url: str) -> None:
         assert found.state["a"] == {"\ud83d": float("inf")}
 
 
-@needs("pydantic_ai.conversation_store")
+@needs("pydantic_ai")
 async def test_pydantic_ai_keeps_them(url: str) -> None:
     from pydantic_ai.conversation_store import ConversationEntry
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart

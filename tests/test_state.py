@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from locus.core.state import AgentState as LocusState
+from lazily import TESTS_RUN
 from pydantic import BaseModel, ValidationError
 
 from locus_store import AgentState, MemoryCheckpointer, Message, Role, ToolCall
@@ -17,6 +17,9 @@ from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import Mark
 from locus_store.types.codec import StateCodec, labels_of
 from locus_store.types.marks import MARK_KEY, Lineage, LoadedDict, thread_key
+
+if TESTS_RUN:
+    from locus.core.state import AgentState as LocusState
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from locus.core.state import AgentState as LocusState
+from lazily import TESTS_RUN
 
 from locus_store import AgentState, Message, SQLiteBackend, StorageBackendAdapter
 from locus_store.errors import SerializationError
@@ -15,6 +15,9 @@ from locus_store.types.escaped_keys import with_escaped_keys
 from locus_store.types.state_classes import LOCUS_STATE
 from locus_store.values.filters import STATE_CLASS
 from locus_store.values.surrogates import escaped
+
+if TESTS_RUN:
+    from locus.core.state import AgentState as LocusState
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from benchmarks.comparisons.peer import Peer
 from benchmarks.micro import patterns
 from locus_store import MemoryCheckpointer, sqlite_checkpointer
 from locus_store.types.codec import StateCodec
-from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
+from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -161,10 +161,10 @@ async def in_memory(name: str, turns: int, marks: list[int]) -> Grown:
 def print_pages(path: Path, grown: Grown) -> None:
     """Return the bytes of each table and index."""
     database = sqlite3.connect(path)
-    payloads = [row[0] for row in database.execute("SELECT payload FROM locus_checkpoints")]
-    bodies = sum(len(body) for it in payloads for body in unpack_frames(it, MAX_STATE_BYTES))
-    packed, final = sum(map(len, payloads)), grown.final_bytes
-    print(f"  frames {bodies / final:.3f} x, packed {packed / final:.3f} x the final state")
+    final = grown.final_bytes
+    for table in ("locus_checkpoints", "locus_segments"):
+        size = database.execute(f"SELECT sum(length(payload)) FROM {table}").fetchone()[0]
+        print(f"  payloads in {table} {(size or 0) / final:.3f} x the final state")
     try:
         found = database.execute(
             "SELECT name, sum(pgsize) AS bytes, sum(payload), sum(unused), count(*) FROM dbstat "

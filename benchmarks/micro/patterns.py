@@ -182,21 +182,26 @@ async def measure(case: Case, steps: int) -> Found:
             difference += sum(map(len, unpack_frames(frames, MAX_STATE_BYTES)))
             shape = done.shape
         loaded = await saver.load("thread")
+        stored = await saver.backend.read_thread("thread")
+        records = stored.lines[0].records
         await saver.close()
         if loaded != state:
             raise SystemExit(f"{case.name}: what was loaded is not what was saved")
         with sqlite3.connect(path) as database:
-            rows = database.execute("SELECT payload, chain FROM locus_checkpoints").fetchall()
+            sizes = [
+                database.execute(f"SELECT sum(length(payload)) FROM locus_{it}").fetchone()[0]
+                for it in ("checkpoints", "segments")
+            ]
         database.close()
         return Found(
             case,
             steps,
             difference,
-            sum(len(body) for row in rows for body in unpack_frames(row[0], MAX_STATE_BYTES)),
-            sum(len(row[0]) for row in rows),
+            sum(len(it) for one in records for it in unpack_frames(one.payload, MAX_STATE_BYTES)),
+            sum(size or 0 for size in sizes),
             machine.disk_bytes(path),
             len(encode(state)),
-            len({row[1] for row in rows}),
+            len({it.chain for it in records}),
             cpu,
         )
 

@@ -161,7 +161,8 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
     )
     rows = it.connection.execute(query).all()
     own = [(row.sequence, row.payload) for row in rows]
-    payloads = dict(filled(own, [one for _, one in it.all_segments(line)]))
+    is_whole = all(payload for _, payload in own)
+    payloads = dict(filled(own, () if is_whole else [one for _, one in it.all_segments(line)]))
     return [
         ArchivedRecord(**{**row._mapping, "payload": payloads[row.sequence]})  # noqa: SLF001
         for row in rows

@@ -277,7 +277,7 @@ class SqlBackend(Joining, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
             parts = await self._query(lambda it: searching.parts(it, batch))
         matching = searching.Matching(wanted, self.max_state_bytes)
         for part in parts:
-            records = await self._read(partial(searching.records, part=part))
+            records = await self._query(partial(searching.records, part=part))
             await in_thread(partial(matching.add, records))
         return matching.ranked
 

@@ -14,7 +14,7 @@ from locus_store.sql.repository import KEY, Repository
 from locus_store.sql.statements import WRITE, once
 from locus_store.sql.version_queries import whole_version
 from locus_store.types import Mark, Stored
-from locus_store.versions.segments import Segment, pieces
+from locus_store.versions.segments import RecordSegment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,14 +74,10 @@ class LockingRepository(Repository):
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
-        line, head, head_digest, *told, basis, _, _, _, _, _ = rows[0]
+        line, head, head_digest, *told, basis = rows[0][:-6]
         version = self.version(thread_id, namespace, line, tuple(told))
         with versions.told_of(version):
             payloads = _pieces(rows, version.mark.sequence, basis or 0)
-        if payloads is None:
-            return super().fetch(
-                thread_id, namespace, checkpoint_id, known, with_writes=with_writes
-            )
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
@@ -148,14 +144,12 @@ class LockingRepository(Repository):
         )
 
 
-def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes] | None:
-    """Return the payloads in rows of ``whole_version``; ``None`` if they lack those of the first.
-
-    It is in the segment of a known version, or has no payload.
-    """
-    found = [row[-5:] for row in rows if row[-5] is not None]
-    segments = [Segment(chain, *row) for *row, chain, _ in found if chain is not None]
-    raw = [(row[0], row[-1]) for row in found if row[-1]]
-    if found and found[0][0] not in {*(at for at, _ in raw), *(it.first for it in segments)}:
-        return None
+def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
+    """Return the payloads in rows of ``whole_version``."""
+    raw, segments = [], []
+    for *_, at, own, chain, first, last, joined in rows:
+        if last is not None:
+            segments.append(RecordSegment(chain, first, last, joined))
+        elif own:
+            raw.append((at, own))
     return pieces(raw, segments, after=after, upto=upto)

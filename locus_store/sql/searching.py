@@ -19,7 +19,7 @@ from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.text import Match
 from locus_store.versions import Line
-from locus_store.versions.segments import RECORDS
+from locus_store.versions.segments import RECORDS, RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -137,9 +137,10 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
     c = it.tables.checkpoints.c
     sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
     found = it.connection.execute(sizes.order_by(c.sequence)).all()
+    lacks = any(size is None for _, size in found)
     joined = {
         at: len(one.payload) // RECORDS
-        for _, one in it.all_segments(line)
+        for _, one in (it.all_segments(line) if lacks else ())
         for at in range(one.first, one.last + 1)
     }
     each = [(at, size if size is not None else joined.get(at, 0)) for at, size in found]
@@ -147,30 +148,32 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
 
 
 def records(it: Reads, part: Part) -> list[FoundRecord]:
-    """Return the records of a part by one statement."""
-    lines, checkpoints = it.tables.lines, it.tables.checkpoints
-    names = ("sequence", "chain", "created_at", "payload")
-    query = (
-        sa.select(
-            *(lines.c[name] for name in ("thread_id", "line", "floor", "head")),
-            *(checkpoints.c[name] for name in names),
-        )
-        .join(checkpoints, checkpoints.c.line == lines.c.line)
-        .where(checkpoints.c.line.in_(part.lines))
-        .order_by(checkpoints.c.line.desc(), checkpoints.c.sequence)
-    )
+    """Return the records of a part by one statement, which also finds their segments."""
+    lines, checkpoints, segments = it.tables.lines, it.tables.checkpoints, it.tables.segments
+    c, s = checkpoints.c, segments.c
+    its = [lines.c[name] for name in ("thread_id", "line", "floor", "head")]
+    no_last = sa.cast(sa.null(), s.last.type).label("last")
+    own = sa.select(*its, c.sequence, c.chain, c.created_at, c.payload, no_last)
+    joined = sa.select(*its, s.first, s.chain, lines.c.updated_at, s.payload, s.last)
+    own = own.join(checkpoints, c.line == lines.c.line).where(lines.c.line.in_(part.lines))
+    joined = joined.join(segments, s.line == lines.c.line).where(lines.c.line.in_(part.lines))
     if part.sequences is not None:
-        query = query.where(checkpoints.c.sequence.between(*part.sequences))
-    rows = it.connection.execute(query).all()
-    lacking = {row.line for row in rows if not row.payload}
-    joined = {
-        (line, at): payload
-        for line, one in (it.all_segments(*lacking, within=part.sequences) if lacking else ())
-        for at, payload in one.records().items()
-    }
+        first, last = part.sequences
+        own = own.where(c.sequence.between(first, last))
+        joined = joined.where(s.last >= first, s.first <= last)
+    found: list[FoundRecord] = []
+    payloads: dict[tuple[int, int], bytes] = {}
+    for *row, end in it.connection.execute(own.union_all(joined)):
+        one = FoundRecord(*row)
+        if end is None:
+            found.append(one)
+        else:
+            segment = RecordSegment(one.chain, one.sequence, end, one.payload)
+            payloads |= {(one.line, at): payload for at, payload in segment.records().items()}
+    found.sort(key=lambda one: (-one.line, one.sequence))
     return [
-        FoundRecord._make((*row[:-1], row.payload or joined.get((row.line, row.sequence), b"")))
-        for row in rows
+        one._replace(payload=one.payload or payloads.get((one.line, one.sequence), b""))
+        for one in found
     ]
 
 

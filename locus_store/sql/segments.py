@@ -17,7 +17,7 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import not_joined
 from locus_store.runtime.stepping import in_thread
 from locus_store.versions import segments
-from locus_store.versions.segments import Raw, Segment
+from locus_store.versions.segments import Raw, RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,9 @@ def unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
     for at, one in enumerate(found, 1):
         size += len(one.payload)
         if at == segments.RECORDS or (at > 1 and size > STORED_BYTES):
-            before = it.pieces(line.line, head.chain, upto=found[0].sequence - 1)
+            last = found[0].sequence - 1
+            joined = it.segments(line.line, head.chain, upto=last)
+            before = segments.pieces((), joined, after=0, upto=last)
             return Unjoined(line.line, head.chain, before, found[:at])
     return None
 
@@ -76,7 +78,9 @@ def _raw(it: Repository, line: int, chain: int) -> list[Raw]:
     return [Raw(*row) for row in it.connection.execute(query)]
 
 
-def join(it: Repository, *, thread_id: str, namespace: str, found: Unjoined, made: Segment) -> bool:
+def join(
+    it: Repository, *, thread_id: str, namespace: str, found: Unjoined, made: RecordSegment
+) -> bool:
     """Put a segment in the place of its records' payloads, if these are as they were.
 
     It waits for no lock: the caller of a transaction that has the line may wait for this object's
@@ -98,21 +102,29 @@ def join(it: Repository, *, thread_id: str, namespace: str, found: Unjoined, mad
 
 def open_segments(it: Repository, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
+    joined = [one for one in sequences if (line, one) not in it.own]
+    near = it.all_segments(line, within=(min(joined), MOST)) if joined else []
+    if not near:
+        return
     c = it.tables.checkpoints.c
-    query = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
-    changed = query.where(c.sequence.in_(sequences)).group_by(c.chain)
-    for chain, first in it.connection.execute(changed).all():
-        for one in it.segments(line, chain, after=first - 1, upto=MOST):
-            _put_back(it, line, one)
+    first = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
+    rows = it.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
+    changed = {row[0]: row[1] for row in rows}
+    for _, one in near:
+        if one.last >= changed.get(one.chain, MOST):
+            _put_back(it, line, one.last, one.records())
 
 
-def _put_back(it: Repository, line: int, segment: Segment) -> None:
-    records, c = it.tables.checkpoints, it.tables.segments.c
-    for sequence, payload in segment.records().items():
-        is_it = records.c.line == line, records.c.sequence == sequence
-        it.connection.execute(records.update().where(*is_it).values(payload=payload))
-    is_it = c.line == line, c.last == segment.last
-    it.connection.execute(it.tables.segments.delete().where(*is_it))
+def _put_back(it: Repository, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
+    """Put the payloads of a segment into its records."""
+    records, segments_ = it.tables.checkpoints, it.tables.segments
+    its = sa.bindparam("its_sequence", type_=records.c.sequence.type)
+    put = records.update().where(records.c.line == line, records.c.sequence == its)
+    rows = [{"its_sequence": at, "payload": payload} for at, payload in payloads.items()]
+    it.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
+    is_it = segments_.c.line == line, segments_.c.last == last
+    it.connection.execute(segments_.delete().where(*is_it))
+    it.own.update((line, at) for at in payloads)
 
 
 class Joining(StorageBackend):

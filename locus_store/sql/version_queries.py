@@ -14,6 +14,7 @@ from locus_store.sql.statements import (
     live_line,
     record_columns,
     same_thread,
+    segment_columns,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     """Return a query for a visible version, with a row per payload, or one row without payloads.
 
     Where a known version is in its chain, up to the version itself, the payloads after that one
-    are returned, and its sequence as ``basis``. A segment stands beside the first of its records.
+    are returned, and its sequence as ``basis``. A segment is in the row of the last of its records
+    that is not behind the version.
 
     Args:
         t: The tables.
@@ -47,24 +49,23 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
         records.c.sequence <= mine.c.sequence,
         records.c.sequence >= sa.func.coalesce(bases.c.sequence + 1, mine.c.chain),
     )
-    segments = t.segments
+    segments, is_itself = t.segments, records.c.sequence == mine.c.sequence
     is_segment = sa.and_(
         segments.c.line == records.c.line,
         segments.c.chain == records.c.chain,
-        segments.c.first == records.c.sequence,
+        segments.c.first <= records.c.sequence,
+        segments.c.last >= records.c.sequence,
+        segments.c.last <= sa.case((is_itself, lines.c.last_sequence), else_=records.c.sequence),
     )
-    has_some = (bases.c.sequence, segments.c.last, records.c.payload)
-    is_needed = sa.or_(
-        *(records.c.sequence.is_(None), records.c.sequence == mine.c.sequence),
-        *(it.is_not(None) for it in has_some),
-    )
+    has_some = segments.c.last.is_not(None), records.c.payload.is_not(None)
+    is_needed = sa.or_(records.c.sequence.is_(None), is_itself, *has_some)
     return (
         sa.select(
             *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
             *(mine.c[name] for name in VERSION),
             parents.c.checkpoint_id.label("parent_id"),
-            *(bases.c.sequence.label("basis"), records.c.sequence.label("at")),
-            *(segments.c.last, segments.c.payload, segments.c.chain, records.c.payload),
+            *(bases.c.sequence.label("basis"), records.c.sequence.label("at"), records.c.payload),
+            *segment_columns(segments.c),
         )
         .select_from(lines)
         .join(t.threads, same_thread(t))

@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer
 from tiers import first_of
+from typer.main import get_command_from_info, get_command_name
 
 from locus_store import NewMessage, __version__, blocking, cli, open_checkpointer
+from locus_store import __main__ as program
 from locus_store.cli import output
 from locus_store.errors import pip_install
 from locus_store.sql import status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import typer
 
     from locus_store.types import PendingWrite
 
@@ -160,6 +163,17 @@ def test_the_version_can_be_asked_for(run: Run) -> None:
     assert run("--version") == (0, f"locus-store {__version__}\n", "")
 
 
+def test_the_program_handles_ctrl_c_as_it_found_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", ["locus-store", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert (ended.value.code, signal.getsignal(signal.SIGINT)) == (0, handler)
+    assert capsys.readouterr().out == f"locus-store {__version__}\n"
+
+
 def test_a_schema_is_refused_where_the_database_has_none(run: Run) -> None:
     for command in (["upgrade"], ["check"], ["downgrade", "base", "--yes"], ["current"]):
         code, out, errors = run("db", *command, "--schema", "x")
@@ -240,19 +254,15 @@ def test_a_command_line_that_makes_no_sense_is_exit_code_two(
     assert run(*arguments)[0] == 2
 
 
-def groups() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command with its name."""
-
-    def below(names: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-        for name, it in getattr(command, "commands", {}).items():
-            yield from below((*names, name), it)
-        if not hasattr(command, "commands"):
-            yield names, command
-
-    return below((), typer.main.get_command(cli.app))
+def named(app: typer.Typer, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command, before it is built, with its name."""
+    for it in app.registered_commands:
+        yield (*above, it.name or get_command_name(it.callback.__name__)), it
+    for it in app.registered_groups:
+        yield from named(it.typer_instance, *above, it.name)
 
 
-COMMANDS = dict(groups())
+COMMANDS = dict(named(cli.app))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -261,9 +271,11 @@ def test_every_command_explains_itself_and_its_options(run: Run, command: tuple[
     assert code == 0
     assert "Exit codes" not in out
     assert "<bool>" not in out
-    assert COMMANDS[command].help
-    assert all("\n" not in it for it in COMMANDS[command].help.split("\n\n"))
-    assert [it.name for it in COMMANDS[command].params if not it.help] == []
+    how: Any = {"pretty_exceptions_short": True, "rich_markup_mode": None}
+    built = get_command_from_info(COMMANDS[command], **how)
+    assert built.help
+    assert all("\n" not in it for it in built.help.split("\n\n"))
+    assert [it.name for it in built.params if not it.help] == []
 
 
 def test_the_exit_codes_are_one_line_of_the_first_help_page(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 
+@cache
 def _places(config: pytest.Config, contract: str, test: Callable[..., Any]) -> list[Any]:
     """Return the storages that a contract's test runs on."""
     names = config.option.storage

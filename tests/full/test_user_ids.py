@@ -10,8 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
+from lazily import TESTS_RUN
 from sqlalchemy.engine import URL
 
 from locus_store import (
@@ -31,6 +30,10 @@ from locus_store.transfer.archive import export_threads
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
+
+if TESTS_RUN:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
 
 pytestmark = pytest.mark.anyio
 

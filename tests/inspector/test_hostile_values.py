@@ -68,7 +68,7 @@ async def hostile(backend: Any, text: str) -> None:
     await backend.put_writes(text, text, writes)
 
 
-@pytest.mark.parametrize("text", [*PAYLOADS[:7], *full(*PAYLOADS[7:])], ids=range(len(PAYLOADS)))
+@pytest.mark.parametrize("text", [*PAYLOADS[:7], *full(*PAYLOADS[7:])], ids=PAYLOADS.index)
 async def test_hostile_content_is_text_on_every_page(text: str) -> None:
     backend = MemoryBackend()
     await hostile(backend, text)

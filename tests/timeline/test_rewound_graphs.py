@@ -7,19 +7,20 @@ import sys
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from lazily import TESTS_RUN
 
 from locus_store import MemoryBackend, UnsupportedError
 from locus_store.timeline.rewind import rewind
 from locus_store.types import PendingWrite
 
-pytest.importorskip("langgraph")
+if TESTS_RUN:
+    pytest.importorskip("langgraph")
+    from langgraph.channels import DeltaChannel
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+    from langgraph.graph import START, StateGraph
+    from langgraph.types import Command, Send, interrupt
 
-from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.graph import START, StateGraph
-from langgraph.types import Command, Send, interrupt
-
-from locus_store.adapters.langgraph import LangGraphSaver
+    from locus_store.adapters.langgraph import LangGraphSaver
 
 pytestmark = pytest.mark.anyio
 CONFIG: Any = {"configurable": {"thread_id": "t"}}

@@ -7,21 +7,22 @@ import operator
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from lazily import TESTS_RUN
 from test_graph import backend  # noqa: F401  (a fixture)
 
 from locus_store import BackendError, ConflictError, UnsupportedError
 from locus_store.timeline import rewind as module
 from locus_store.timeline.rewind import prepared, rewind
 
-pytest.importorskip("langgraph")
+if TESTS_RUN:
+    pytest.importorskip("langgraph")
+    from langgraph.cache.memory import InMemoryCache
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+    from langgraph.func import entrypoint, task
+    from langgraph.graph import START, StateGraph
+    from langgraph.types import CachePolicy, Command, Send, interrupt
 
-from langgraph.cache.memory import InMemoryCache
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.func import entrypoint, task
-from langgraph.graph import START, StateGraph
-from langgraph.types import CachePolicy, Command, Send, interrupt
-
-from locus_store.adapters.langgraph import LangGraphSaver
+    from locus_store.adapters.langgraph import LangGraphSaver
 
 pytestmark = pytest.mark.anyio
 CONFIG: Any = {"configurable": {"thread_id": "t"}}

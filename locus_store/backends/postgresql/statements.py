@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import sqlalchemy as sa
 
-from locus_store.backends.postgresql.contents import CONTENTS, write_of
+from locus_store.backends.postgresql.contents import CONTENTS, payloads_in, write_of
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.json_columns import load_json
@@ -24,7 +24,6 @@ from locus_store.versions import (
     in_order,
     told_of,
 )
-from locus_store.versions.segments import Segment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -401,7 +400,7 @@ class Hot:
         basis = None if known is None or row["basis"] is None else known
         version = _version(row, store, thread_id, namespace)
         with told_of(version):
-            payloads = _payloads(row, basis.sequence if basis else 0)
+            payloads = payloads_in(row, basis.sequence if basis else 0)
         return Stored(
             version=version,
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
@@ -469,13 +468,6 @@ class Hot:
             user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
-
-
-def _payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
-    """Return what leads to the version of a row from another."""
-    segments = [Segment(*it) for it in row["segments"] or ()]
-    found = pieces((), segments, after=after, upto=row["sequence"])
-    return found if row["payload"] is None else [*found, row["payload"]]
 
 
 def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:

@@ -11,20 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.adk.agents import LlmAgent, RunConfig
-from google.adk.agents.run_config import StreamingMode
-from google.adk.cli.service_registry import load_services_module
-from google.adk.cli.utils.service_factory import create_session_service_from_options
-from google.adk.errors import StaleSessionError as AdkStaleSessionError
-from google.adk.errors.already_exists_error import AlreadyExistsError
-from google.adk.events import Event, EventActions
-from google.adk.models import BaseLlm, LlmResponse
-from google.adk.runners import Runner
-from google.adk.sessions import InMemorySessionService, Session
-from google.adk.sessions.base_session_service import GetSessionConfig
-from google.adk.sessions.database_session_service import DatabaseSessionService
-from google.adk.sessions.sqlite_session_service import SqliteSessionService
-from google.genai import types
+from lazily import TESTS_RUN
 from log_urls import EACH, OURS, url_of
 from tiers import full
 
@@ -41,10 +28,27 @@ from locus_store import (
     open_checkpointer,
     open_message_log,
 )
-from locus_store.adapters.adk import LocusSessionService, StaleSessionError
-from locus_store.adapters.adk.records import STATE
 from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS
+
+if TESTS_RUN:
+    from google.adk.agents import LlmAgent, RunConfig
+    from google.adk.agents.run_config import StreamingMode
+    from google.adk.cli.service_registry import load_services_module
+    from google.adk.cli.utils.service_factory import create_session_service_from_options
+    from google.adk.errors import StaleSessionError as AdkStaleSessionError
+    from google.adk.errors.already_exists_error import AlreadyExistsError
+    from google.adk.events import Event, EventActions
+    from google.adk.models import BaseLlm, LlmResponse
+    from google.adk.runners import Runner
+    from google.adk.sessions import InMemorySessionService, Session
+    from google.adk.sessions.base_session_service import GetSessionConfig
+    from google.adk.sessions.database_session_service import DatabaseSessionService
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+    from google.genai import types
+
+    from locus_store.adapters.adk import LocusSessionService, StaleSessionError
+    from locus_store.adapters.adk.records import STATE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -604,25 +608,26 @@ class TestOurService:
 # --- in the framework's runner
 
 
-class Scripted(BaseLlm):
-    """A model that gives the answers of a list, and keeps how much it was asked."""
+if TESTS_RUN:
 
-    model: str = "scripted"
-    answers: list[Any] = []  # noqa: RUF012  (a field)
-    asked: list[list[str]] = []  # noqa: RUF012
+    class Scripted(BaseLlm):
+        """A model that gives the answers of a list, and keeps how much it was asked."""
 
-    async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
-        parts = [part for it in llm_request.contents for part in it.parts]
-        self.asked.append([it.text or "tool" for it in parts])
-        answer = self.answers.pop(0)
-        if isinstance(answer, str) and stream:
-            half = types.Content(role="model", parts=[types.Part(text=answer[:2])])
-            yield LlmResponse(content=half, partial=True)
-        part = types.Part(text=answer) if isinstance(answer, str) else types.Part(**answer)
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+        model: str = "scripted"
+        answers: list[Any] = []  # noqa: RUF012  (a field)
+        asked: list[list[str]] = []  # noqa: RUF012
 
+        async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
+            parts = [part for it in llm_request.contents for part in it.parts]
+            self.asked.append([it.text or "tool" for it in parts])
+            answer = self.answers.pop(0)
+            if isinstance(answer, str) and stream:
+                half = types.Content(role="model", parts=[types.Part(text=answer[:2])])
+                yield LlmResponse(content=half, partial=True)
+            part = types.Part(text=answer) if isinstance(answer, str) else types.Part(**answer)
+            yield LlmResponse(content=types.Content(role="model", parts=[part]))
 
-SEATS = {"function_call": types.FunctionCall(name="seats", args={})}
+    SEATS = {"function_call": types.FunctionCall(name="seats", args={})}
 
 
 def seats(tool_context: Any) -> str:

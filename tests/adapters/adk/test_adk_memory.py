@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import storages
-from google.adk.cli.service_registry import load_services_module
-from google.adk.cli.utils.service_factory import create_memory_service_from_options
-from google.adk.events import Event
-from google.adk.memory import InMemoryMemoryService
-from google.adk.memory.memory_entry import MemoryEntry
-from google.adk.sessions import Session
-from google.genai import types
+from lazily import TESTS_RUN
 
 from locus_store import (
     IntegrityError,
@@ -23,8 +17,18 @@ from locus_store import (
     open_checkpointer,
     open_store,
 )
-from locus_store.adapters.adk import LocusMemoryService
 from locus_store.backends import FileBackend
+
+if TESTS_RUN:
+    from google.adk.cli.service_registry import load_services_module
+    from google.adk.cli.utils.service_factory import create_memory_service_from_options
+    from google.adk.events import Event
+    from google.adk.memory import InMemoryMemoryService
+    from google.adk.memory.memory_entry import MemoryEntry
+    from google.adk.sessions import Session
+    from google.genai import types
+
+    from locus_store.adapters.adk import LocusMemoryService
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -69,7 +73,8 @@ def session_of(*events: Event, user: str = "u", name: str = "s") -> Session:
     return Session(app_name="app", user_id=user, id=name, events=list(events))
 
 
-CHAT = [said(key, text, at) for at, (key, text) in enumerate(SAID.items())]
+if TESTS_RUN:
+    CHAT = [said(key, text, at) for at, (key, text) in enumerate(SAID.items())]
 
 
 async def ids(service: Any, query: str, names: dict[str, str] = U) -> list[str]:

@@ -9,10 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from google.adk.events import Event, EventActions
-from google.adk.sessions.database_session_service import DatabaseSessionService
-from google.adk.sessions.sqlite_session_service import SqliteSessionService
-from google.genai import types
+from lazily import TESTS_RUN
 from tiers import first_of
 
 from locus_store import (
@@ -23,9 +20,16 @@ from locus_store import (
     SchemaError,
     open_checkpointer,
 )
-from locus_store.adapters.adk import LocusSessionService
-from locus_store.adapters.adk.import_threads import import_adk
 from locus_store.transfer.counts import Counts
+
+if TESTS_RUN:
+    from google.adk.events import Event, EventActions
+    from google.adk.sessions.database_session_service import DatabaseSessionService
+    from google.adk.sessions.sqlite_session_service import SqliteSessionService
+    from google.genai import types
+
+    from locus_store.adapters.adk import LocusSessionService
+    from locus_store.adapters.adk.import_threads import import_adk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

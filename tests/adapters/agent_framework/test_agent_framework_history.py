@@ -9,20 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from agent_framework import (
-    Agent,
-    AgentSession,
-    BaseChatClient,
-    ChatResponse,
-    Content,
-    FileHistoryProvider,
-    FunctionInvocationLayer,
-    HistoryProvider,
-    InMemoryCheckpointStorage,
-    Message,
-    WorkflowBuilder,
-    tool,
-)
+from lazily import TESTS_RUN
 from log_urls import EACH, url_of
 
 from locus_store import (
@@ -32,9 +19,24 @@ from locus_store import (
     UnsupportedError,
     open_message_log,
 )
-from locus_store.adapters.agent_framework import LocusCheckpointStorage, LocusHistoryProvider
 from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS
+
+if TESTS_RUN:
+    from agent_framework import (
+        Agent,
+        AgentSession,
+        Content,
+        FileHistoryProvider,
+        HistoryProvider,
+        InMemoryCheckpointStorage,
+        Message,
+        WorkflowBuilder,
+        tool,
+    )
+    from scripted_agent import Scripted, texts, turn
+
+    from locus_store.adapters.agent_framework import LocusCheckpointStorage, LocusHistoryProvider
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,10 +70,6 @@ def user(text: str, **options: Any) -> Message:
 
 def says(text: str) -> Message:
     return Message(role="assistant", contents=[text])
-
-
-def texts(messages: list[Message]) -> list[str]:
-    return [it.text for it in messages]
 
 
 class TestProviders:
@@ -135,24 +133,6 @@ class TestProviders:
 # --- with agents
 
 
-class Scripted(FunctionInvocationLayer, BaseChatClient):
-    """A client that gives the answers of a list, and keeps what it was asked."""
-
-    def __init__(self, *answers: Any) -> None:
-        super().__init__()
-        self.answers = list(answers)
-        self.asked: list[list[Message]] = []
-
-    async def _inner_get_response(self, *, messages: Any, **_: Any) -> ChatResponse:
-        self.asked.append(list(messages))
-        return ChatResponse(messages=[Message(role="assistant", contents=[self.answers.pop(0)])])
-
-
-async def turn(provider: Any, client: Scripted, text: str, **options: Any) -> str:
-    agent = Agent(client=client, name="a", context_providers=[provider], **options)
-    return (await agent.run(text, session=AgentSession(session_id="s"))).text
-
-
 async def test_a_second_turn_has_the_first_one(either: Any) -> None:
     await turn(either, Scripted("For which day?"), "Two tickets to Porto.")
     client = Scripted("Booked.")
@@ -205,7 +185,7 @@ async def test_another_process_continues_a_session(tmp_path: Path) -> None:
 import asyncio
 import json
 from locus_store.adapters.agent_framework import LocusHistoryProvider
-from test_agent_framework_history import Scripted, texts, turn
+from scripted_agent import Scripted, texts, turn
 
 async def main():
     async with LocusHistoryProvider.from_url({url!r}) as provider:

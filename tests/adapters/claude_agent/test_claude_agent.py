@@ -8,14 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import claude_agent_sdk as sdk
 import pytest
-from claude_agent_sdk._internal.session_resume import (
-    build_mirror_batcher,
-    materialize_resume_session,
-)
-from claude_agent_sdk.testing import run_session_store_conformance
-from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS, _has_optional
+from lazily import TESTS_RUN
 from log_urls import EACH, url_of
 
 from locus_store import (
@@ -26,18 +20,29 @@ from locus_store import (
     open_checkpointer,
     open_message_log,
 )
-from locus_store.adapters.claude_agent import LocusSessionStore
-from locus_store.adapters.claude_agent.session_store import SUMMARY
 from locus_store.adapters.logs import names_in, thread_of
 from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS
+
+if TESTS_RUN:
+    import claude_agent_sdk as sdk
+    from claude_agent_sdk._internal.session_resume import (
+        build_mirror_batcher,
+        materialize_resume_session,
+    )
+    from claude_agent_sdk.testing import run_session_store_conformance
+    from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS, _has_optional
+
+    from locus_store.adapters.claude_agent import LocusSessionStore
+    from locus_store.adapters.claude_agent.session_store import SUMMARY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
-PROJECT = sdk.project_key_for_directory(None)
+if TESTS_RUN:
+    PROJECT = sdk.project_key_for_directory(None)
 
 
 @pytest.fixture(params=EACH)

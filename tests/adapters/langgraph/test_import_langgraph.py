@@ -13,14 +13,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
-from langgraph.checkpoint.postgres import PostgresSaver
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, StateGraph
-from langgraph.graph.message import add_messages
-from langgraph.types import Command, Send, interrupt
+from lazily import TESTS_RUN, Later
 from servers import run
 
 from locus_store import (
@@ -32,11 +25,22 @@ from locus_store import (
     SchemaError,
     SQLiteBackend,
 )
-from locus_store.adapters.langgraph import LangGraphSaver
-from locus_store.adapters.langgraph.import_threads import aes_cipher, import_langgraph, in_order
-from locus_store.adapters.langgraph.typed_values import from_json, plain_to_json, to_json
 from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
+
+if TESTS_RUN:
+    from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langgraph.checkpoint.sqlite import SqliteSaver
+    from langgraph.graph import END, START, StateGraph
+    from langgraph.graph.message import add_messages
+    from langgraph.types import Command, Send, interrupt
+
+    from locus_store.adapters.langgraph import LangGraphSaver
+    from locus_store.adapters.langgraph.import_threads import aes_cipher, import_langgraph, in_order
+    from locus_store.adapters.langgraph.typed_values import from_json, plain_to_json, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -503,7 +507,9 @@ async def test_tasks_to_start_of_an_old_format_are_started_here(
 # --- values
 
 
-@pytest.mark.parametrize("value", [*VALUES, VALUES, {"$": {"$": []}}, HumanMessage("hi")], ids=repr)
+@pytest.mark.parametrize(
+    "value", [*VALUES, VALUES, {"$": {"$": []}}, Later(lambda: HumanMessage("hi"))], ids=repr
+)
 def test_a_value_gives_back_the_bytes_that_it_came_from(value: Any) -> None:
     kind, data = JsonPlusSerializer().dumps_typed(value)
     assert from_json(to_json(kind, data)) == (kind, data)

@@ -10,9 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from langchain_core.messages import HumanMessage
-from langgraph.store.postgres import PostgresStore
-from langgraph.store.sqlite import SqliteStore
+from lazily import TESTS_RUN
 from servers import wait_until
 from tiers import first_of
 from typer.testing import CliRunner
@@ -25,14 +23,20 @@ from locus_store import (
     SchemaError,
     SQLiteStore,
 )
-from locus_store.adapters.langgraph import import_items
-from locus_store.adapters.langgraph.import_items import import_langgraph_store
 from locus_store.cli import app
 
-if find_spec("langgraph.store.redis"):  # it needs a redis-py below 8
-    from langgraph.store.redis import AsyncRedisStore, RedisStore
-else:
-    AsyncRedisStore = RedisStore = None
+if TESTS_RUN:
+    from langchain_core.messages import HumanMessage
+    from langgraph.store.postgres import PostgresStore
+    from langgraph.store.sqlite import SqliteStore
+
+    from locus_store.adapters.langgraph import import_items
+    from locus_store.adapters.langgraph.import_items import import_langgraph_store
+
+    if find_spec("langgraph.store.redis"):  # it needs a redis-py below 8
+        from langgraph.store.redis import AsyncRedisStore, RedisStore
+    else:
+        AsyncRedisStore = RedisStore = None
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,20 +10,24 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from lazily import TESTS_RUN, Later
 from test_langgraph import checkpoint
 from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401  (a fixture)
 from tiers import ALL
 
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
-from locus_store.adapters.langgraph import LangGraphSaver, typed_values
-from locus_store.adapters.langgraph.copies import maker
-from locus_store.adapters.langgraph.recent import Recent
-from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.saver import line_name
+
+if TESTS_RUN:
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+    from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+    from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+    from locus_store.adapters.langgraph import LangGraphSaver, typed_values
+    from locus_store.adapters.langgraph.copies import maker
+    from locus_store.adapters.langgraph.recent import Recent
+    from locus_store.adapters.langgraph.serializer import ExactSerializer
 
 pytestmark = pytest.mark.anyio
 
@@ -299,12 +303,14 @@ async def test_another_serializer_gets_nothing_that_the_first_one_made(opened) -
         assert await read(saver) == [Point(1.0), HumanMessage("hi", id="1")]
 
 
-class Counting(JsonPlusSerializer):
-    """A user's own: makes something else of what it reads."""
+if TESTS_RUN:
 
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        found = super().loads_typed(data)
-        return [f"read {it}" for it in found] if isinstance(found, list) else found
+    class Counting(JsonPlusSerializer):
+        """A user's own: makes something else of what it reads."""
+
+        def loads_typed(self, data: tuple[str, bytes]) -> Any:
+            found = super().loads_typed(data)
+            return [f"read {it}" for it in found] if isinstance(found, list) else found
 
 
 async def test_objects_are_made_by_the_users_own_serializer() -> None:
@@ -403,12 +409,22 @@ def test_a_bound_of_memory_that_is_none_is_refused(wrong) -> None:
         LangGraphSaver(MemoryBackend(), cache_bytes=wrong)
 
 
-class Own(HumanMessage):
-    """A message class of the user's: who knows what else it holds?"""
+if TESTS_RUN:
+
+    class Own(HumanMessage):
+        """A message class of the user's: who knows what else it holds?"""
 
 
 @pytest.mark.parametrize(
-    "value", [Own("x"), {"k": Point(1)}, (1,), {1, 2}, [object()], HumanMessage("x", artifact=(1,))]
+    "value",
+    [
+        Later(lambda: Own("x")),
+        {"k": Point(1)},
+        (1,),
+        {1, 2},
+        [object()],
+        Later(lambda: HumanMessage("x", artifact=(1,))),
+    ],
 )
 def test_what_is_not_known_well_is_not_copied(value) -> None:
     assert maker(value) is None
@@ -417,7 +433,9 @@ def test_what_is_not_known_well_is_not_copied(value) -> None:
 # --- what cannot be copied
 
 
-@pytest.mark.parametrize("odd", [(1, 2), {1}, b"x", Point(1, 2), _DeltaSnapshot([1])])
+@pytest.mark.parametrize(
+    "odd", [(1, 2), {1}, b"x", Point(1, 2), Later(lambda: _DeltaSnapshot([1]))]
+)
 async def test_a_list_of_checkpoints_has_each_ones_own_values(saver, odd):
     """A value that no copy is made of is made later, from what was there when it was read."""
     saver = saver.with_allowlist([(Point.__module__, Point.__qualname__)])

@@ -15,30 +15,38 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-import langgraph.checkpoint.base
-import langgraph.pregel._checkpoint as of_pregel
 import pytest
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
-from langgraph.checkpoint.base.id import UUID, uuid6
-from langgraph.func import entrypoint, task
-from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
-from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command, RetryPolicy, Send, StateUpdate, interrupt
+from lazily import TESTS_RUN, Later
 from servers import wait_until
 from tiers import first_of
-from workers import on_graph
-from workers.on_graph import DeltaSaid, Said, asks, at, chain, outcome, tells
 
 from locus_store import ConflictError, InvalidArgumentError
-from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.runtime.stepping import in_thread
 
-WORKER = Path(on_graph.__file__)
+if TESTS_RUN:
+    import langgraph.checkpoint.base
+    import langgraph.pregel._checkpoint as of_pregel
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+    from langchain_core.tools import tool
+    from langgraph.checkpoint.base.id import UUID, uuid6
+    from langgraph.func import entrypoint, task
+    from langgraph.graph import END, START, MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
+    from langgraph.store.memory import InMemoryStore
+    from langgraph.types import Command, RetryPolicy, Send, StateUpdate, interrupt
+    from workers import on_graph
+    from workers.on_graph import DeltaSaid, Said, asks, at, chain, outcome, tells
+
+    from locus_store.adapters.langgraph import LangGraphSaver
+
+    WORKER = Path(on_graph.__file__)
+    NO_WAIT = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=5, retry_on=ValueError)
+
 DURABILITIES = ["sync", "async", "exit"]
-NO_WAIT = RetryPolicy(initial_interval=0.0, jitter=False, max_attempts=5, retry_on=ValueError)
+each_state = pytest.mark.parametrize(
+    "state", [Later(lambda: Said), Later(lambda: DeltaSaid)], ids=["Said", "DeltaSaid"]
+)
 
 
 def said(snapshot):
@@ -169,7 +177,7 @@ def fanning_out(state, fails, ran):
     return builder.add_conditional_edges("split", lambda _: [Send("work", n) for n in range(5)])
 
 
-@pytest.mark.parametrize("state", [Said, DeltaSaid])
+@each_state
 def test_only_the_tasks_that_failed_run_again(storage, call, state):
     for durability in DURABILITIES:
         _fail_and_resume(storage, call, durability, state)
@@ -590,7 +598,7 @@ class Runs:
                 assert text in final, (text, final, self.outcomes)
 
 
-@pytest.mark.parametrize("state", [Said, DeltaSaid])
+@each_state
 @pytest.mark.parametrize("begins", first_of("head", "empty"))
 def test_a_run_within_a_run_is_kept_or_one_of_them_is_told(storage, call, state, begins):
     for durability in DURABILITIES:
@@ -605,7 +613,7 @@ def test_a_run_within_a_run_is_kept_or_one_of_them_is_told(storage, call, state,
         assert runs.outcomes["last"]["said"] == runs.said()
 
 
-@pytest.mark.parametrize("state", [Said, DeltaSaid])
+@each_state
 def test_runs_that_meet_are_kept_or_told(storage, call, state):
     def meeting(barrier):
         def meet(_):
@@ -633,7 +641,7 @@ def test_runs_that_meet_are_kept_or_told(storage, call, state):
         assert len(runs.told()) >= 3
 
 
-@pytest.mark.parametrize("state", [Said, DeltaSaid])
+@each_state
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_of_two_answers_to_one_question_one_counts(storage, call, state, durability):
     def asked(while_answering):
@@ -885,15 +893,16 @@ def test_a_store_stands_beside_the_saver(storage, call):
     assert call.invoke(graph, {"said": ["more"]}, at("u"))["said"][-1] == 2
 
 
-class Model(GenericFakeChatModel):
-    def bind_tools(self, tools, **kwargs):
-        return self
+if TESTS_RUN:
 
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools, **kwargs):
+            return self
 
-@tool
-def add(one: int, other: int) -> int:
-    """Add two numbers."""
-    return one + other
+    @tool
+    def add(one: int, other: int) -> int:
+        """Add two numbers."""
+        return one + other
 
 
 def model():

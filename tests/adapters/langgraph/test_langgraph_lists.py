@@ -8,14 +8,17 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lazily import TESTS_RUN
 from test_langgraph import direct_storage
 from tiers import first_of
 
-from locus_store.adapters.langgraph import LangGraphSaver
 from locus_store.errors import ConflictError
 from locus_store.saver import CheckpointSaver
 from locus_store.types import PendingWrite
 from locus_store.versions.sizes import INTERRUPT, Marked
+
+if TESTS_RUN:
+    from locus_store.adapters.langgraph import LangGraphSaver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

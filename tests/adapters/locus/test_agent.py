@@ -15,11 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from locus import Agent, tool
-from locus.core.messages import Message
-from locus.core.state import AgentState
-from locus.memory.registry import get_checkpointer
-from locus.testing import FunctionModel, ScriptedModel, tool_call
+from lazily import TESTS_RUN
 from tiers import SERVICES, full
 
 from locus_store import (
@@ -32,6 +28,13 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store.adapters.locus import register
+
+if TESTS_RUN:
+    from locus import Agent, tool
+    from locus.core.messages import Message
+    from locus.core.state import AgentState
+    from locus.memory.registry import get_checkpointer
+    from locus.testing import FunctionModel, ScriptedModel, tool_call
 
 pytestmark = pytest.mark.anyio
 
@@ -82,10 +85,12 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         await checkpointer.close()
 
 
-@tool
-def add(left: int, right: int) -> str:
-    """Add two numbers."""
-    return str(left + right)
+if TESTS_RUN:
+
+    @tool
+    def add(left: int, right: int) -> str:
+        """Add two numbers."""
+        return str(left + right)
 
 
 def agent_of(checkpointer: Any, *turns: Any, model: Any = None, **options: Any) -> Agent:
@@ -190,11 +195,12 @@ async def test_a_tool_turn_is_stored_with_its_calls_and_results(opened: Open) ->
 # --- versions
 
 
-THREE_STEPS = (
-    tool_call("add", call_id="one", left=1, right=1),
-    tool_call("add", call_id="two", left=2, right=2),
-    "Done.",
-)
+if TESTS_RUN:
+    THREE_STEPS = (
+        tool_call("add", call_id="one", left=1, right=1),
+        tool_call("add", call_id="two", left=2, right=2),
+        "Done.",
+    )
 
 
 async def test_a_finished_turn_is_one_version(opened: Open) -> None:
@@ -323,17 +329,19 @@ async def test_any_text_names_a_thread(opened: Open, thread_id: str) -> None:
 # --- two at once
 
 
-class Waits(ScriptedModel):
-    """Answers when it is told to."""
+if TESTS_RUN:
 
-    def __init__(self, *turns: Any) -> None:
-        super().__init__([*turns])
-        self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+    class Waits(ScriptedModel):
+        """Answers when it is told to."""
 
-    async def complete(self, *arguments: Any, **options: Any) -> Any:
-        self.asked.set()
-        await self.go_on.wait()
-        return await super().complete(*arguments, **options)
+        def __init__(self, *turns: Any) -> None:
+            super().__init__([*turns])
+            self.asked, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def complete(self, *arguments: Any, **options: Any) -> Any:
+            self.asked.set()
+            await self.go_on.wait()
+            return await super().complete(*arguments, **options)
 
 
 async def overlapping(opened: Open, **options: Any) -> tuple[Any, Any]:

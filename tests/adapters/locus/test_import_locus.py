@@ -16,17 +16,7 @@ from urllib.parse import quote
 
 import pytest
 import redis
-from locus import Agent, tool
-from locus.core.messages import Message
-from locus.core.state import AgentState
-from locus.memory.backends import (
-    FileCheckpointer,
-    PgCheckpointer,
-    PostgreSQLBackend,
-    RedisBackend,
-    StorageBackendAdapter,
-)
-from locus.testing import FunctionModel, ScriptedModel, tool_call
+from lazily import TESTS_RUN
 from servers import run
 from tiers import first_of
 
@@ -48,6 +38,19 @@ from locus_store.adapters.locus.import_threads import import_locus
 from locus_store.transfer.counts import Counts
 from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
+
+if TESTS_RUN:
+    from locus import Agent, tool
+    from locus.core.messages import Message
+    from locus.core.state import AgentState
+    from locus.memory.backends import (
+        FileCheckpointer,
+        PgCheckpointer,
+        PostgreSQLBackend,
+        RedisBackend,
+        StorageBackendAdapter,
+    )
+    from locus.testing import FunctionModel, ScriptedModel, tool_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -103,12 +106,14 @@ class SQLiteOfMine:
         return bool(self.execute(query, thread_id))
 
 
-class RedisOfTheirs(RedisBackend):
-    async def close(self) -> None:
-        """As the SDK's, which redis-py warns of."""
-        if self._client:
-            await self._client.aclose()
-            self._client = None
+if TESTS_RUN:
+
+    class RedisOfTheirs(RedisBackend):
+        async def close(self) -> None:
+            """As the SDK's, which redis-py warns of."""
+            if self._client:
+                await self._client.aclose()
+                self._client = None
 
 
 class Place:
@@ -185,10 +190,12 @@ def unmarked(loaded: AgentState) -> AgentState:
 # --- a real agent's threads
 
 
-@tool
-def add(left: int, right: int) -> str:
-    """Add two numbers."""
-    return str(left + right)
+if TESTS_RUN:
+
+    @tool
+    def add(left: int, right: int) -> str:
+        """Add two numbers."""
+        return str(left + right)
 
 
 def agent_of(checkpointer: Any, *turns: Any, model: Any = None) -> Agent:

@@ -8,14 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from locus import Agent
-from locus.core.messages import Message
-from locus.core.protocols import CheckpointerCapabilities as TheirCapabilities
-from locus.core.state import AgentState
-from locus.testing import ScriptedModel
+from lazily import TESTS_RUN
 from oracle_twin import TwinServer
 
 from locus_store import UnsupportedError
+
+if TESTS_RUN:
+    from locus import Agent
+    from locus.core.messages import Message
+    from locus.core.protocols import CheckpointerCapabilities as TheirCapabilities
+    from locus.core.state import AgentState
+    from locus.testing import ScriptedModel
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,15 +6,18 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from locus import Agent
-from locus.memory.manager import LLMMemoryManager, Memory, MemoryScope, MemoryType
-from locus.memory.store import NamespacedStore, StoreContext
-from locus.testing import ScriptedModel
+from lazily import TESTS_RUN
 from tiers import first_of
 
 from locus_store import open as opening
 from locus_store.adapters.locus import LocusStore
 from locus_store.backends import InMemoryStore
+
+if TESTS_RUN:
+    from locus import Agent
+    from locus.memory.manager import LLMMemoryManager, Memory, MemoryScope, MemoryType
+    from locus.memory.store import NamespacedStore, StoreContext
+    from locus.testing import ScriptedModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -45,8 +48,10 @@ def embed(texts: list[str]) -> list[list[float]]:
     return [[1e-3 + it.lower().count(word) for word in TEXTS] for it in texts]
 
 
-def memory(key: str, content: str, kind: MemoryType = MemoryType.USER) -> Memory:
-    return Memory(type=kind, key=key, content=content, metadata={"source": "test"})
+if TESTS_RUN:
+
+    def memory(key: str, content: str, kind: MemoryType = MemoryType.USER) -> Memory:
+        return Memory(type=kind, key=key, content=content, metadata={"source": "test"})
 
 
 async def extract(messages: list[Any]) -> list[Memory]:

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from agents.extensions.memory import AsyncSQLiteSession, SQLAlchemySession
-from agents.memory import SQLiteSession
+from lazily import TESTS_RUN
 from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import first_of
 
@@ -23,9 +22,14 @@ from locus_store import (
     SchemaError,
     open_checkpointer,
 )
-from locus_store.adapters.openai_agents import LocusSession
-from locus_store.adapters.openai_agents.import_threads import import_openai_agents
 from locus_store.transfer.counts import Counts
+
+if TESTS_RUN:
+    from agents.extensions.memory import AsyncSQLiteSession, SQLAlchemySession
+    from agents.memory import SQLiteSession
+
+    from locus_store.adapters.openai_agents import LocusSession
+    from locus_store.adapters.openai_agents.import_threads import import_openai_agents
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

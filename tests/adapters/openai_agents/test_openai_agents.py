@@ -9,21 +9,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from agents import Agent, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
-from agents.extensions.memory import EncryptedSession, SQLAlchemySession
-from agents.memory import (
-    OpenAIResponsesCompactionSession,
-    Session,
-    SessionSettings,
-    SQLiteSession,
-)
-from agents.models.interface import Model
+from lazily import TESTS_RUN, Later
 from log_urls import EACH, OURS, url_of
-from openai.types.responses import (
-    ResponseFunctionToolCall,
-    ResponseOutputMessage,
-    ResponseOutputText,
-)
 
 from locus_store import (
     IntegrityError,
@@ -34,9 +21,26 @@ from locus_store import (
     UnsupportedError,
     open_message_log,
 )
-from locus_store.adapters.openai_agents import LocusSession
 from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS
+
+if TESTS_RUN:
+    from agents import Agent, ModelResponse, Runner, Usage, function_tool, set_tracing_disabled
+    from agents.extensions.memory import EncryptedSession, SQLAlchemySession
+    from agents.memory import (
+        OpenAIResponsesCompactionSession,
+        Session,
+        SessionSettings,
+        SQLiteSession,
+    )
+    from agents.models.interface import Model
+    from openai.types.responses import (
+        ResponseFunctionToolCall,
+        ResponseOutputMessage,
+        ResponseOutputText,
+    )
+
+    from locus_store.adapters.openai_agents import LocusSession
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -44,7 +48,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 THEIRS = ("SQLiteSession", "SQLAlchemySession")
-set_tracing_disabled(disabled=True)
+if TESTS_RUN:
+    set_tracing_disabled(disabled=True)
 
 
 @pytest.fixture(params=EACH)
@@ -116,7 +121,7 @@ class TestSessions:
         whole = ["0", "1", "2", "3", "4"]
         assert found == [["3", "4"], whole, whole, [], whole]
 
-    @pytest.mark.parametrize("settings", [SessionSettings(limit=2), {"limit": 2}])
+    @pytest.mark.parametrize("settings", [Later(lambda: SessionSettings(limit=2)), {"limit": 2}])
     async def test_the_settings_have_the_default_limit(self, named: Any, settings: Any) -> None:
         session = named("s", settings)
         await session.add_items([user(str(n)) for n in range(5)])
@@ -261,23 +266,25 @@ class TestCompaction:
 # --- with the SDK's runner
 
 
-class Scripted(Model):
-    """A model that gives the outputs of a list, and keeps what it was asked."""
+if TESTS_RUN:
 
-    def __init__(self, *outputs: Any) -> None:
-        self.outputs = list(outputs)
-        self.asked: list[Any] = []
+    class Scripted(Model):
+        """A model that gives the outputs of a list, and keeps what it was asked."""
 
-    async def get_response(self, *_: Any, **options: Any) -> ModelResponse:
-        self.asked.append(options["input"])
-        return ModelResponse(
-            output=[self.outputs.pop(0)],
-            usage=Usage(),
-            response_id=None,
-        )
+        def __init__(self, *outputs: Any) -> None:
+            self.outputs = list(outputs)
+            self.asked: list[Any] = []
 
-    def stream_response(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
+        async def get_response(self, *_: Any, **options: Any) -> ModelResponse:
+            self.asked.append(options["input"])
+            return ModelResponse(
+                output=[self.outputs.pop(0)],
+                usage=Usage(),
+                response_id=None,
+            )
+
+        def stream_response(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
 
 
 def says(text: str) -> ResponseOutputMessage:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 import pytest
+from lazily import TESTS_RUN
 
-if find_spec("agentflow") is None and find_spec("pyagenity") is None:
+IS_AGENTFLOW = find_spec("agentflow") is not None
+
+if not IS_AGENTFLOW and find_spec("pyagenity") is None:
     pytest.skip("neither PyAgenity nor AgentFlow: see make pyagenity", allow_module_level=True)
 
-import graphs
-from graphs import BOB, IS_AGENTFLOW, Place, Running, TravelState, run
+if TESTS_RUN:
+    import graphs
+    from graphs import BOB, Place, Running, TravelState, run
 
 agentflow_only = pytest.mark.skipif(not IS_AGENTFLOW, reason="PyAgenity has no such call")
 

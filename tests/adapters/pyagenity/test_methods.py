@@ -9,20 +9,23 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from lazily import TESTS_RUN
+
+from locus_store import ConflictError, InvalidArgumentError, MemoryBackend, NotOwnerError, session
 
 if find_spec("agentflow") is None and find_spec("pyagenity") is None:
     pytest.skip("neither PyAgenity nor AgentFlow: see make pyagenity", allow_module_level=True)
 
-import graphs
-from graphs import ALICE, BOB, IS_AGENTFLOW, AgentState, Message, ThreadInfo, TravelState, said
+if TESTS_RUN:
+    import graphs
+    from graphs import ALICE, BOB, IS_AGENTFLOW, AgentState, Message, ThreadInfo, TravelState, said
 
-from locus_store import ConflictError, InvalidArgumentError, MemoryBackend, NotOwnerError, session
-from locus_store.adapters.pyagenity import (
-    InMemoryCheckpointer,
-    PgCheckpointer,
-    SessionCheckpointer,
-    SqliteCheckpointer,
-)
+    from locus_store.adapters.pyagenity import (
+        InMemoryCheckpointer,
+        PgCheckpointer,
+        SessionCheckpointer,
+        SqliteCheckpointer,
+    )
 
 pytestmark = pytest.mark.anyio
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -9,28 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lazily import TESTS_RUN
 from log_urls import EACH, url_of
-from pydantic_ai import Agent, BinaryContent, DeferredToolRequests
-from pydantic_ai.conversation import Conversation
-from pydantic_ai.conversation_store import (
-    ConversationConflict,
-    ConversationEntry,
-    ConversationRecord,
-    InMemoryConversationStore,
-)
-from pydantic_ai.exceptions import UserError
-from pydantic_ai.messages import (
-    FilePart,
-    ModelRequest,
-    ModelResponse,
-    TextPart,
-    ThinkingPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
-from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.models.test import TestModel
 
 from locus_store import (
     ConflictError,
@@ -40,9 +20,33 @@ from locus_store import (
     UnsupportedError,
 )
 from locus_store import open_message_log as opened
-from locus_store.adapters.pydantic_ai import ConversationConflictError, LocusConversationStore
 from locus_store.backends import FileBackend, SQLiteBackend
 from locus_store.testing.kit import HOSTILE_IDS
+
+if TESTS_RUN:
+    from pydantic_ai import Agent, BinaryContent, DeferredToolRequests
+    from pydantic_ai.conversation import Conversation
+    from pydantic_ai.conversation_store import (
+        ConversationConflict,
+        ConversationEntry,
+        ConversationRecord,
+        InMemoryConversationStore,
+    )
+    from pydantic_ai.exceptions import UserError
+    from pydantic_ai.messages import (
+        FilePart,
+        ModelRequest,
+        ModelResponse,
+        TextPart,
+        ThinkingPart,
+        ToolCallPart,
+        ToolReturnPart,
+        UserPromptPart,
+    )
+    from pydantic_ai.models.function import FunctionModel
+    from pydantic_ai.models.test import TestModel
+
+    from locus_store.adapters.pydantic_ai import ConversationConflictError, LocusConversationStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

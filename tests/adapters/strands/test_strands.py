@@ -9,20 +9,24 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lazily import TESTS_RUN
 from log_urls import EACH, url_of
-from strands import Agent, tool
-from strands.models import Model
-from strands.session import FileSessionManager, RepositorySessionManager
-from strands.types.exceptions import SessionException
-from strands.types.session import Session, SessionAgent, SessionMessage, SessionType
 
 from locus_store import ConflictError, LocusStoreError, UnsupportedError, blocking
-from locus_store.adapters.strands import (
-    LocusSessionRepository,
-    SessionConflictError,
-    SessionNotFoundError,
-)
 from locus_store.backends import FileBackend, SQLiteBackend
+
+if TESTS_RUN:
+    from strands import Agent, tool
+    from strands.models import Model
+    from strands.session import FileSessionManager, RepositorySessionManager
+    from strands.types.exceptions import SessionException
+    from strands.types.session import Session, SessionAgent, SessionMessage, SessionType
+
+    from locus_store.adapters.strands import (
+        LocusSessionRepository,
+        SessionConflictError,
+        SessionNotFoundError,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,42 +153,45 @@ class TestRepositories:
 # --- with the framework's agents
 
 
-class Scripted(Model):
-    """A model that gives the answers of a list, and keeps what it was asked."""
+if TESTS_RUN:
 
-    def __init__(self, *answers: Any) -> None:
-        self.answers = list(answers)
-        self.asked: list[Any] = []
+    class Scripted(Model):
+        """A model that gives the answers of a list, and keeps what it was asked."""
 
-    def update_config(self, **_: Any) -> None:
-        """There is no configuration."""
+        def __init__(self, *answers: Any) -> None:
+            self.answers = list(answers)
+            self.asked: list[Any] = []
 
-    def get_config(self) -> Any:
-        return {}
+        def update_config(self, **_: Any) -> None:
+            """There is no configuration."""
 
-    def structured_output(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
+        def get_config(self) -> Any:
+            return {}
 
-    async def stream(self, messages: Any, *_: Any, **__: Any) -> Any:
-        self.asked.append([dict(it) for it in messages])
-        answer = self.answers.pop(0)
-        yield {"messageStart": {"role": "assistant"}}
-        if isinstance(answer, dict):
-            yield {"contentBlockStart": {"start": {"toolUse": answer}}}
-            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
-        else:
-            yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": answer}}}
-        yield {"contentBlockStop": {}}
-        yield {
-            "messageStop": {"stopReason": "tool_use" if isinstance(answer, dict) else "end_turn"}
-        }
+        def structured_output(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
 
+        async def stream(self, messages: Any, *_: Any, **__: Any) -> Any:
+            self.asked.append([dict(it) for it in messages])
+            answer = self.answers.pop(0)
+            yield {"messageStart": {"role": "assistant"}}
+            if isinstance(answer, dict):
+                yield {"contentBlockStart": {"start": {"toolUse": answer}}}
+                yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
+            else:
+                yield {"contentBlockStart": {"start": {}}}
+                yield {"contentBlockDelta": {"delta": {"text": answer}}}
+            yield {"contentBlockStop": {}}
+            yield {
+                "messageStop": {
+                    "stopReason": "tool_use" if isinstance(answer, dict) else "end_turn"
+                }
+            }
 
-@tool
-def seats() -> str:
-    """Return the free seats."""
-    return "12A"
+    @tool
+    def seats() -> str:
+        """Return the free seats."""
+        return "12A"
 
 
 def agent(repository: Any, model: Scripted, **options: Any) -> Agent:

@@ -18,9 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from locus.core.messages import Message as LocusMessage
-from locus.core.state import AgentState as LocusState
-from locus.memory.backends.file import FileCheckpointer as SdkCheckpointer
+from lazily import TESTS_RUN
 
 # Run here on files, by the `url` below.
 from test_processes import (  # noqa: F401
@@ -56,6 +54,11 @@ from locus_store.backends.file.names import name_of, thread_of
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite
+
+if TESTS_RUN:
+    from locus.core.messages import Message as LocusMessage
+    from locus.core.state import AgentState as LocusState
+    from locus.memory.backends.file import FileCheckpointer as SdkCheckpointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from locus.core.messages import Message as LocusMessage
-from locus.core.state import AgentState as LocusState
-from locus.memory.backends.file import FileCheckpointer as SdkCheckpointer
+from lazily import TESTS_RUN
 from test_cli import run  # noqa: F401
 
 from locus_store import (
@@ -32,6 +30,11 @@ from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import PendingWrite
 from locus_store.values.encoding import pack_frame
 from locus_store.versions import threads as file_threads
+
+if TESTS_RUN:
+    from locus.core.messages import Message as LocusMessage
+    from locus.core.state import AgentState as LocusState
+    from locus.memory.backends.file import FileCheckpointer as SdkCheckpointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -327,10 +327,10 @@ def test_a_callers_client_serves_one_loop() -> None:
     service.stop()
 
 
-@pytest.mark.parametrize("client", [object(), httpx.Client()])
-def test_a_client_that_is_none_is_refused(client: Any) -> None:
+@pytest.mark.parametrize("client", [object, httpx.Client])
+def test_a_client_that_is_none_is_refused(client: type) -> None:
     with pytest.raises(InvalidArgumentError, match=r"httpx\.AsyncClient"):
-        HTTPBackend("http://h", client=client)
+        HTTPBackend("http://h", client=client())
 
 
 async def test_more_callers_than_connections_take_turns() -> None:

@@ -8,9 +8,7 @@ from urllib.parse import unquote
 
 import httpx
 import pytest
-from locus.core.messages import Message
-from locus.core.state import AgentState
-from locus.memory.backends.http import HTTPCheckpointer as SdkCheckpointer
+from lazily import TESTS_RUN
 from services import Service
 
 from locus_store import (
@@ -25,6 +23,11 @@ from locus_store import (
 from locus_store.backends.http import remote
 from locus_store.testing import MinimalCheckpointerContract
 from locus_store.testing.kit import HOSTILE_IDS
+
+if TESTS_RUN:
+    from locus.core.messages import Message
+    from locus.core.state import AgentState
+    from locus.memory.backends.http import HTTPCheckpointer as SdkCheckpointer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import oci
 import pytest
+from lazily import TESTS_RUN
 from oci_double import NAMESPACE, Fault, Stored
 from servers import wait_until
 from shelf import Shelf, shelf_backend
@@ -34,6 +34,9 @@ from locus_store import (
 from locus_store.backends.documents import segmented
 from locus_store.backends.oci.access import POOL_SIZE
 from locus_store.backends.oci.backend import DEFAULT_PREFIX
+
+if TESTS_RUN:
+    import oci
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,14 +6,12 @@ import json
 import subprocess
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import oci
 import pytest
-from locus.core.messages import Message
-from locus.core.state import AgentState
-from locus.memory.backends.oci_bucket import OCIBucketBackend as BucketOfTheirs
+from lazily import TESTS_RUN
 from oci_double import NAMESPACE
 
 from locus_store import (
@@ -29,6 +27,12 @@ from locus_store.backends.oci import lifecycle
 from locus_store.backends.oci.access import maker
 from locus_store.backends.oci.backend import DEFAULT_PREFIX
 from locus_store.transfer.counts import Counts
+
+if TESTS_RUN:
+    import oci
+    from locus.core.messages import Message
+    from locus.core.state import AgentState
+    from locus.memory.backends.oci_bucket import OCIBucketBackend as BucketOfTheirs
 
 if TYPE_CHECKING:
     from buckets import DoubleBucket
@@ -129,24 +133,24 @@ async def test_a_policy_that_changes_meanwhile_is_not_overwritten(
 @pytest.mark.parametrize(
     ("theirs", "reaches"),
     [
-        (rule("all"), True),
-        (rule("ours", inclusion_prefixes=["p/"]), True),
-        (rule("segments", inclusion_prefixes=["p/v1/segments/0"]), True),
-        (rule("archive", action="ARCHIVE", inclusion_prefixes=["p"]), True),
-        (rule("pattern", inclusion_patterns=["p/*"]), True),
-        (rule("identity", inclusion_prefixes=["p/v1/st"]), True),
-        (rule("heads", inclusion_prefixes=["p/v1/heads/"]), False),
-        (rule("logs", inclusion_prefixes=["logs/"]), False),
-        (rule("off", is_enabled=False), False),
-        (rule("cheaper", action="INFREQUENT_ACCESS"), False),
-        (rule("excluded", exclusion_patterns=["p/v1/*"]), False),
+        (partial(rule, "all"), True),
+        (partial(rule, "ours", inclusion_prefixes=["p/"]), True),
+        (partial(rule, "segments", inclusion_prefixes=["p/v1/segments/0"]), True),
+        (partial(rule, "archive", action="ARCHIVE", inclusion_prefixes=["p"]), True),
+        (partial(rule, "pattern", inclusion_patterns=["p/*"]), True),
+        (partial(rule, "identity", inclusion_prefixes=["p/v1/st"]), True),
+        (partial(rule, "heads", inclusion_prefixes=["p/v1/heads/"]), False),
+        (partial(rule, "logs", inclusion_prefixes=["logs/"]), False),
+        (partial(rule, "off", is_enabled=False), False),
+        (partial(rule, "cheaper", action="INFREQUENT_ACCESS"), False),
+        (partial(rule, "excluded", exclusion_patterns=["p/v1/*"]), False),
     ],
-    ids=lambda it: getattr(it, "name", None),
+    ids=lambda it: getattr(it, "args", [None])[0],
 )
 async def test_doctor_reports_rules_that_reach_segments(
     theirs: Any, reaches: bool, bucket: DoubleBucket
 ) -> None:
-    put_rules(bucket, theirs)
+    put_rules(bucket, theirs())
     backend = bucket.backend("p/")
     (found,) = [it for it in await backend.facts() if it.name == "lifecycle"]
     assert (found.verdict == "fail") == reaches

@@ -6,16 +6,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 import oracledb
 from oracle_twin import watched
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from locus_store.sql import packs
-from locus_store.sql.reads import Reads
 from locus_store.types import PendingWrite, VersionsWanted
 from locus_store.types.items import NamespaceMatch, Put
-from locus_store.versions import packing
+from locus_store.versions import segments
 
 if TYPE_CHECKING:
     from locus_store import (
@@ -63,10 +62,28 @@ async def _expected(it: Opened, **more: Any) -> Any:
     )
 
 
-async def _pack(it: Opened) -> None:
-    stored = await it.backend._read(lambda its: Reads.fetch(its, "t", ""))
-    pack = packing.pack_of(stored, it.backend.max_state_bytes)
-    await it.backend._write(lambda its: packs.add(its, "t", "", pack))
+async def _join(it: Opened) -> None:
+    """A chain of four records in two segments; a change of the first puts back both."""
+    for n in range(1, 5):
+        data = {"text": "word " * 100, "n": n}
+        await it.backend.save("joined", data, checkpoint_id=f"v{n}")
+    with patch.object(segments, "RECORDS", 2):
+        await it.backend._join("joined", "")
+
+
+async def _remove_joined(it: Opened) -> None:
+    await _join(it)
+    assert await it.backend.remove("joined", ["v2"]) == 1
+
+
+async def _fetch_joined(it: Opened) -> None:
+    await _join(it)
+    version = await it.backend.version("joined", "v1")
+    assert version is not None
+    stored = await it.backend.fetch_head("joined", known=version.mark)
+    assert stored is not None
+    assert stored.basis == version.mark
+    assert len(stored.payloads) == 2
 
 
 async def _restore(it: Opened) -> None:
@@ -147,6 +164,7 @@ BACKEND: dict[str, Scenario] = {
     "load/id": lambda it: it.backend.load("t", "v1"),
     "fetch": lambda it: it.backend.fetch("t"),
     "fetch/writes": lambda it: it.backend.fetch("t", with_writes=True),
+    "fetch/joined": _fetch_joined,
     "fetch/missing": lambda it: it.backend.fetch("absent"),
     "fetch_head": _known,
     "read_state": lambda it: it.backend.read_state("t"),
@@ -161,6 +179,7 @@ BACKEND: dict[str, Scenario] = {
     "contents": _contents,
     "history/before": lambda it: it.backend.history("t", before="v3"),
     "remove/versions": lambda it: it.backend.remove("t", ["v2"]),
+    "remove/joined": _remove_joined,
     "remove/thread": lambda it: it.backend.remove("t"),
     "remove_thread": lambda it: it.backend.remove_thread("t"),
     "has_thread": lambda it: it.backend.has_thread("t"),
@@ -202,9 +221,7 @@ BACKEND: dict[str, Scenario] = {
     "forget_where": lambda it: it.backend.forget_where("k", 1),
     "tenants": lambda it: it.backend.tenants(),
     "damage": lambda it: it.backend.damage(),
-    "pack": _pack,
-    "faulty_packs": lambda it: it.backend.faulty_packs("t", ""),
-    "drop_packs": lambda it: it.backend.drop_packs("t", ""),
+    "join": _join,
     "facts": lambda it: it.backend.facts(),
     "tenant_facts": lambda it: it.backend.tenant_facts(),
     "vacuum": lambda it: it.backend.vacuum(30),

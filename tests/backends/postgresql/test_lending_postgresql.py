@@ -14,7 +14,6 @@ import asyncpg
 import pytest
 import servers
 import sqlalchemy as sa
-from tiers import full
 
 from locus_store import BackendError, postgresql_checkpointer
 from locus_store.sql import lending
@@ -332,7 +331,8 @@ async def test_a_session_ended_while_its_connection_is_idle_is_replaced(
     assert pool_of(checkpointer).checkedout() == 0
 
 
-@pytest.mark.parametrize("what", full("save", "load", "put_writes"))
+@pytest.mark.full
+@pytest.mark.parametrize("what", ["save", "load", "put_writes"])
 async def test_a_server_that_was_restarted_between_two_calls_is_used_again(what: str) -> None:
     with servers.started(servers.PostgreSQL) as server:
         async with opened(server.url(server.new_database())) as checkpointer:

@@ -17,12 +17,8 @@ from typing import TYPE_CHECKING, Any
 import kept_database
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from later_release import REVISIONS, Release
+from lazily import TESTS_RUN
 from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import first_of
 from workers.forked import at_once
@@ -37,6 +33,13 @@ from locus_store.errors import (
 )
 from locus_store.sql import migrate, status
 from locus_store.sql.schema import tables
+
+if TESTS_RUN:
+    from alembic import command
+    from alembic.autogenerate import compare_metadata
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,13 +6,16 @@ import asyncio
 from typing import Annotated, TypedDict
 
 import pytest
-from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, Overwrite, Send, interrupt
-from workers.on_graph import DeltaSaid, Said, at, extend
+from lazily import TESTS_RUN
 
 from locus_store import ConflictError
+
+if TESTS_RUN:
+    from langgraph.channels import DeltaChannel
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import END, START, StateGraph
+    from langgraph.types import Command, Overwrite, Send, interrupt
+    from workers.on_graph import DeltaSaid, Said, at, extend
 
 DURABILITIES = ["sync", "async", "exit"]
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from locus import Agent, tool
-from locus.memory.backends.http import HTTPCheckpointer as SdkCheckpointer
-from locus.testing import FunctionModel, ScriptedModel, tool_call
+from lazily import TESTS_RUN
 from servers import CuttingProxy
 from services import Service
 from test_http_transports import length
@@ -23,6 +21,11 @@ from locus_store import (
     UnsupportedError,
     http_checkpointer,
 )
+
+if TESTS_RUN:
+    from locus import Agent, tool
+    from locus.memory.backends.http import HTTPCheckpointer as SdkCheckpointer
+    from locus.testing import FunctionModel, ScriptedModel, tool_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -47,10 +50,12 @@ async def sdk(url: str, **options: Any) -> AsyncIterator[SdkCheckpointer]:
     await made.close()
 
 
-@tool
-def add(left: int, right: int) -> str:
-    """Add two numbers."""
-    return str(left + right)
+if TESTS_RUN:
+
+    @tool
+    def add(left: int, right: int) -> str:
+        """Add two numbers."""
+        return str(left + right)
 
 
 def agent(checkpointer: Any, *turns: Any, model: Any = None) -> Agent:

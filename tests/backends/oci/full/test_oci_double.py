@@ -7,12 +7,15 @@ from datetime import timedelta
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
-import oci
 import pytest
+from lazily import TESTS_RUN
 from oci_double import NAMESPACE, Fault
 from tiers import ALL
 
 from locus_store.backends.oci.access import maker
+
+if TESTS_RUN:
+    import oci
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import pytest
-from langgraph.graph import START, StateGraph
-from langgraph.types import Send
+from lazily import TESTS_RUN
 
-from locus_store.adapters.langgraph import LangGraphSaver
+if TESTS_RUN:
+    from langgraph.graph import START, StateGraph
+    from langgraph.types import Send
+
+    from locus_store.adapters.langgraph import LangGraphSaver
 
 if TYPE_CHECKING:
     from buckets import DoubleBucket

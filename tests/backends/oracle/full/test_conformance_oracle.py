@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from conformance import COUNTS, conforms
 from storages.oracle import PLACE
-from test_langgraph import COUNTS, conforms
 
 from locus_store import OracleBackend
 

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
-from later_release.titles import BATCH_ROWS
+from lazily import TESTS_RUN
 from oracle_twin import TwinServer, server_error
 from storages.oracle import PLACE
 
 from locus_store import OracleBackend, SchemaError
 from locus_store.sql import migrate
+
+if TESTS_RUN:
+    from later_release.titles import BATCH_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

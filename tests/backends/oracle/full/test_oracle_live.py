@@ -18,7 +18,7 @@ import containers
 import pytest
 import servers
 import sqlalchemy as sa
-from test_langgraph import COUNTS, conforms
+from conformance import COUNTS, conforms
 
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer
 from locus_store.backends.oracle import addresses, dialect

@@ -21,11 +21,8 @@ import kept_database
 import pytest
 import servers
 import sqlalchemy as sa
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from later_release import REVISIONS, Release
+from lazily import TESTS_RUN
 from sqlalchemy.ext.asyncio import create_async_engine
 from tiers import first_of
 from workers.forked import at_once
@@ -40,6 +37,12 @@ from locus_store.errors import (
 )
 from locus_store.sql import migrate, migration_targets, status, vectors
 from locus_store.sql.schema import tables
+
+if TESTS_RUN:
+    from alembic import command
+    from alembic.autogenerate import compare_metadata
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,9 +1,13 @@
+-- coalesce_1: int as int
+-- coalesce_2: int as int
 -- tenant_1: str
 -- tenant_2: str
 -- namespace_1: str
-SELECT locus_lines.line, (SELECT sum(length(locus_checkpoints.payload)) AS sum_1
+SELECT locus_lines.line, coalesce((SELECT sum(length(locus_checkpoints.payload)) AS sum_1
 FROM locus_checkpoints
-WHERE locus_checkpoints.line = locus_lines.line) AS anon_1
+WHERE locus_checkpoints.line = locus_lines.line), :coalesce_1) + coalesce((SELECT sum(length(locus_segments.payload)) AS sum_2
+FROM locus_segments
+WHERE locus_segments.line = locus_lines.line), :coalesce_2) AS anon_1
 FROM locus_lines
 WHERE locus_lines.tenant = :tenant_1 AND (SELECT locus_threads.thread
 FROM locus_threads

@@ -1,5 +1,5 @@
 SELECT count(*) AS count_1
-FROM locus_packs
+FROM locus_segments
 WHERE NOT (EXISTS (SELECT *
 FROM locus_lines
-WHERE locus_lines.line = locus_packs.line))
+WHERE locus_lines.line = locus_segments.line))

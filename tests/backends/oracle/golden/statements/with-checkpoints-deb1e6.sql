@@ -37,7 +37,7 @@ FROM locus_checkpoints its, (SELECT :line_0 AS line, :sequence_0 AS sequence FRO
 WHERE its.line = named.line AND its.sequence = named.sequence AND (SELECT locus_lines.tenant
 FROM locus_lines
 WHERE locus_lines.line = named.line) = :tenant)
- SELECT locus_checkpoints.line, locus_checkpoints.sequence, locus_checkpoints.chain, (SELECT locus_writes.checkpoint_id
+ SELECT locus_checkpoints.line, locus_checkpoints.sequence, locus_checkpoints.chain, CAST(NULL AS NUMBER(19)) AS anon_1, (SELECT locus_writes.checkpoint_id
 FROM locus_writes
 WHERE locus_writes.line IS NULL) AS checkpoint_id, (SELECT locus_writes.task_id
 FROM locus_writes
@@ -53,5 +53,21 @@ WHERE locus_writes.line IS NULL) AS task_path, (SELECT locus_writes.basis
 FROM locus_writes
 WHERE locus_writes.line IS NULL) AS basis, locus_checkpoints.payload
 FROM (SELECT wanted.line AS line, wanted.chain AS chain, max(wanted.sequence) AS last
-FROM wanted GROUP BY wanted.line, wanted.chain) chains JOIN locus_checkpoints ON locus_checkpoints.line = chains.line AND locus_checkpoints.chain = chains.chain AND locus_checkpoints.sequence BETWEEN chains.chain AND chains.last UNION ALL SELECT locus_writes.line, NULL AS anon_1, NULL AS anon__1, locus_writes.checkpoint_id, locus_writes.task_id, locus_writes.idx, locus_writes.channel, locus_writes.type, locus_writes.task_path, locus_writes.basis, locus_writes.payload
+FROM wanted GROUP BY wanted.line, wanted.chain) chains JOIN locus_checkpoints ON locus_checkpoints.line = chains.line AND locus_checkpoints.chain = chains.chain AND locus_checkpoints.sequence BETWEEN chains.chain AND chains.last UNION ALL SELECT locus_segments.line, locus_segments.first, locus_segments.chain, locus_segments.last, (SELECT locus_writes.checkpoint_id
+FROM locus_writes
+WHERE locus_writes.line IS NULL) AS checkpoint_id, (SELECT locus_writes.task_id
+FROM locus_writes
+WHERE locus_writes.line IS NULL) AS task_id, (SELECT locus_writes.idx
+FROM locus_writes
+WHERE locus_writes.line IS NULL) AS idx, (SELECT locus_writes.channel
+FROM locus_writes
+WHERE locus_writes.line IS NULL) AS channel, (SELECT locus_writes.type
+FROM locus_writes
+WHERE locus_writes.line IS NULL) AS type, (SELECT locus_writes.task_path
+FROM locus_writes
+WHERE locus_writes.line IS NULL) AS task_path, (SELECT locus_writes.basis
+FROM locus_writes
+WHERE locus_writes.line IS NULL) AS basis, locus_segments.payload
+FROM (SELECT wanted.line AS line, wanted.chain AS chain, max(wanted.sequence) AS last
+FROM wanted GROUP BY wanted.line, wanted.chain) chains JOIN locus_segments ON locus_segments.line = chains.line AND locus_segments.chain = chains.chain AND locus_segments.first <= chains.last UNION ALL SELECT locus_writes.line, CAST(NULL AS NUMBER(19)) AS anon_1, CAST(NULL AS NUMBER(19)) AS anon__1, CAST(NULL AS NUMBER(19)) AS anon__2, locus_writes.checkpoint_id, locus_writes.task_id, locus_writes.idx, locus_writes.channel, locus_writes.type, locus_writes.task_path, locus_writes.basis, locus_writes.payload
 FROM wanted JOIN locus_writes ON locus_writes.line = wanted.line AND locus_writes.checkpoint_id = wanted.checkpoint_id

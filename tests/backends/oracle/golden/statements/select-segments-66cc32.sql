@@ -1,5 +1,5 @@
 -- param_1: int as int
 SELECT count(*) AS count_1
 FROM (SELECT :param_1 AS anon_2
-FROM locus_packs
+FROM locus_segments
  FETCH FIRST 1000001 ROWS ONLY) anon_1
