@@ -11,8 +11,8 @@ from locus_store.sql import pending
 from locus_store.sql.columns import after, before, now
 from locus_store.sql.existence import has_thread, is_old, keep_place, versionless
 from locus_store.sql.pending import BATCH, batches
+from locus_store.sql.put_back import open_segments
 from locus_store.sql.reads import Reads, line_of_row, record_of_row
-from locus_store.sql.segments import open_segments
 from locus_store.sql.statements import LINE_STATE, RECORD, WRITE
 from locus_store.sql.thread_facts import put_facts, require_its_owner
 from locus_store.types import Removed

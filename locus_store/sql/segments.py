@@ -20,7 +20,7 @@ from locus_store.versions import segments
 from locus_store.versions.segments import Raw, RecordSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from locus_store.sql.repository import Repository
     from locus_store.types import Written
@@ -29,9 +29,6 @@ T = TypeVar("T")
 
 JOINING_SECONDS: Final = 5.0
 """``close`` waits no longer than this for records that are being joined."""
-
-MOST: Final = 2**63 - 1
-"""No sequence is greater."""
 
 STORED_BYTES: Final = 512 * 1024
 """Records of a segment take about so much as they are stored."""
@@ -98,33 +95,6 @@ def join(
     it.connection.execute(it.tables.segments.insert().values(**values))
     it.empty(found.line, [one.sequence for one in joined])
     return True
-
-
-def open_segments(it: Repository, line: int, sequences: Sequence[int]) -> None:
-    """Put back the payloads of the segments that have any of these records, and of later ones."""
-    joined = [one for one in sequences if (line, one) not in it.own]
-    near = it.all_segments(line, within=(min(joined), MOST)) if joined else []
-    if not near:
-        return
-    c = it.tables.checkpoints.c
-    first = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
-    rows = it.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
-    changed = {row[0]: row[1] for row in rows}
-    for _, one in near:
-        if one.last >= changed.get(one.chain, MOST):
-            _put_back(it, line, one.last, one.records())
-
-
-def _put_back(it: Repository, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
-    """Put the payloads of a segment into its records."""
-    records, segments_ = it.tables.checkpoints, it.tables.segments
-    its = sa.bindparam("its_sequence", type_=records.c.sequence.type)
-    put = records.update().where(records.c.line == line, records.c.sequence == its)
-    rows = [{"its_sequence": at, "payload": payload} for at, payload in payloads.items()]
-    it.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
-    is_it = segments_.c.line == line, segments_.c.last == last
-    it.connection.execute(segments_.delete().where(*is_it))
-    it.own.update((line, at) for at in payloads)
 
 
 class Joining(StorageBackend):

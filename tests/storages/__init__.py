@@ -196,6 +196,7 @@ STORAGES: Final = {
     "postgresql-pgbouncer": Kind("postgresql.OverPgBouncer", ONE, wraps("connection")),
     "oracle-statements": Kind("postgresql.OracleStatements", THREADS),
     "oracle-double": Kind("oracle.Double"),
+    "oracle-segments": Kind("oracle.Joined", ONE, wraps("layout")),
     "redis": Kind("redis.OnValkey", (*LOCUS, "store"), everyday=HALF),
     "redis-7": Kind("redis.OnRedis7", (*ONE, "store"), wraps("connection", "layout")),
     "redis-blocks": Kind("redis.Blocks", THREADS, wraps("layout")),

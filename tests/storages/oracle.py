@@ -42,3 +42,11 @@ class Double(Storage):
 
     def probe(self) -> FileProbe:
         return FileProbe(self.server.path)
+
+
+class Joined(Double):
+    """Segments change no answer, and nothing that was deleted is left in them."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__(request)
+        self.fixture("segments_of_two")

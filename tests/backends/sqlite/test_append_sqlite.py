@@ -99,7 +99,8 @@ async def test_pending_writes_take_a_look_and_one_insert_each(tmp_path: Path) ->
             sent.clear()
             await backend.put_writes("t", "v", writes)
             each = ["DELETE", "INSERT"] if places[0] < 0 else ["INSERT"] * len(places)
-            assert kinds(sent) == ["BEGIN IMMEDIATE", "SELECT", "SELECT", *each, "COMMIT"]
+            looks = ["SELECT"] if task == "a" else ["SELECT", "SELECT"]  # others are there
+            assert kinds(sent) == ["BEGIN IMMEDIATE", *looks, *each, "COMMIT"]
         assert [it.idx for it in await backend.get_writes("t", "v")] == [0, 1, 2, -4]
         await backend.close()
 
