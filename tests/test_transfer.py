@@ -38,6 +38,7 @@ from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import ArchivedMessage, PendingWrite
 from locus_store.types.messages import seal
 from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.versions import segments
 from locus_store.versions.archives import Problem, problems
 
 if TYPE_CHECKING:
@@ -413,9 +414,11 @@ ANOTHER = {
 
 
 @pytest.mark.full
-async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> None:
+async def test_a_value_of_another_type_is_found_in_any_column(database_file, monkeypatch) -> None:
+    monkeypatch.setattr(segments, "RECORDS", 1)
     async with SQLiteBackend(database_file) as backend:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
+        await backend._join("t", "")
         await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
         database = sqlite3.connect(database_file, isolation_level=None)
         sealed = seal("", "m", "user", {}, None, None).hex()
@@ -425,8 +428,6 @@ async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> 
             "INSERT INTO locus_logs VALUES (1, '/', 1, 1, 1, 0);"
             "INSERT INTO locus_store (tenant, namespace, key, created_at, updated_at)"
             " VALUES ('default', 'n', 'k', 0, 0);"
-            "INSERT INTO locus_segments (line, last, first, chain, payload)"
-            " SELECT line, sequence, sequence, chain, payload FROM locus_checkpoints;"
         )
         columns = database.execute(
             "SELECT t.name, c.name, c.type FROM sqlite_master t, pragma_table_info(t.name) c"
