@@ -25,7 +25,7 @@ from locus_store.backends import (
     SQLiteStore,
 )
 from locus_store.sql import status
-from locus_store.versions import packing
+from locus_store.versions import segments
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,15 +67,15 @@ def messages(turn: int) -> list[str]:
 
 
 async def fill(url: str) -> None:
-    """Write two threads, one with a pack, two items and three message logs, one of them empty."""
+    """Write two threads, one with joined records, items and message logs."""
     async with opened(url) as it:
         await it.backend.save("/kept", FIRST, checkpoint_id="v1")
         await it.backend.save("/kept", SECOND, checkpoint_id="v2", metadata=METADATA)
         for turn in range(TURNS):
             state = {"messages": messages(turn)}
             await it.backend.save("chain", state, checkpoint_id=f"c{turn}")
-        with mock.patch.object(packing, "is_due", bool):
-            await it.backend._pack("chain", "")
+        with mock.patch.object(segments, "RECORDS", TURNS // 2 - 1):
+            await it.backend._join("chain", "")
         await it.store.put(("kept", "/a"), "k", ITEM, metadata={"k": "\0"}, ttl_seconds=TTL_SECONDS)
         for _ in range(2):
             await it.store.put((), "none", None)
@@ -112,6 +112,8 @@ async def _use_versions(backend: Any) -> None:
     assert history[0].metadata == METADATA
     for turn in range(TURNS):
         assert await backend.load("chain", f"c{turn}") == {"messages": messages(turn)}
+    assert await backend.delete("chain", "c3")
+    assert await backend.load("chain", "c4") == {"messages": messages(4)}
     await backend.save("chain", {"messages": ["another"]})
     assert await backend.load("chain") == {"messages": ["another"]}
     await backend.save("new", {"n": 1})  # a line's key is never used again

@@ -425,8 +425,8 @@ async def test_a_value_of_another_type_is_found_in_any_column(database_file) -> 
             "INSERT INTO locus_logs VALUES (1, '/', 1, 1, 1, 0);"
             "INSERT INTO locus_store (tenant, namespace, key, created_at, updated_at)"
             " VALUES ('default', 'n', 'k', 0, 0);"
-            "INSERT INTO locus_packs (line, sequence, digest, payload)"
-            " SELECT line, sequence, digest, payload FROM locus_checkpoints;"
+            "INSERT INTO locus_segments (line, last, first, chain, payload)"
+            " SELECT line, sequence, sequence, chain, payload FROM locus_checkpoints;"
         )
         columns = database.execute(
             "SELECT t.name, c.name, c.type FROM sqlite_master t, pragma_table_info(t.name) c"

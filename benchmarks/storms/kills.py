@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.places import add_place, place
-from benchmarks.storms.packed import pack_often
+from benchmarks.storms.joined import join_often
 from benchmarks.workloads import prose
 from locus_store import ConflictError, open_checkpointer
 from locus_store.values.encoding import encode
@@ -195,11 +195,13 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep-last", type=int, help="what the writers keep of each thread")
-    parser.add_argument("--packs", action="store_true", help="a pack after every second save")
+    parser.add_argument(
+        "--segments", action="store_true", help="records are joined after every second save"
+    )
     parser.add_argument("--write", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.packs:
-        pack_often()
+    if options.segments:
+        join_often()
     if options.write is not None:
         asyncio.run(write(options.url, options.write, options.keep_last))
         return 0
@@ -215,7 +217,7 @@ def trials(options: argparse.Namespace, url: str) -> int:
     ledger = Ledger(options.keep_last)
     seen: set[tuple[str, str]] = set()
     for trial in range(options.trials):
-        more = ["--packs"] if options.packs else []
+        more = ["--segments"] if options.segments else []
         killed(url, options.seed * 10**6 + trial, rng, ledger, more)
         total += asyncio.run(look(url, ledger, since=seen))
         seen |= ledger.tried.keys()

@@ -42,7 +42,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=2, help="concurrent ones in each process")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--index", action="store_true", help="with the full-text index")
-    parser.add_argument("--packs", action="store_true", help="a pack after every second save")
+    parser.add_argument(
+        "--segments", action="store_true", help="records are joined after every second save"
+    )
     parser.add_argument("--fault", choices=worker.FAULTS, help="break the store on purpose")
     parser.add_argument("--service", action="store_true", help="by way of a service over it")
     parser.add_argument("--kills", type=int, default=0, help="of the service; ends the storm")
@@ -102,8 +104,8 @@ def run(options: argparse.Namespace, url: str, here: Path, killed: Any) -> None:
     common += ["--stop", str(stop)]
     if options.fault:
         common += ["--fault", options.fault]
-    if options.packs:
-        common += ["--packs"]
+    if options.segments:
+        common += ["--segments"]
     if options.kills:
         common += ["--killed"]
     each = 10**9 if options.kills else -(-options.saves // options.processes)

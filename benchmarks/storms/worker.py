@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.storms.packed import pack_often
+from benchmarks.storms.joined import join_often
 from benchmarks.workloads import prose
 from locus_store import ConflictError, ConnectionFailedError, NotFoundError, open_checkpointer
 from locus_store.values.encoding import encode
@@ -433,7 +433,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", choices=FAULTS)
-    parser.add_argument("--packs", action="store_true")
+    parser.add_argument("--segments", action="store_true")
     parser.add_argument("--killed", action="store_true", help="calls may end without an answer")
     return parser.parse_args()
 
@@ -466,8 +466,8 @@ def main() -> None:
     options = parsed()
     if options.fault:
         FAULTS[options.fault]()
-    if options.packs:
-        pack_often()
+    if options.segments:
+        join_often()
     asyncio.run(work(options))
 
 

@@ -17,14 +17,17 @@ MOST: Final = 2**63 - 1
 
 def open_segments(it: Reads, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
-    joined = {one for one in sequences if (line, one) not in it.own}
-    later = it.all_segments(line, within=(min(joined), MOST)) if joined else []
-    chains: set[int] = set()
-    for _, one in later:
-        records = one.records()
-        if one.chain in chains or not joined.isdisjoint(records):
-            chains.add(one.chain)
-            _put_back(it, line, one.last, records)
+    joined = [one for one in sequences if (line, one) not in it.own]
+    near = it.all_segments(line, within=(min(joined), MOST)) if joined else []
+    if not near:
+        return
+    c = it.tables.checkpoints.c
+    first = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
+    rows = it.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
+    changed = {row[0]: row[1] for row in rows}
+    for _, one in near:
+        if one.last >= changed.get(one.chain, MOST):
+            _put_back(it, line, one.last, one.records())
 
 
 def _put_back(it: Reads, line: int, last: int, payloads: Mapping[int, bytes]) -> None:

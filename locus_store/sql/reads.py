@@ -22,7 +22,7 @@ from locus_store.sql.version_queries import line_beside, lone_version
 from locus_store.types import Head, Mark, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
-from locus_store.versions.segments import Segment, filled, pieces
+from locus_store.versions.segments import RecordSegment, filled, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -178,22 +178,15 @@ class Reads(Scoped):
             return rows
         return filled(rows, self.segments(line.line, chain, upto=end))
 
-    def segments(self, line: int, chain: int, *, after: int = 0, upto: int) -> list[Segment]:
+    def segments(self, line: int, chain: int, *, after: int = 0, upto: int) -> list[RecordSegment]:
         """Return the segments of a chain that have records in a range."""
         key = {"line": line, "chain": chain, "after": after, "upto": upto}
         rows = self.sql.segments.rows(self.connection, key)
-        return list(map(Segment._make, rows))
-
-    def pieces(self, line: int, chain: int, *, after: int = 0, upto: int) -> list[bytes]:
-        """Return the payloads that lead from a version of a chain, or from none, to another."""
-        key = {"line": line, "chain": chain, "first": max(chain, after + 1), "upto": upto}
-        raw = [(row[0], row[1]) for row in self.sql.raw.rows(self.connection, key)]
-        found = self.segments(line, chain, after=after, upto=upto)
-        return pieces(raw, found, after=after, upto=upto)
+        return list(map(RecordSegment._make, rows))
 
     def all_segments(
         self, *lines: int, within: tuple[int, int] | None = None
-    ) -> list[tuple[int, Segment]]:
+    ) -> list[tuple[int, RecordSegment]]:
         """Return the segments of lines, each behind its line; those of a line in their order.
 
         ``within`` leaves out those that end before a sequence or begin after another.
@@ -202,7 +195,7 @@ class Reads(Scoped):
         query = sa.select(c.line, *segment_columns(c)).where(c.line.in_(lines)).order_by(c.last)
         if within is not None:
             query = query.where(c.last >= within[0], c.first <= within[1])
-        return [(row[0], Segment(*row[1:])) for row in self.connection.execute(query)]
+        return [(row[0], RecordSegment(*row[1:])) for row in self.connection.execute(query)]
 
     # --- versions
 
@@ -263,7 +256,12 @@ class Reads(Scoped):
         after = basis.sequence if basis else 0
         payloads = []
         if after < record.sequence:
-            payloads = self.pieces(line.line, chain, after=after, upto=record.sequence)
+            upto = record.sequence
+            raw = {"line": line.line, "chain": chain, "first": after + 1, "upto": upto}
+            own = [(row[0], row[1]) for row in self.sql.raw.rows(self.connection, raw)]
+            joined = self.segments(line.line, chain, after=after, upto=upto)
+            with versions.told_of(version):
+                payloads = pieces(own, joined, after=after, upto=upto)
         return Stored(
             version=version,
             head=mark,
@@ -290,16 +288,7 @@ class Reads(Scoped):
             .where(*is_in, checkpoints.c.chain.in_(chains.distinct()))
             .order_by(checkpoints.c.sequence)
         )
-        return self._filled(line.line, self.connection.execute(query).all())
-
-    def _filled(self, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
-        """Return a line's (sequence, chain, payload) with the payloads of its segments."""
-        found = [] if all(row[2] for row in rows) else [it for _, it in self.all_segments(line)]
-        payloads = filled([(row[0], row[2]) for row in rows], found)
-        return [
-            (sequence, row[1], payload)
-            for row, (sequence, payload) in zip(rows, payloads, strict=True)
-        ]
+        return _filled(self, line.line, self.connection.execute(query).all())
 
     def history(
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
@@ -411,7 +400,14 @@ class Reads(Scoped):
             .where(checkpoints.c.line == line)
             .order_by(checkpoints.c.sequence)
         )
-        return self._filled(line, self.connection.execute(query).all())
+        return _filled(self, line, self.connection.execute(query).all())
+
+
+def _filled(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
+    """Return a line's (sequence, chain, payload) with the payloads of its segments."""
+    found = [] if all(row[2] for row in rows) else [one for _, one in it.all_segments(line)]
+    payloads = filled([(row[0], row[2]) for row in rows], found)
+    return [(at, row[1], payload) for row, (at, payload) in zip(rows, payloads, strict=True)]
 
 
 def line_of_row(row: Sequence[Any]) -> Line:

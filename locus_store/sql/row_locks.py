@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
 
+from locus_store import versions
 from locus_store.sql.columns import now
 from locus_store.sql.merge import Merge
 from locus_store.sql.pending import batches
@@ -13,7 +14,7 @@ from locus_store.sql.repository import KEY, Repository
 from locus_store.sql.statements import WRITE, once
 from locus_store.sql.version_queries import whole_version
 from locus_store.types import Mark, Stored
-from locus_store.versions.segments import Segment, pieces
+from locus_store.versions.segments import RecordSegment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,12 +74,14 @@ class LockingRepository(Repository):
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
-        line, head, head_digest, *told, basis = rows[0][:-5]
+        line, head, head_digest, *told, basis = rows[0][:-6]
         version = self.version(thread_id, namespace, line, tuple(told))
+        with versions.told_of(version):
+            payloads = _pieces(rows, version.mark.sequence, basis or 0)
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
-            payloads=_pieces(rows, version.mark.sequence, basis or 0),
+            payloads=payloads,
             basis=None if basis is None else known,
             writes=self.writes_at(line, version.checkpoint_id) if with_writes else None,
         )
@@ -144,9 +147,9 @@ class LockingRepository(Repository):
 def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
     """Return the payloads in rows of ``whole_version``."""
     raw, segments = [], []
-    for *_, at, own, first, last, joined in rows:
+    for *_, at, own, chain, first, last, joined in rows:
         if last is not None:
-            segments.append(Segment(0, first, last, joined))
+            segments.append(RecordSegment(chain, first, last, joined))
         elif own:
             raw.append((at, own))
     return pieces(raw, segments, after=after, upto=upto)

@@ -19,7 +19,7 @@ from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.text import Match
 from locus_store.versions import Line
-from locus_store.versions.segments import RECORDS, Segment
+from locus_store.versions.segments import RECORDS, RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -168,7 +168,7 @@ def records(it: Reads, part: Part) -> list[FoundRecord]:
         if end is None:
             found.append(one)
         else:
-            segment = Segment(one.chain, one.sequence, end, one.payload)
+            segment = RecordSegment(one.chain, one.sequence, end, one.payload)
             payloads |= {(one.line, at): payload for at, payload in segment.records().items()}
     found.sort(key=lambda one: (-one.line, one.sequence))
     return [

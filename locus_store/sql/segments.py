@@ -17,7 +17,7 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import not_joined
 from locus_store.runtime.stepping import in_thread
 from locus_store.versions import segments
-from locus_store.versions.segments import Raw, Segment
+from locus_store.versions.segments import Raw, RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,9 @@ def _raw(it: Repository, line: int, chain: int) -> list[Raw]:
     return [Raw(*row) for row in it.connection.execute(query)]
 
 
-def join(it: Repository, *, thread_id: str, namespace: str, found: Unjoined, made: Segment) -> bool:
+def join(
+    it: Repository, *, thread_id: str, namespace: str, found: Unjoined, made: RecordSegment
+) -> bool:
     """Put a segment in the place of its records' payloads, if these are as they were.
 
     It waits for no lock: the caller of a transaction that has the line may wait for this object's

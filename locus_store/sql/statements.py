@@ -10,7 +10,7 @@ from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns import after, minute, moment, now
 from locus_store.sql.compiled import Compiled
-from locus_store.versions.segments import Segment
+from locus_store.versions.segments import RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -342,8 +342,8 @@ def is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def segment_columns(segments: Any) -> list[sa.ColumnElement[Any]]:
-    """Return the columns of ``versions.segments.Segment``, of a table's columns."""
-    return [segments[name] for name in Segment._fields]
+    """Return the columns of ``versions.segments.RecordSegment``, of a table's columns."""
+    return [segments[name] for name in RecordSegment._fields]
 
 
 _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}

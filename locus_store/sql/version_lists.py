@@ -13,7 +13,7 @@ from locus_store.sql.schema import TENANT_LENGTH
 from locus_store.sql.statements import VERSION, WRITE, is_live, once
 from locus_store.versions.contents import LinesFound
 from locus_store.versions.newest import is_plain
-from locus_store.versions.segments import Segment
+from locus_store.versions.segments import RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -278,7 +278,7 @@ def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
     found = LinesFound()
     for line, sequence, chain, last, *write, payload in rows:
         if last is not None:
-            found.add_segment(line, Segment(chain, sequence, last, payload))
+            found.add_segment(line, RecordSegment(chain, sequence, last, payload))
         elif chain is not None:
             found.add_record(line, sequence, chain, payload)
         else:

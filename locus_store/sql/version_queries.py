@@ -14,6 +14,7 @@ from locus_store.sql.statements import (
     live_line,
     record_columns,
     same_thread,
+    segment_columns,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
             *(mine.c[name] for name in VERSION),
             parents.c.checkpoint_id.label("parent_id"),
             *(bases.c.sequence.label("basis"), records.c.sequence.label("at"), records.c.payload),
-            *(segments.c[name] for name in ("first", "last", "payload")),
+            *segment_columns(segments.c),
         )
         .select_from(lines)
         .join(t.threads, same_thread(t))

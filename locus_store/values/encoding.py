@@ -305,24 +305,15 @@ def pack_frame(body: bytes) -> bytes:
     if len(body) >= _ZSTD_MIN_BYTES:
         packed = _contexts.compressor().compress(body)
         if len(packed) < len(body):
-            return _frame_of(_ZSTD, packed, len(body))
-    return _frame_of(_AS_IS, body, len(body))
+            return frame_of(packed, len(body))
+    return frame_of(body)
 
 
-def plain_payload(payload: bytes, max_bytes: int) -> bytes:
-    """Return a record's payload with no frame compressed.
-
-    Raises:
-        IntegrityError: As ``unpack_record``.
-    """
-    bodies = unpack_record(payload, max_bytes)
-    return b"".join(_frame_of(_AS_IS, it, len(it)) for it in bodies)
-
-
-def _frame_of(codec: int, stored: bytes, plain_bytes: int) -> bytes:
-    head = bytes((FRAME_VERSION, codec)) + _varint(len(stored)) + _varint(plain_bytes)
-    frame = head + stored
-    return frame + crc32(frame).to_bytes(_CHECKSUM_BYTES, "little")
+def frame_of(stored: bytes, plain_bytes: int = -1) -> bytes:
+    """Return a frame of a body as it is, or of one of that length as it was compressed."""
+    codec, size = (_AS_IS, len(stored)) if plain_bytes < 0 else (_ZSTD, plain_bytes)
+    head = bytes((FRAME_VERSION, codec)) + _varint(len(stored)) + _varint(size)
+    return head + stored + crc32(stored, crc32(head)).to_bytes(_CHECKSUM_BYTES, "little")
 
 
 def check_frames(payload: bytes, max_bytes: int) -> None:

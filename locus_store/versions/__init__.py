@@ -44,6 +44,7 @@ from locus_store.versions.reading import (
     state_alone,
     state_of,
     target,
+    told_of,
     visible_texts,
 )
 from locus_store.versions.removing import clear, forget, free, prune, remove_named, settle, vacuum
@@ -107,6 +108,7 @@ __all__ = [
     "state_of",
     "takes",
     "target",
+    "told_of",
     "vacuum",
     "visible_texts",
     "whole_write",

@@ -11,7 +11,7 @@ from locus_store.versions.segments import filled
 
 if TYPE_CHECKING:
     from locus_store.types import PendingWrite
-    from locus_store.versions.segments import Segment
+    from locus_store.versions.segments import RecordSegment
 
 
 class LinesFound:
@@ -19,14 +19,14 @@ class LinesFound:
 
     def __init__(self) -> None:
         self._records: defaultdict[int, list[tuple[int, int, bytes]]] = defaultdict(list)
-        self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
+        self._segments: defaultdict[int, list[RecordSegment]] = defaultdict(list)
         self._writes: defaultdict[int, dict[str, list[PendingWrite]]] = defaultdict(dict)
 
     def add_record(self, line: int, sequence: int, chain: int, payload: bytes | None) -> None:
         """Add a record, each once; its payload may be in a segment."""
         self._records[line].append((sequence, chain, payload or b""))
 
-    def add_segment(self, line: int, segment: Segment) -> None:
+    def add_segment(self, line: int, segment: RecordSegment) -> None:
         """Add a segment, each once."""
         self._segments[line].append(segment)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import IntegrityError, NotFoundError
@@ -66,7 +67,7 @@ def state_of(
             larger than ``max_bytes``.
     """
     version = stored.version
-    try:
+    with told_of(version):
         if basis is None:
             state = frames.fold(stored.payloads, max_bytes)
             shape = frames.shape_of(state)
@@ -74,9 +75,7 @@ def state_of(
             state, edits = frames.fold_onto(basis[0], stored.payloads, max_bytes)
             shape = frames.shape_of(state, basis[1], edits)
         _require_same(version, shape)
-    except IntegrityError as exc:
-        raise _at(_where(version), exc) from exc
-    return state, shape
+        return state, shape
 
 
 def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
@@ -87,11 +86,18 @@ def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
     Raises:
         IntegrityError: See ``state_of``.
     """
-    try:
+    with told_of(stored.version):
         state = frames.fold(stored.payloads, max_bytes)
         return state, _require_digest(stored.version, state)
+
+
+@contextmanager
+def told_of(version: Version) -> Iterator[None]:
+    """Name the version in an error of its stored bytes."""
+    try:
+        yield
     except IntegrityError as exc:
-        raise _at(_where(stored.version), exc) from exc
+        raise _at(_where(version), exc) from exc
 
 
 _REMEDY = "restore the database from a backup, or load another version"

@@ -139,8 +139,8 @@ def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[i
     by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
     for chain, members in groupby(by_chain, key=lambda it: it.chain):
         removed = {it.sequence: it.checkpoint_id for it in members}
-        rows = lines.payloads(line, chain)
         try:
+            rows = lines.payloads(line, chain)
             found += _rewritten_in(rows, removed, lines.max_state_bytes)
         except IntegrityError as exc:
             raise _unreadable(next(iter(removed.values())), exc) from exc

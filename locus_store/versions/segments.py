@@ -14,10 +14,11 @@ from locus_store.errors import IntegrityError
 from locus_store.values import frames
 from locus_store.values.encoding import (
     UNLIMITED,
+    frame_of,
     joined_frames,
     pack_frame,
     plain_bytes,
-    plain_payload,
+    unpack_record,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ MOST_BYTES: Final = 2 * RECORD_BYTES + 4096
 """A segment is not longer, uncompressed."""
 
 _ENTRY: Final = struct.Struct("<QI")
-"""A record's sequence and the length of its payload; sequence 0: all records together."""
+"""A record's sequence and the length of its payload; the first is the chain, all together."""
 
 
 class Raw(NamedTuple):
@@ -44,7 +45,7 @@ class Raw(NamedTuple):
     payload: bytes
 
 
-class Segment(NamedTuple):
+class RecordSegment(NamedTuple):
     """A stored segment: the records of a chain from ``first`` to ``last``."""
 
     chain: int
@@ -86,7 +87,8 @@ class Segment(NamedTuple):
                 at += size
         except struct.error as exc:
             raise IntegrityError(f"{where} is damaged") from exc
-        if at != len(body) or not parts or [parts[0][0], parts[-1][0]] != [0, self.last]:
+        named = [parts[it][0] for it in (0, 1, -1)] if len(parts) > 1 else []
+        if at != len(body) or named != [self.chain, self.first, self.last]:
             raise IntegrityError(f"{where} is damaged")
         return parts
 
@@ -98,7 +100,7 @@ def is_time(sequence: int) -> bool:
 
 def joined(
     chain: int, before: Sequence[bytes], records: Sequence[Raw], max_bytes: int
-) -> Segment | None:
+) -> RecordSegment | None:
     """Return a segment of the first of records; ``None`` if one of them is too large for it.
 
     Args:
@@ -117,7 +119,7 @@ def joined(
     parts: list[tuple[int, bytes]] = []
     room = RECORD_BYTES
     for sequence, _, payload in records:
-        plain = plain_payload(payload, max_bytes)
+        plain = _plain(payload, max_bytes)
         room -= len(plain)
         if room < 0:
             break
@@ -127,12 +129,17 @@ def joined(
         return None
     change = frames.change(folder.state(), basis)
     together = change.whole() if change.frames is None else change.frames
-    parts.insert(0, (0, plain_payload(together, UNLIMITED)))
+    parts.insert(0, (chain, _plain(together, UNLIMITED)))
     if len(parts[0][1]) > RECORD_BYTES:
         return None
-    made = Segment(chain, parts[1][0], parts[-1][0], _packed(parts))
+    made = RecordSegment(chain, parts[1][0], parts[-1][0], _packed(parts))
     _prove(made, before, records[len(parts) - 2].digest, max_bytes)
     return made
+
+
+def _plain(payload: bytes, max_bytes: int) -> bytes:
+    """Return a record's payload with no frame compressed."""
+    return b"".join(map(frame_of, unpack_record(payload, max_bytes)))
 
 
 def _packed(parts: Iterable[tuple[int, bytes]]) -> bytes:
@@ -143,7 +150,7 @@ def _packed(parts: Iterable[tuple[int, bytes]]) -> bytes:
     )
 
 
-def _prove(made: Segment, before: Sequence[bytes], digest: bytes, max_bytes: int) -> None:
+def _prove(made: RecordSegment, before: Sequence[bytes], digest: bytes, max_bytes: int) -> None:
     """Read a segment as a load does, as a whole and by its records, and compare the states.
 
     Raises:
@@ -156,11 +163,11 @@ def _prove(made: Segment, before: Sequence[bytes], digest: bytes, max_bytes: int
 
 
 def filled(
-    rows: Iterable[tuple[int, bytes]], segments: Iterable[Segment]
+    rows: Iterable[tuple[int, bytes]], segments: Iterable[RecordSegment]
 ) -> list[tuple[int, bytes]]:
     """Return records as (sequence, payload) with the payloads that segments have.
 
-    A record that has none changed nothing.
+    A record that has none changed nothing: empty bytes are not stored.
     """
     found: dict[int, bytes] = {}
     for it in segments:
@@ -169,7 +176,7 @@ def filled(
 
 
 def pieces(
-    raw: Iterable[tuple[int, bytes]], segments: Iterable[Segment], *, after: int, upto: int
+    raw: Iterable[tuple[int, bytes]], segments: Iterable[RecordSegment], *, after: int, upto: int
 ) -> list[bytes]:
     """Return the payloads that lead from one version of a chain to another, in order."""
     found = [it for it in raw if after < it[0] <= upto]

@@ -19,6 +19,7 @@ from tiers import first_of
 from typer.main import get_command_from_info, get_command_name
 
 from locus_store import NewMessage, __version__, blocking, cli, open_checkpointer
+from locus_store import __main__ as program
 from locus_store.cli import output
 from locus_store.errors import pip_install
 from locus_store.sql import status
@@ -160,6 +161,17 @@ def test_downgrade_deletes_nothing_where_nobody_can_be_asked(
 
 def test_the_version_can_be_asked_for(run: Run) -> None:
     assert run("--version") == (0, f"locus-store {__version__}\n", "")
+
+
+def test_the_program_handles_ctrl_c_as_it_found_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(sys, "argv", ["locus-store", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        program.main()
+    assert (ended.value.code, signal.getsignal(signal.SIGINT)) == (0, handler)
+    assert capsys.readouterr().out == f"locus-store {__version__}\n"
 
 
 def test_a_schema_is_refused_where_the_database_has_none(run: Run) -> None:

@@ -59,8 +59,8 @@ def test_a_storm_over_the_full_text_index_leaves_it_true(place: list[str]) -> No
     assert found_nothing(done, "violations: 0")
 
 
-def test_a_storm_with_packs_reads_nothing_wrong(place: list[str]) -> None:
-    done = storm("--processes", "3", "--seed", "7", "--packs", *place, saves=400)
+def test_a_storm_with_segments_reads_nothing_wrong(place: list[str]) -> None:
+    done = storm("--processes", "3", "--seed", "7", "--segments", *place, saves=400)
     assert found_nothing(done, "violations: 0")
 
 
@@ -96,10 +96,10 @@ def test_killed_writers_lose_no_acknowledged_save(migrated_database: str) -> Non
     assert found_nothing(done, WHOLE)
 
 
-def test_writers_that_are_killed_while_they_pack_lose_no_acknowledged_save(
+def test_writers_that_are_killed_while_they_join_records_lose_no_acknowledged_save(
     place: list[str],
 ) -> None:
-    assert found_nothing(ran("kills", "--trials", "3", "--packs", *place), WHOLE)
+    assert found_nothing(ran("kills", "--trials", "3", "--segments", *place), WHOLE)
 
 
 def test_killed_writers_that_keep_the_last_versions_lose_none_of_those() -> None:

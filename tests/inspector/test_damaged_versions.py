@@ -47,6 +47,8 @@ async def test_a_thread_with_a_damaged_version_is_shown_around_it_and_can_be_del
             await site.page("version", thread="t", version=name)
         live = await site.json("live", thread="t", after=3)
         assert [it["checkpoint_id"] for it in live["versions"]] == ["v3", "v4", "v5"]
+        page = (await site.get("live", thread="t", after=3)).text
+        assert all(name in page for name in ("v3", "v4", "v5"))
         await site.page("rewind", thread="t", version="v1")
         damage(path, "v5")
         form = (await site.page("delete", thread="t")).forms[-1]

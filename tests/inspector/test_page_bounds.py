@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sqlite3
 import threading
-from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pages_reader import Site
 from services import parts
 from test_changes import client
 
-from locus_store import MemoryBackend, open_checkpointer
+from locus_store import MemoryBackend
 from locus_store.inspector import app, blames
 from locus_store.inspector import states as states_of_pages
 from locus_store.inspector.bounds import json_line
@@ -28,9 +25,6 @@ from locus_store.timeline.report import report
 from locus_store.types import PendingWrite
 from locus_store.values.frames import value_payload
 from locus_store.versions import JSON_WRITE
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -146,22 +140,6 @@ async def test_a_state_is_read_once_for_all_that_wait_and_when_a_job_may_run(
     found = await asyncio.gather(*asked[1:])
     assert [it.state for it in found if it] == [{"n": "v2"}] * 4
     assert calls == ["v2"]
-
-
-async def test_a_state_beside_a_damaged_pack_is_read_from_its_records(tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
-    async with open_checkpointer(f"sqlite:///{path}").backend as backend:
-        said: list[str] = []
-        for number in range(64):
-            said.append(os.urandom(1_000).hex())
-            await backend.write_state("t", {"n": number, "said": said})
-    with closing(sqlite3.connect(path)) as database:
-        assert database.execute("UPDATE locus_packs SET payload = x'00'").rowcount == 1
-        database.commit()
-    async with open_checkpointer(f"sqlite:///{path}").backend as backend:
-        seen = await States(Jobs()).read(backend, "t", None, "")
-    assert seen is not None
-    assert seen.state == {"n": 63, "said": said}
 
 
 @pytest.mark.full

@@ -314,7 +314,7 @@ async def test_lists_cost_the_same_statements_whatever_is_stored(tmp_path: Path)
     with sqlite_statements() as sent:
         async with backend:
             site = Site(backend)
-            for number in (3, 40):  # a multiple of 64 would be packed meanwhile
+            for number in (3, 40):  # a multiple of 64 would join records meanwhile
                 for at in range(number):
                     await backend.write_state("t", {"n": at})
                     await backend.write_state(f"t{at}", {"n": at})

@@ -119,7 +119,7 @@ class Indexed(Alone):
 
 
 class Joined(Alone):
-    """Packs change no answer, and nothing that was deleted is left in them."""
+    """Segments change no answer, and nothing that was deleted is left in them."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)

@@ -8,7 +8,7 @@ from locus_store.sql.columns import decode_key, encode_key
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import unsealed
 from locus_store.versions.contents import LinesFound
-from locus_store.versions.segments import Segment
+from locus_store.versions.segments import RecordSegment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def contents_in(rows: Sequence[Mapping[str, Any]]) -> list[LineContents]:
     for row in rows:
         if row["last"] is not None:
             named = [row[it] for it in ("chain", "number", "last", "payload")]
-            found.add_segment(row["line"], Segment(*named))
+            found.add_segment(row["line"], RecordSegment(*named))
             continue
         if row["chain"] is not None:
             found.add_record(row["line"], row["number"], row["chain"], row["payload"])
@@ -84,3 +84,10 @@ def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
         basis=basis,
     )
     return unsealed(checkpoint_id, stored)
+
+
+def payloads_in(row: Mapping[str, Any], after: int) -> list[bytes]:
+    """Return what leads to the version of a row from another."""
+    segments = [RecordSegment(*it) for it in row["segments"] or ()]
+    found = pieces((), segments, after=after, upto=row["sequence"])
+    return found if row["payload"] is None else [*found, row["payload"]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import sqlalchemy as sa
 
-from locus_store.backends.postgresql.contents import CONTENTS, write_of
+from locus_store.backends.postgresql.contents import CONTENTS, payloads_in, write_of
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
 from locus_store.sql.columns import decode_key, encode_key
 from locus_store.sql.json_columns import load_json
@@ -22,8 +22,8 @@ from locus_store.versions import (
     HIDDEN_BATCH,
     RECORD_OVERHEAD,
     in_order,
+    told_of,
 )
-from locus_store.versions.segments import Segment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,7 +232,8 @@ _PAYLOAD: Final = """,
 # Records with payloads of their own are behind all segments of their chain.
 _SEGMENTS: Final = """
 LEFT JOIN LATERAL (
-  SELECT max(s.last) AS joined_to, pg_catalog.array_agg(ROW(s.first, s.last, s.payload)) AS segments
+  SELECT max(s.last) AS joined_to,
+    pg_catalog.array_agg(ROW(s.chain, s.first, s.last, s.payload)) AS segments
   FROM {segments} s WHERE s.line = c.line AND s.chain = c.chain AND s.first <= c.sequence
     AND {is_wanted}) s ON true"""
 
@@ -397,10 +398,13 @@ class Hot:
         if row["sequence"] is None:
             return None
         basis = None if known is None or row["basis"] is None else known
+        version = _version(row, store, thread_id, namespace)
+        with told_of(version):
+            payloads = payloads_in(row, basis.sequence if basis else 0)
         return Stored(
-            version=_version(row, store, thread_id, namespace),
+            version=version,
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
-            payloads=_payloads(row, basis.sequence if basis else 0),
+            payloads=payloads,
             basis=basis,
             writes=_writes(row) if "writes" in row else None,
         )
@@ -464,13 +468,6 @@ class Hot:
             user_type=_USER_TYPES[users],
             indexed=_INDEXED.format(**self._names) if indexed else "",
         )
-
-
-def _payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
-    """Return what leads to the version of a row from another."""
-    segments = [Segment(0, *it) for it in row["segments"] or ()]
-    found = pieces((), segments, after=after, upto=row["sequence"])
-    return found if row["payload"] is None else [*found, row["payload"]]
 
 
 def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:

@@ -86,7 +86,7 @@ async def test_an_append_with_an_index_adds_one_statement(tmp_path: Path) -> Non
             assert [it["thread_id"] for it in await checkpointer.search("milk")] == ["t"]
 
 
-async def test_pending_writes_take_two_looks_and_one_insert_each(tmp_path: Path) -> None:
+async def test_pending_writes_take_a_look_and_one_insert_each(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     backend = SQLiteBackend(path)
     await backend.write_state("t", {"n": 0}, checkpoint_id="v")

@@ -514,7 +514,7 @@ def test_every_operation_was_looked_at(performed):
 def test_a_save_finds_its_rows_by_their_keys(performed, operation):
     keys = {
         f"locus_{of}_{key}" for of in ("threads", "lines", "checkpoints") for key in ("pk", "id")
-    } | {"locus_packs_pk", "locus_settings_pk"}
+    } | {"locus_segments_pk", "locus_settings_pk"}
     for plan in performed[operation]:
         assert plan.query.strip().startswith("WITH"), "nothing is left to a transaction"
         assert plan.indexes <= keys, plan

@@ -10,7 +10,7 @@ import pytest
 
 from locus_store import NewMessage, PostgreSQLMessageLog, PostgreSQLStore, postgresql_checkpointer
 from locus_store.types import PendingWrite
-from locus_store.versions import packing
+from locus_store.versions import segments
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -70,7 +70,7 @@ def states(count: int) -> list[dict[str, Any]]:
 async def test_a_call_reads_as_little_of_a_long_thread_as_of_a_short_one(
     what: str, most: int, young: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "is_time", lambda _: False)  # it reads the thread, as it should
+    monkeypatch.setattr(segments, "is_time", lambda _: False)  # it reads the thread, as it should
     async with postgresql_checkpointer(young, state_type=dict, pool_size=1) as checkpointer:
         threads = states(4)
         steps = iter(range(10**6))
