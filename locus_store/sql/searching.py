@@ -19,7 +19,7 @@ from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.text import Match
 from locus_store.versions import Line
-from locus_store.versions.segments import RECORDS, RecordSegment
+from locus_store.versions.segments import RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -137,13 +137,11 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
     c = it.tables.checkpoints.c
     sizes = sa.select(c.sequence, sa.func.length(c.payload)).where(c.line == line)
     found = it.connection.execute(sizes.order_by(c.sequence)).all()
-    lacks = any(size is None for _, size in found)
-    joined = {
-        at: len(one.payload) // RECORDS
-        for _, one in (it.all_segments(line) if lacks else ())
-        for at in range(one.first, one.last + 1)
-    }
-    each = [(at, size if size is not None else joined.get(at, 0)) for at, size in found]
+    segments = it.tables.segments.c
+    joined = sa.select(sa.func.sum(sa.func.length(segments.payload))).where(segments.line == line)
+    lacking = sum(size is None for _, size in found)
+    mean = (it.connection.execute(joined).scalar() or 0) // lacking if lacking else 0
+    each = [(at, mean if size is None else size) for at, size in found]
     return [Part(lines, sequences) for sequences in _ranges(each)]
 
 
