@@ -8,6 +8,7 @@ chain: a change of a record puts back those of its segment and of the later ones
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from locus_store.errors import IntegrityError
@@ -59,8 +60,8 @@ class RecordSegment(NamedTuple):
         Raises:
             IntegrityError: The segment is damaged.
         """
-        _, *records = self._parts()
-        return dict(records)
+        body, names, ends = self._opened()
+        return {at: body[ends[nth] : ends[nth + 1]] for nth, at in enumerate(names) if nth}
 
     def pieces(self, after: int, upto: int) -> list[tuple[int, bytes]]:
         """Return what leads from one version to another, as (sequence, payload), ascending.
@@ -68,29 +69,29 @@ class RecordSegment(NamedTuple):
         Raises:
             IntegrityError: The segment is damaged.
         """
-        (_, together), *records = self._parts()
-        if after < self.first and upto >= self.last:
-            return [(self.last, together)]
-        return [it for it in records if after < it[0] <= upto]
+        if after >= self.first or upto < self.last:
+            return [it for it in self.records().items() if after < it[0] <= upto]
+        body, _, ends = self._opened()
+        return [(self.last, body[ends[0] : ends[1]])]
 
-    def _parts(self) -> list[tuple[int, bytes]]:
+    def _opened(self) -> tuple[bytes, tuple[int, ...], list[int]]:
+        """Return the payloads, joined, the names of their entries, and where each begins and ends.
+
+        A load of a long thread has no object for each record.
+        """
         where = f"segment {self.first} to {self.last} of a thread's versions"
         if plain_bytes(self.payload, MOST_BYTES) > MOST_BYTES:
             raise IntegrityError(f"{where} is larger than any that is written")
         body = joined_frames(self.payload, MOST_BYTES)
-        try:
-            count = int.from_bytes(body[:4], "little")
-            at = 4 + count * _ENTRY.size
-            parts = []
-            for sequence, size in _ENTRY.iter_unpack(body[4:at]):
-                parts.append((sequence, body[at : at + size]))
-                at += size
-        except struct.error as exc:
-            raise IntegrityError(f"{where} is damaged") from exc
-        named = [parts[it][0] for it in (0, 1, -1)] if len(parts) > 1 else []
-        if at != len(body) or named != [self.chain, self.first, self.last]:
+        count = int.from_bytes(body[:4], "little")
+        begin = 4 + count * _ENTRY.size
+        if not 1 < count <= len(body) // _ENTRY.size or begin > len(body):
             raise IntegrityError(f"{where} is damaged")
-        return parts
+        entries = struct.unpack_from("<" + "QI" * count, body, 4)
+        names, ends = entries[::2], list(accumulate(entries[1::2], initial=begin))
+        if ends[-1] != len(body) or (names[0], names[1], names[-1]) != self[:3]:
+            raise IntegrityError(f"{where} is damaged")
+        return body, names, ends
 
 
 def is_time(sequence: int) -> bool:
