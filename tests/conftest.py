@@ -57,7 +57,7 @@ def pytest_make_collect_report(collector):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """What a test needs of a framework is made: see ``lazily``."""
+    """Import the frameworks of the test's module: see ``lazily``."""
     lazily.prepare(item)
 
 

@@ -1,4 +1,4 @@
-"""What a test module needs of an agent framework, made when the first of its tests runs.
+"""Late imports of agent frameworks, when the first test of a module runs.
 
 Most frameworks take half a second to import, and each process of the tests collects all tests.
 So a test module imports them, and defines what is made of their classes, in such blocks::
@@ -34,7 +34,7 @@ HEAVY = (
     "google.genai", "langchain_core", "langgraph", "locus", "numpy", "oci", "openai", "pyagenity",
     "pydantic_ai", "strands",
 )  # fmt: skip
-"""What is not imported while tests are collected."""
+"""Modules that the collection of tests must not import."""
 
 _imported: set[str] = set()
 _done: set[str] = set()

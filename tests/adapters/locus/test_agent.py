@@ -332,7 +332,7 @@ async def test_any_text_names_a_thread(opened: Open, thread_id: str) -> None:
 if TESTS_RUN:
 
     class Waits(ScriptedModel):
-        """Answers when it is told to."""
+        """Waits for permission, then answers."""
 
         def __init__(self, *turns: Any) -> None:
             super().__init__([*turns])
