@@ -53,6 +53,7 @@ from locus_store.types.tenants import ForTenants
 from locus_store.types.thread_info import PutThread, describing
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.values.msgpack import with_json
 from locus_store.versions import (
     erasing,
     kept_of,
@@ -257,9 +258,12 @@ class StorageBackend(ForTenants, Closing, ABC):
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
         claim: PutThread | None = None,
+        packed: bool = False,
         connection: object = None,
     ) -> Written:
         """Write one version; see ``types.Save`` for the options.
+
+        With ``packed``, bytes in ``data`` are MessagePack; see ``frames.change``.
 
         Raises:
             InvalidArgumentError: An option makes no sense.
@@ -276,7 +280,9 @@ class StorageBackend(ForTenants, Closing, ABC):
         refuse_mark(data)
         told, named = json_object("metadata", metadata), json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
-        basis, change = await self._changed(thread_id, namespace, data, reads_head=reads_head)
+        basis, change = await self._changed(
+            thread_id, namespace, data, packed=packed, reads_head=reads_head
+        )
         if parent_id is not None and not forks and expected is None:
             expected = self._expected(thread_id, namespace, parent_id)
         save = Save(
@@ -324,18 +330,25 @@ class StorageBackend(ForTenants, Closing, ABC):
         return Expected(made_from=known.mark, head=known.mark)
 
     async def _changed(
-        self, thread_id: str, namespace: str, data: Mapping[str, Any], *, reads_head: bool
+        self,
+        thread_id: str,
+        namespace: str,
+        data: Mapping[str, Any],
+        *,
+        packed: bool,
+        reads_head: bool,
     ) -> tuple[Mark | None, frames.Change]:
         """Return the state as a change of the version that this object knows best, if any."""
         known = self._known.get(self._line(thread_id, namespace))
-        change = frames.change(data, known.shape if known else None)
+        change = frames.change(data, known.shape if known else None, packed=packed)
         change.snapshot.require_size(self.max_state_bytes)
         if reads_head and known is None and change.shape.state_bytes > COLD_STATE_BYTES:
             if await self.read_state(thread_id, namespace=namespace) is None:
                 return None, change
             known = self._known.get(self._line(thread_id, namespace))
             # As it was when it was handed in, whatever its owner did meanwhile.
-            change = frames.change(change.snapshot.state(), known.shape if known else None)
+            state = change.snapshot.state()
+            change = frames.change(state, known.shape if known else None, packed=packed)
         return known.mark if known else None, change
 
     @observed("load")
@@ -346,11 +359,13 @@ class StorageBackend(ForTenants, Closing, ABC):
         *,
         namespace: str = "",
         with_writes: bool = False,
+        packed: bool = False,
     ) -> Snapshot | None:
         """Return a version with its state, or the head; ``None`` where there is none.
 
-        With its pending writes, of the same read, where ``with_writes`` asks for them. A head that
-        this object read or wrote last is not sent again.
+        With its pending writes, of the same read, where ``with_writes`` asks for them. With
+        ``packed``, MessagePack stays bytes, and becomes no JSON. A head that this object read or
+        wrote last is not sent again.
 
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved, or one that
@@ -364,6 +379,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         state, kept = found.state, found.snapshot
         if state is None:
             state = dict(await off_loop(kept.state, kept.state_bytes))
+        if kept.has_packed and not packed:
+            state = with_json(state)
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 
     @observed("load")

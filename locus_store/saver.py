@@ -24,6 +24,7 @@ from locus_store.types.codec import labels_of
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
+from locus_store.values.msgpack import with_json
 from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
 from locus_store.versions.known_checkpoints import KnownCheckpoints, Place
@@ -125,6 +126,7 @@ class CheckpointSaver(ForTenants, Closing):
         expected: Expected | None = None,
         is_root: bool = False,
         rebuilt: Sequence[str] = (),
+        packed: bool = False,
         keep_last: int | None = None,
         ttl_seconds: float | None = None,
         connection: AsyncConnection | Connection | None = None,
@@ -146,6 +148,8 @@ class CheckpointSaver(ForTenants, Closing):
             is_root: It was made from nothing, though the namespace may have versions.
             rebuilt: Channels of which ``checkpoint_data`` has no value, since it is rebuilt from
                 an ancestor's and the pending writes since: these are not removed before it is.
+            packed: Bytes in ``checkpoint_data`` are MessagePack: the value of a channel, or the
+                elements of its list. Other readers get it as JSON.
             keep_last: Instead of the saver's.
             ttl_seconds: Instead of the saver's, until the next ``put`` that has one.
             connection: Save inside the transaction of this SQLAlchemy connection, which the caller
@@ -178,6 +182,7 @@ class CheckpointSaver(ForTenants, Closing):
                 is_root=is_root,
                 thread_must_exist=is_below and self._known.has_thread(thread_id),
                 on_conflict=self.on_conflict,
+                packed=packed,
                 keep_last=keep_last or self.keep_last,
                 ttl_seconds=self.ttl_seconds if ttl_seconds is None else ttl_seconds,
                 connection=connection,
@@ -276,6 +281,7 @@ class CheckpointSaver(ForTenants, Closing):
         writes: Sequence[tuple[str, Any]],
         checkpoint_ns: str = "",
         task_path: str = "",
+        packed: bool = False,
         seen: Collection[tuple[str, int]] | None = None,
         ttl_seconds: float | None = None,
     ) -> None:
@@ -294,6 +300,7 @@ class CheckpointSaver(ForTenants, Closing):
             writes: Pairs of a channel and a JSON value.
             checkpoint_ns: The namespace.
             task_path: Where the task stands among the others; they are ordered by it.
+            packed: Bytes in a value are MessagePack, as in ``put``.
             seen: Task and place of the writes that the caller loaded with the step, or sent
                 itself; others are those of another run on the same step.
             ttl_seconds: Instead of the saver's.
@@ -312,11 +319,8 @@ class CheckpointSaver(ForTenants, Closing):
         if self._known.has(thread_id, namespace, checkpoint_id):
             must_exist = "checkpoint"
         known = self.backend.known_version(thread_id, checkpoint_id, namespace=namespace)
-        limit = self.backend.max_state_bytes
-        made = [
-            _pending(it, channel, value, task, known=known, max_bytes=limit)
-            for it, (channel, value) in enumerate(writes)
-        ]
+        pending = partial(_pending, task, max_bytes=self.backend.max_state_bytes, packed=packed)
+        made = [pending(it, *write, known=known) for it, write in enumerate(writes)]
         mark = known[0] if known and any(it.basis is not None for it in made) else None
         store = partial(
             needs(self.backend, StoresThreads).put_writes,
@@ -329,11 +333,7 @@ class CheckpointSaver(ForTenants, Closing):
         try:
             if await store(made, known=mark):
                 return
-            whole = [
-                _pending(it, channel, value, task, known=None, max_bytes=limit)
-                for it, (channel, value) in enumerate(writes)
-            ]
-            await store(whole)
+            await store([pending(it, *write, known=None) for it, write in enumerate(writes)])
         except ConflictError:
             if not await self._is_superseded(thread_id, namespace, checkpoint_id):
                 raise
@@ -364,10 +364,10 @@ class CheckpointSaver(ForTenants, Closing):
         )
         state: Mapping[str, Any] = {}
         if any(it.basis is not None for it in writes):
-            found = await self.backend.read_state(
+            found = await self.backend.read_kept(
                 thread_id, checkpoint_id, namespace=namespace, with_writes=True
             )
-            state = found.state if found else {}
+            state = found.snapshot.state() if found else {}
             sequence = found.version.mark.sequence if found else 0
             writes = current((found and found.writes) or [], sequence)
         return [
@@ -376,7 +376,7 @@ class CheckpointSaver(ForTenants, Closing):
                 "task_path": it.task_path,
                 "idx": it.idx,
                 "channel": it.channel,
-                "value": restored(written_value(it, state, self.backend.max_state_bytes)),
+                "value": restored(_in_json(it, state, self.backend.max_state_bytes)),
             }
             for it in writes
         ]
@@ -496,7 +496,7 @@ def namespace_of(version: Version) -> str:
 
 
 def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
-    """Return the value of a pending write; bytes if another library wrote it.
+    """Return the stored value of a pending write; bytes if another library wrote it.
 
     Args:
         write: A write.
@@ -512,24 +512,32 @@ def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int)
     return layout.value_of(write.payload, max_bytes, old)
 
 
+def _in_json(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
+    value = written_value(write, state, max_bytes)
+    return with_json(value) if write.type == JSON_WRITE else value
+
+
 def _pending(
+    task: Mapping[str, str],
     place: int,
     channel: str,
     value: Any,
-    task: Mapping[str, str],
     *,
     known: tuple[Mark, layout.Shape] | None,
     max_bytes: int,
+    packed: bool,
 ) -> PendingWrite:
     """Return a pending write: as a change of the channel's known value if that is smaller."""
     path = (CHANNELS, channel)
-    frames = layout.value_frames(value, known[1], path, max_bytes) if known else None
+    frames = None
+    if known:
+        frames = layout.value_frames(value, known[1], path, max_bytes, packed=packed)
     return PendingWrite(
         **task,
         idx=SPECIAL_CHANNELS.get(channel, place),
         channel=channel,
         type=JSON_WRITE,
-        payload=layout.value_payload(value, max_bytes) if frames is None else frames,
+        payload=layout.value_payload(value, max_bytes, packed=packed) if frames is None else frames,
         basis=known[0].sequence if known and frames is not None else None,
     )
 

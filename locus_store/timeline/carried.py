@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from locus_store.timeline.task_ids import is_call_of, is_handler
-from locus_store.values.encoding import decode, encode
 from locus_store.values.frames import value_of, value_payload
+from locus_store.values.msgpack import pack_sorted, plain
 from locus_store.versions import JSON_WRITE
 from locus_store.versions.sizes import INTERRUPT
 
@@ -89,11 +89,12 @@ def moved(
     if write.channel != INTERRUPT:
         return made
     is_json = write.type == JSON_WRITE
-    before = content = encode(value_of(write.payload, max_bytes)) if is_json else write.payload
+    content = pack_sorted(value_of(write.payload, max_bytes)) if is_json else write.payload
+    before = content
     for it in all_tasks:
         for answers in range(1 if first_only else _ANSWERS):
             content = content.replace(*it.interrupt(answers))
     if content == before:
         return None
-    value = value_payload(decode(content), max_bytes) if is_json else content
+    value = value_payload(plain(content), max_bytes, packed=True) if is_json else content
     return replace(made, payload=value)

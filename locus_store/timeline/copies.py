@@ -21,6 +21,7 @@ from locus_store.timeline.carried import (
 from locus_store.timeline.lineage import PAGE
 from locus_store.timeline.task_ids import Side, TaskIds, parts_below, told
 from locus_store.types.arguments import MAX_ID_CHARACTERS
+from locus_store.values.msgpack import with_json
 from locus_store.versions import REBUILT, current, whole_write
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class StepCopies:
         writes: list[PendingWrite] = []
         if isinstance(step, int):
             old = Side(version.checkpoint_id, namespace_of(version))
-            ids = TaskIds(found.state, step, old, new, self.names)
+            ids = TaskIds(with_json(found.state), step, old, new, self.names)
             stored = _whole(found, self.backend.max_state_bytes)
             tasks += await self._below(ids, stored, is_left=is_left)
             tasks += await self._remembering(ids, version, stored, is_left=is_left)
@@ -258,7 +259,11 @@ class StepCopies:
 
     async def _read(self, line: str, checkpoint_id: str | None) -> Snapshot | None:
         return await self.backend.read_state(
-            self.thread_id, checkpoint_id, namespace=line_name(line), with_writes=True
+            self.thread_id,
+            checkpoint_id,
+            namespace=line_name(line),
+            with_writes=True,
+            packed=True,
         )
 
     async def _versions(self, line: str) -> list[Version]:

@@ -19,6 +19,7 @@ from locus_store.timeline.copies import Copy, StepCopies, new_graph_id
 from locus_store.timeline.layouts import is_graphs
 from locus_store.timeline.task_ids import names_in
 from locus_store.types import Expected
+from locus_store.values.msgpack import with_json
 from locus_store.versions import REBUILT, current, new_checkpoint_id, whole_write
 
 if TYPE_CHECKING:
@@ -123,13 +124,13 @@ async def prepared(
     """
     needs(backend, StoresWrites)
     found = await backend.read_state(
-        thread_id, checkpoint_id, namespace=namespace, with_writes=True
+        thread_id, checkpoint_id, namespace=namespace, with_writes=True, packed=True
     )
     if found is None:
         raise NotFoundError(f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}")
     if not is_graphs(found.state):
         return Prepared([_plain(backend, found)], [])
-    name, known = new_graph_id(), {*names, *names_in(found.state)}
+    name, known = new_graph_id(), {*names, *names_in(with_json(found.state))}
     copying = StepCopies(backend, thread_id, known)
     await copying.add(found, name)
     if copying.repeated:  # later versions have more names
@@ -214,6 +215,7 @@ async def _write(backend: StorageBackend, copy: Copy) -> None:
         metadata=copy.metadata,
         labels=copy.labels,
         expected=expected,
+        packed=True,
     )
 
 

@@ -202,7 +202,7 @@ def _objects(
                 **_taken(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
-                "operations": frames.readable(record.payload, max_state_bytes),
+                "operations": frames.written(record.payload, max_state_bytes),
             }
         for write in line.writes:
             yield {

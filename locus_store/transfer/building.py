@@ -29,6 +29,8 @@ class NewVersion:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, Any] = field(default_factory=dict)
     created_at: datetime
+    packed: bool = False
+    """Bytes in ``state`` are MessagePack; see ``frames.change``."""
 
 
 class ThreadBuilder:
@@ -64,6 +66,7 @@ class ThreadBuilder:
             metadata=version.metadata,
             labels=version.labels,
             parent_id=version.parent_id,
+            packed=version.packed,
         )
         of_line[version.checkpoint_id] = replace(version, state={})
 
@@ -148,6 +151,7 @@ async def up_to(
                     metadata=record.metadata,
                     labels=record.labels,
                     created_at=record.created_at,
+                    packed=True,
                 ),
                 namespace=namespace,
             )

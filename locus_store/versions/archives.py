@@ -295,7 +295,7 @@ def _of_states(
         try:
             folder.apply(record.payload)
             # Against the version before: unchanged parts are not checked again.
-            shape = frames.change(folder.state(), shapes.get(record.chain)).shape
+            shape = frames.change(folder.state(), shapes.get(record.chain), packed=True).shape
         except (IntegrityError, SerializationError) as exc:
             damaged.add(record.chain)
             yield record.checkpoint_id, str(exc)

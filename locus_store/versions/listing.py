@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from locus_store.errors import IntegrityError, NotFoundError
@@ -60,8 +61,13 @@ async def states_from(
     versions: Sequence[Version],
     records: Mapping[int, Sequence[tuple[int, int, bytes]]],
     make: Callable[[Version, frames.Folder], T],
+    *,
+    packed: bool = False,
 ) -> list[T]:
-    """Return what ``read_states`` does for versions of any lines, from their records by line."""
+    """Return what ``read_states`` does for versions of any lines, from their records by line.
+
+    With ``packed``, MessagePack in their states stays bytes.
+    """
     found = {(line, sequence) for line, some in records.items() for sequence, _, _ in some}
     missing = [it for it in versions if (it.mark.line, it.mark.sequence) not in found]
     gone = {it.mark for it in missing if not await _is_there(backend, it)}
@@ -71,10 +77,11 @@ async def states_from(
             wanted[version.mark.line].append(version)
 
     def made() -> list[T]:
+        read = partial(replay, max_bytes=backend.max_state_bytes, packed=packed)
         states = {
             version.mark: make(version, folder)
             for line, some in wanted.items()
-            for version, folder in replay(records.get(line, ()), some, backend.max_state_bytes)
+            for version, folder in read(records.get(line, ()), some)
         }
         return [states[it.mark] for it in versions if it.mark not in gone]
 

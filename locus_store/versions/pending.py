@@ -128,7 +128,7 @@ def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -
     if write.basis is None:
         return write
     value = frames.value_of(write.payload, max_bytes, channel_in(state, write.channel))
-    return replace(write, payload=frames.value_payload(value, max_bytes), basis=None)
+    return replace(write, payload=frames.value_payload(value, max_bytes, packed=True), basis=None)
 
 
 def channel_in(state: Mapping[str, Any], channel: str) -> Any:

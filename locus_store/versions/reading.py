@@ -9,6 +9,7 @@ from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.types import Kept
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
+from locus_store.values.msgpack import with_json
 from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is_visible
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def state_of(
 
 
 def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
-    """Return the state that stored bytes give, checked against its digest, and its size.
+    """Return the state as JSON that stored bytes give, checked against its digest, and its size.
 
     Nothing of it is kept for a later save, which takes a third of the memory of ``state_of``.
 
@@ -88,7 +89,8 @@ def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
     """
     with told_of(stored.version):
         state = frames.fold(stored.payloads, max_bytes)
-        return state, _require_digest(stored.version, state)
+        size = _require_digest(stored.version, state)
+        return with_json(state), size
 
 
 @contextmanager
@@ -126,7 +128,11 @@ def _require_same(version: Version, shape: frames.Shape) -> None:
 
 
 def replay(
-    records: Sequence[tuple[int, int, bytes]], wanted: Iterable[Version], max_bytes: int
+    records: Sequence[tuple[int, int, bytes]],
+    wanted: Iterable[Version],
+    max_bytes: int,
+    *,
+    packed: bool = False,
 ) -> Iterator[tuple[Version, frames.Folder]]:
     """Yield the states of versions of one line, in one pass.
 
@@ -134,6 +140,7 @@ def replay(
         records: What ``StorageBackend.records`` gave for them.
         wanted: The versions, in any order.
         max_bytes: The largest state that is folded.
+        packed: MessagePack stays bytes, and becomes no JSON.
 
     Yields:
         Each, ascending, with the folder of its state. The folder continues with the next one of
@@ -150,14 +157,14 @@ def replay(
     for sequence, chain, payload in records:
         if sequence > newest.get(chain, 0):
             continue
-        folder = folders.setdefault(chain, frames.Folder(max_bytes, logs=True))
+        folder = folders.setdefault(chain, frames.Folder(max_bytes, logs=True, in_json=not packed))
         version = missing.pop(sequence, None)
         try:
             folder.apply(payload)
             if sequence == newest[chain]:
                 del folders[chain]
                 if version is not None:
-                    _require_digest(version, folder.state())
+                    _require_digest(version, folder.exact())
         except IntegrityError as exc:
             where = _where(version) if version else f"version {sequence}"
             raise _at(where, exc) from exc

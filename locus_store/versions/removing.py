@@ -159,7 +159,7 @@ def _rewritten_in(
             before = frames.shape_of(folder.state())
         folder.apply(payload)
         if place in behind:
-            yield sequence, _smallest(frames.change(folder.state(), before))
+            yield sequence, _smallest(frames.change(folder.state(), before, packed=True))
 
 
 def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:

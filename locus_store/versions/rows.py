@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from locus_store.values.encoding import UNLIMITED, encode, pack_frame, unpack_frames
-from locus_store.values.frames import readable
+from locus_store.values.encoding import UNLIMITED, decode, encode, pack_frame, unpack_frames
+from locus_store.values.frames import payload_of, written
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -42,7 +42,7 @@ class Row:
         """Return the operations as frames."""
         is_framed, held = self._held
         if not is_framed:
-            held = b"" if held == NOTHING else pack_frame(held)
+            held = _payload_of(held)
             self._held = True, held
         return held
 
@@ -58,9 +58,17 @@ class Row:
         return Row(record, self.created_at, held, self.told, is_framed=is_framed)
 
 
+def _payload_of(body: bytes) -> bytes:
+    if body == NOTHING:
+        return b""
+    return (
+        pack_frame(body) if body.startswith(b"[[") else payload_of(cast("list[Any]", decode(body)))
+    )
+
+
 def body_of(payload: bytes) -> bytes:
     """Return the operations of a payload as one JSON list on one line."""
     bodies = list(unpack_frames(payload, UNLIMITED))
-    if len(bodies) == 1 and b"\n" not in bodies[0]:  # nearly always: already one list
-        return bodies[0]
-    return encode(readable(payload, UNLIMITED))
+    if len(bodies) == 1 and bodies[0].startswith(b"[[") and b"\n" not in bodies[0]:
+        return bodies[0]  # nearly always of JSON: already one list
+    return encode(written(payload, UNLIMITED))

@@ -128,7 +128,7 @@ def joined(
         parts.append((sequence, plain))
     if not parts:
         return None
-    change = frames.change(folder.state(), basis)
+    change = frames.change(folder.state(), basis, packed=True)
     together = change.whole() if change.frames is None else change.frames
     parts.insert(0, (chain, _plain(together, UNLIMITED)))
     if len(parts[0][1]) > RECORD_BYTES:

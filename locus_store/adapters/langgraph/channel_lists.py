@@ -28,9 +28,9 @@ Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
 
 _ELEMENT_BYTES: Final = 100
-"""Memory per element in bytes, beside its print, its JSON and its object."""
+"""Memory per element in bytes, beside its print, its stored form and its object."""
 
-_BYTES_PER_JSON: Final = 2.2
+_BYTES_PER_PRINT: Final = 2.2
 """An element is kept as JSON and as an object: so much of the JSON's memory. Measured for messages
 of 20 to 2,000 characters, with and without tool calls; see docs/decisions.md."""
 
@@ -42,7 +42,7 @@ _SAMPLE: Final = 32
 class Known:
     """A list as it was last put or read."""
 
-    json: Grown
+    stored: Grown
     print: bytes | None
     """The elements' prints, joined; ``None`` if they have none."""
 
@@ -72,7 +72,7 @@ class Known:
 
 
 class ElementReader(Protocol):
-    """The objects that elements' JSON stands for."""
+    """The objects that stored elements stand for."""
 
     def objects(self, elements: list[Any]) -> list[Any]:
         """Return a new object for each element."""
@@ -92,31 +92,32 @@ class ChannelLists:
         self._known = known
         self._owner = object()
 
-    def to_json(
+    def stored(
         self, place: Place, items: list[Any], convert: Callable[[list[Any]], list[Any] | None]
     ) -> Grown | None:
-        """Return a list as JSON; ``None`` if one of its elements has no print.
+        """Return a list in its stored form; ``None`` if one of its elements has no print.
 
         Args:
             place: Where it stands.
             items: The list itself.
-            convert: Gives elements as JSON. What it gives depends on nothing but what is in them.
+            convert: Gives elements in their stored form, which depends on nothing but what is
+                in them.
         """
         printed = None if PLAIN.issuperset(map(type, items)) else printed_of(items)
         if printed is None:
             self._known.drop((self._owner, place))
             return None
         old = self._known.get((self._owner, place)) or _NOTHING
-        count = len(old.json)
+        count = len(old.stored)
         if count == len(items) and printed == old.print:
-            return old.json
+            return old.stored
         is_grown = old.print and count < len(items) and printed.startswith(old.print)
         made = self._grown(old if is_grown else _NOTHING, old, items, printed, convert)
         if made is None:
             self._known.drop((self._owner, place))
             return None
         self._known.put((self._owner, place), made, made.weight)
-        return made.json
+        return made.stored
 
     @staticmethod
     def _grown(
@@ -127,7 +128,7 @@ class ChannelLists:
         convert: Callable[[list[Any]], list[Any] | None],
     ) -> Known | None:
         """Return the entry of a list that begins with ``base`` and may have more of ``old``."""
-        count = len(base.json)
+        count = len(base.stored)
         prints = [printed_of([it]) or b"" for it in items[count:]]
         there = {} if base is old else old.places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
@@ -143,14 +144,15 @@ class ChannelLists:
         made = dict(zip(new, converted, strict=True))
         sizes = _weights([prints[at - count] for at in new])
         weight = dict(zip(new, sizes, strict=True))
-        json, makers, weights = list(base.json), list(base.makers), list(base.weights)
+        elements, makers, weights = list(base.stored), list(base.makers), list(base.weights)
         for at, it in enumerate(prints, count):
             before = None if at in made else there[it]
-            json.append(made[at] if before is None else old.json[before])
+            elements.append(made[at] if before is None else old.stored[before])
             makers.append(None if before is None else old.makers[before])
             weights.append(weight[at] if before is None else old.weights[before])
         ends = None if base.ends is None else [*base.ends, *_ends(base.print, prints)]
-        return Known(Grown(json, base.json if count else None), printed, ends, makers, weights)
+        grown = Grown(elements, base.stored if count else None)
+        return Known(grown, printed, ends, makers, weights)
 
     def copies(
         self, place: Place, listed: Listed, reader: ElementReader, elements: list[Any] | None = None
@@ -164,14 +166,14 @@ class ChannelLists:
             place: Where it stands.
             listed: The list.
             reader: Creates the objects.
-            elements: The elements as JSON, to be kept, if they are at hand.
+            elements: The elements in their stored form, to be kept, if they are at hand.
         """
         known = self._known.get((self._owner, place)) or _NOTHING
-        if known.json.token is listed.token or known.digest == listed.digest:
+        if known.stored.token is listed.token or known.digest == listed.digest:
             known.digest = listed.digest
             return _copied(known, reader)
         known, count = _continued(known, listed, elements)
-        found = _copied(known, reader) if known.print else reader.objects(known.json)
+        found = _copied(known, reader) if known.print else reader.objects(known.stored)
         new = found[count:]
         printed = printed_of(new) if are_plain(new) else None
         known.print = None if printed is None or known.print is None else known.print + printed
@@ -185,11 +187,11 @@ def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[
     Only the shared elements are printed yet.
     """
     found = listed.elements() if elements is None else elements
-    kept = old if old.print and listed.begins_with(old.json) else _NOTHING
-    count = len(kept.json)
+    kept = old if old.print and listed.begins_with(old.stored) else _NOTHING
+    count = len(kept.stored)
     new = found[count:]
     known = Known(
-        Grown([*kept.json, *new]),
+        Grown([*kept.stored, *new]),
         kept.print,
         None,
         [*kept.makers, *[None] * len(new)],
@@ -203,7 +205,7 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
     """Return copies of all elements."""
     missing = [at for at, it in enumerate(known.makers) if it is None]
     if missing:
-        made = reader.makers([known.json[at] for at in missing])
+        made = reader.makers([known.stored[at] for at in missing])
         for at, it in zip(missing, made, strict=True):
             known.makers[at] = it
     return [it() for it in known.makers if it is not None]
@@ -225,7 +227,7 @@ def _weights(pins: list[bytes]) -> list[int]:
     """
     some = pins[:: 1 + len(pins) // _SAMPLE]
     beside = sum(memory_of(it) - len(it) for it in some) / (len(some) or 1)
-    return [_ELEMENT_BYTES + int(_BYTES_PER_JSON * (len(it) + beside)) for it in pins]
+    return [_ELEMENT_BYTES + int(_BYTES_PER_PRINT * (len(it) + beside)) for it in pins]
 
 
 def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:

@@ -55,11 +55,12 @@ class DeltaHistories:
                 break
             path.append(version.checkpoint_id)
             if any(it not in version.labels.get(REBUILT, ()) for it in missing):
-                found = await backend.read_state(
+                found = await backend.read_kept(
                     thread_id, version.checkpoint_id, namespace=namespace
                 )
-                values = found.state.get(CHANNELS, {}) if found else {}
-                seeds |= {it: self._values.from_json(values[it]) for it in missing if it in values}
+                state: Mapping[str, Any] = found.snapshot.state() if found else {}
+                values = state.get(CHANNELS, {})
+                seeds |= {it: self._values.read(values[it]) for it in missing if it in values}
             ends |= dict.fromkeys(missing, len(path))
         on_path = {it: path[: ends.get(it, 0)][::-1] for it in channels}
         return await self._histories(thread_id, namespace, on_path, seeds)
@@ -93,7 +94,7 @@ class DeltaHistories:
         """Return the write without frames; ``None`` for a write left behind by another version."""
         if write.basis is None:
             return write
-        found = await self._backend.read_state(thread_id, checkpoint_id, namespace=namespace)
+        found = await self._backend.read_kept(thread_id, checkpoint_id, namespace=namespace)
         if found is None or not current([write], found.version.mark.sequence):
             return None
-        return whole_write(write, found.state, self._backend.max_state_bytes)
+        return whole_write(write, found.snapshot.state(), self._backend.max_state_bytes)

@@ -222,7 +222,7 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
         parents = await source.parents(thread_id, namespace)
         async for version in _versions(source, thread_id, namespace, parents):
             record = kept.pop(version.checkpoint_id, None)
-            digest = frames.change(version.state, None).shape.digest
+            digest = frames.change(version.state, None, packed=True).shape.digest
             if (
                 record is None
                 or record.digest != digest

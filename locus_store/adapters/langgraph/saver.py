@@ -283,7 +283,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     def _write(self, write: PendingWrite, state: Mapping[str, Any]) -> tuple[str, str, Any]:
         value = written_value(write, state, self.saver.backend.max_state_bytes)
         if write.type == JSON_WRITE:
-            return write.task_id, write.channel, self._values.from_json(value)
+            return write.task_id, write.channel, self._values.read(value)
         return write.task_id, write.channel, self._values.loaded(write.type, value)
 
     async def aput(
@@ -314,6 +314,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
                 checkpoint, (thread_id, line_name(checkpoint_ns))
             ),
             "metadata": self._values.metadata_to_json(told),
+            "packed": True,
             "rebuilt": rebuilt,
             "keep_last": self._kept(counters[it] for it in rebuilt),
             "ttl_seconds": ttl_of(config),
@@ -391,9 +392,10 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             "checkpoint_ns": checkpoint_ns,
             "task_id": task_id,
             "task_path": task_path,
+            "packed": True,
             "ttl_seconds": ttl_of(config),
             "writes": [
-                (name, self._values.to_json(_reported(name, it), f"channel {name!r}"))
+                (name, self._values.stored(_reported(name, it), f"channel {name!r}"))
                 for name, it in writes
             ],
         }
@@ -544,7 +546,8 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         backend = needs(self.saver.backend, FullBackend)
         lines = {it.line: it for it in await backend.contents(versions)}
         records = {line: it.records for line, it in lines.items()}
-        return await states_from(backend, versions, records, self._reading(lines))
+        reading = self._reading(lines)
+        return await states_from(backend, versions, records, reading, packed=True)
 
     def _reading(self, lines: Mapping[int, LineContents]) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""

@@ -14,7 +14,7 @@ from locus_store.adapters.langgraph.typed_values import (
     members,
     members_to_json,
     plain_to_json,
-    to_json,
+    stored,
 )
 from locus_store.errors import (
     ConnectionFailedError,
@@ -27,6 +27,7 @@ from locus_store.types import PendingWrite
 from locus_store.types.arguments import not_a_url
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
+from locus_store.values.msgpack import MSGPACK, pack
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ def _version(
     counters = (metadata or {}).get(_COUNTERS) or {}
     rebuilt = sorted(it for it in counters if it in versions.keys() - channels.keys())
     return NewVersion(
+        packed=True,
         checkpoint_id=checkpoint_id,
         parent_id=None,
         state={**kept, CHANNELS: dict(channels)},
@@ -174,7 +176,9 @@ def _write(row: Any, payload: bytes | None, clear: Clear) -> tuple[str, PendingW
         idx=row["idx"],
         channel=row["channel"],
         type=JSON_WRITE,
-        payload=frames.value_payload(to_json(*clear(row["type"] or "", payload or b"")), UNLIMITED),
+        payload=frames.value_payload(
+            stored(*clear(row["type"] or "", payload or b"")), UNLIMITED, packed=True
+        ),
         task_path=row["task_path"],
     )
 
@@ -347,10 +351,10 @@ class _PostgreSQL:
         checkpoint = _parsed(row["checkpoint"], f"checkpoint {checkpoint_id!r}")
         metadata = _parsed(row["metadata"], f"the metadata of {checkpoint_id!r}")
         channels = {
-            name: plain_to_json(it) for name, it in (checkpoint.get(CHANNELS) or {}).items()
+            name: stored(MSGPACK, pack(it)) for name, it in (checkpoint.get(CHANNELS) or {}).items()
         }
         channels |= {
-            it["channel"]: to_json(*self._clear(it["type"], it["blob"] or b"")) for it in blobs
+            it["channel"]: stored(*self._clear(it["type"], it["blob"] or b"")) for it in blobs
         }
         fields = {name: plain_to_json(it) for name, it in checkpoint.items()}
         return _version(checkpoint_id, fields, channels, metadata)

@@ -13,10 +13,19 @@ from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
 from locus_store.adapters.langgraph.prints import are_plain, print_of
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
-from locus_store.adapters.langgraph.typed_values import TAG
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.values.encoding import pinned, unpinned
 from locus_store.values.frames import Listed, thawed
+from locus_store.values.msgpack import (
+    MSGPACK,
+    TAG,
+    from_json,
+    joined,
+    packed,
+    stands_for_itself,
+    to_json,
+    with_json,
+)
 from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS
 
@@ -31,9 +40,6 @@ if TYPE_CHECKING:
     from locus_store.values.frames import Folder
 
 _VERSIONS: Final = "channel_versions"
-_SMALL_BYTES: Final = 64
-"""Up to here a value is converted faster than it is looked up."""
-
 _ENTRY_BYTES: Final = 250
 """Memory per entry of ``Caches.dumped`` in bytes, beside its print and bytes."""
 
@@ -49,9 +55,8 @@ class Caches:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        of_values = max_bytes // 12
-        self.elements = typed_values.Elements(of_values // 2)
-        self.dumped: Recent[bytes, bytes] = Recent(of_values // 2)
+        of_values = max_bytes // 24
+        self.dumped: Recent[bytes, bytes] = Recent(of_values)
         """The MessagePack of dicts, by their prints."""
 
         self.lists: Recent[tuple[object, Place], Known] = Recent(max_bytes - of_values)
@@ -59,11 +64,13 @@ class Caches:
     @property
     def held_bytes(self) -> int:
         """The memory in use, in bytes (an estimate)."""
-        return self.elements.held_bytes + self.dumped.held_bytes + self.lists.held_bytes
+        return self.dumped.held_bytes + self.lists.held_bytes
 
 
 class ChannelValues:
-    """Conversion of channel values to JSON and back by a serializer, with a cache.
+    """Conversion of channel values to their stored form and back by a serializer, with a cache.
+
+    The stored form is JSON, or MessagePack as bytes, or a list of such; see ``typed_values``.
 
     Args:
         serde: LangGraph's, or the user's.
@@ -72,14 +79,13 @@ class ChannelValues:
 
     def __init__(self, serde: SerializerProtocol, caches: Caches) -> None:
         self.serde = serde
-        self._elements = caches.elements
         self._dumped = caches.dumped
         self._lists = ChannelLists(caches.lists)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """True if the result depends on the value alone, and plain values stay plain."""
 
-    def to_json(self, value: Any, what: str, place: Place | None = None) -> Any:
-        """Return a value in the form it has in a state.
+    def stored(self, value: Any, what: str, place: Place | None = None) -> Any:
+        """Return a value in its stored form.
 
         Args:
             value: Any.
@@ -93,13 +99,11 @@ class ChannelValues:
             return value
         try:
             if type(value) is list:
-                taken = self._list_to_json(value, place)
+                taken = self._stored_list(value, place)
                 if taken is not None:
                     return taken
             kind, data = self._dumps(value)
-            if kind == typed_values.MSGPACK and len(data) > _SMALL_BYTES:
-                return self._elements.to_json(data)
-            return typed_values.to_json(kind, data)
+            return data if kind == MSGPACK else to_json(kind, data)
         except SerializationError as exc:
             raise SerializationError(f"{what}: {exc}") from exc
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -107,15 +111,17 @@ class ChannelValues:
                 f"{what}: LangGraph's serializer cannot keep it: {exc}"
             ) from exc
 
-    def _list_to_json(self, value: list[Any], place: Place | None) -> list[Any] | None:
+    def _stored_list(self, value: list[Any], place: Place | None) -> list[Any] | None:
+        if typed_values.are_plain(value):
+            return value.copy() if self._dumps(value)[0] == MSGPACK else None
         if place is not None and self._is_langgraphs:
-            grown = self._lists.to_json(place, value, self._elements_to_json)
+            grown = self._lists.stored(place, value, self._stored_elements)
             if grown is not None:
                 return grown
-        return self._elements_to_json(value)
+        return self._stored_elements(value)
 
-    def _elements_to_json(self, value: list[Any]) -> list[Any] | None:
-        return typed_values.list_to_json(value, self._dumps, self._elements)
+    def _stored_elements(self, value: list[Any]) -> list[bytes] | None:
+        return typed_values.stored_elements(value, self._dumps)
 
     def _dumps(self, value: Any) -> tuple[str, bytes]:
         """Return the serializer's type and bytes; a dict of plain values is given to it once."""
@@ -124,51 +130,53 @@ class ChannelValues:
             return self.serde.dumps_typed(value)
         known = self._dumped.get(printed)
         if known is not None:
-            return typed_values.MSGPACK, known
+            return MSGPACK, known
         kind, data = self.serde.dumps_typed(value)
-        if kind == typed_values.MSGPACK and are_plain([value]):
+        if kind == MSGPACK and are_plain([value]):
             self._dumped.put(printed, data, _ENTRY_BYTES + len(printed) + len(data))
         return kind, data
 
-    def from_json(self, value: Any) -> Any:
-        """Return the value of ``to_json``."""
+    def read(self, value: Any) -> Any:
+        """Return the value of a stored form."""
+        if type(value) is bytes:
+            return self.loaded(MSGPACK, value)
+        if isinstance(value, list) and value and type(value[0]) is bytes:
+            return self.loaded(MSGPACK, joined(value))
         if self._is_langgraphs:
             pin = pinned(value)
-            if typed_values.stands_for_itself(pin):
+            if stands_for_itself(pin):
                 return unpinned(pin)
-        return self.serde.loads_typed(typed_values.from_json(value))
+        return self.loaded(*from_json(value))
 
-    def from_part(self, part: Any, place: Place, json: Any = None) -> Any:
+    def from_part(self, part: Any, place: Place, stored: Any = None) -> Any:
         """Return the value of a channel in a snapshot; see ``frames.PackedState.parts``.
 
-        ``json`` is the value as JSON, to be kept, if it is at hand.
+        ``stored`` is the value in its stored form, to be kept, if it is at hand.
         """
         if not isinstance(part, Listed):
-            return self.from_json(thawed(part))
-        return self._lists.copies(place, part, self, json)
+            return self.read(thawed(part))
+        return self._lists.copies(place, part, self, stored)
 
     def objects(self, elements: list[Any]) -> list[Any]:
         """Return a new object for each element of a list."""
-        packed = typed_values.joined(list(map(typed_values.packed, elements)))
-        return list(self.loaded(typed_values.MSGPACK, packed))
+        return list(self.loaded(MSGPACK, joined(list(map(_packed, elements)))))
 
     def makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element of the list."""
-        packed = [typed_values.packed(it) for it in elements]
-        objects = self.loaded(typed_values.MSGPACK, typed_values.joined(packed))
+        data = list(map(_packed, elements))
+        objects = self.loaded(MSGPACK, joined(data))
         return [
-            maker(it) or partial(self.loaded, typed_values.MSGPACK, data)
-            for it, data in zip(objects, packed, strict=True)
+            maker(it) or partial(self.loaded, MSGPACK, each)
+            for it, each in zip(objects, data, strict=True)
         ]
 
     def maker(self, value: Any) -> Maker:
-        """Return a function that returns a new object for a channel's JSON at each call."""
-        made = maker(self.from_json(value))
+        """Return a function that returns a new object for a channel's value at each call."""
+        made = maker(self.read(value))
         if made is not None:
             return made
-        return partial(
-            self.loaded, *typed_values.from_json(value)
-        )  # packed now: it is still folded
+        kind, data = (MSGPACK, value) if type(value) is bytes else from_json(value)
+        return partial(self.loaded, kind, data)  # packed now: it is still folded
 
     def loaded(self, kind: str, data: bytes) -> Any:
         """Return the value of a serializer's type and bytes."""
@@ -185,11 +193,11 @@ class ChannelValues:
         try:
             return typed_values.plain_to_json(plain)
         except (TypeError, ValueError):
-            return self.to_json(plain, what)
+            return with_json(self.stored(plain, what))
 
     def metadata_from_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return the metadata of ``metadata_to_json``."""
-        return restored({name: self.from_json(it) for name, it in metadata.items()})
+        return restored({name: self.read(it) for name, it in metadata.items()})
 
     def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version."""
@@ -199,7 +207,7 @@ class ChannelValues:
             if name not in {"id", CHANNELS}
         }
         state[CHANNELS] = {
-            name: self.to_json(it, f"channel {name!r}", (*line, name))
+            name: self.stored(it, f"channel {name!r}", (*line, name))
             for name, it in checkpoint[CHANNELS].items()
             if name in checkpoint[_VERSIONS]
         }
@@ -213,25 +221,23 @@ class ChannelValues:
         Args:
             version: Which one.
             parts: Its state; see ``frames.PackedState.parts``.
-            state: The same as JSON, of which parts are kept, if it is at hand.
+            state: The same, of which parts are kept, if it is at hand.
 
         Raises:
             SchemaError: The thread is not LangGraph's.
         """
         require_checkpoint(version, parts)
         line = version.thread_id, version.namespace
-        json = state[CHANNELS] if state else {}
+        stored = state[CHANNELS] if state else {}
         channels = {
-            name: self.from_part(it, (*line, name), json.get(name))
+            name: self.from_part(it, (*line, name), stored.get(name))
             for name, it in parts[CHANNELS].items()
         }
         return {**self.fields(version, parts), CHANNELS: channels}
 
     def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a version's checkpoint except its channels."""
-        fields = {
-            name: self.from_json(thawed(it)) for name, it in parts.items() if name != CHANNELS
-        }
+        fields = {name: self.read(thawed(it)) for name, it in parts.items() if name != CHANNELS}
         return {**fields, "id": version.checkpoint_id}
 
 
@@ -347,6 +353,10 @@ def _made_list(makers: list[Maker]) -> list[Any]:
 
 def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[str, Any]:
     return {**fields, CHANNELS: {name: make() for name, make in makers.items()}}
+
+
+def _packed(element: Any) -> bytes:
+    return element if type(element) is bytes else packed(element)
 
 
 def _is_of_versions(name: str, value: Any) -> bool:

@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from locus_store.errors import IntegrityError
+from locus_store.values import msgpack
 from locus_store.values.encoding import (
     LONGEST_JSON,
     Grown,
     Json,
-    decode,
-    encode,
-    pack_frame,
     require_pinned,
 )
 from locus_store.values.frames.arrays import Listed
@@ -26,6 +24,7 @@ from locus_store.values.frames.folding import (
     readable,
     text_in,
     text_of,
+    written,
 )
 from locus_store.values.frames.shapes import (
     Edits,
@@ -64,6 +63,7 @@ __all__ = [
     "value_frames",
     "value_of",
     "value_payload",
+    "written",
 ]
 
 
@@ -80,14 +80,21 @@ class PackedState:
         return cast("dict[str, object]", value_of_node(self._root))
 
     def state(self) -> dict[str, Json]:
-        """Return a copy with sorted keys."""
+        """Return a copy with sorted keys; bytes in it are MessagePack."""
         plain = self._plain()
-        return cast("dict[str, Json]", plain if is_canonical(self._root) else decode(encode(plain)))
+        if is_canonical(self._root):
+            return cast("dict[str, Json]", plain)
+        return cast("dict[str, Json]", msgpack.plain(msgpack.pack_sorted(plain)))
 
     @property
     def state_bytes(self) -> int:
         """Size of the state; see ``Shape.state_bytes``."""
         return self._root.size
+
+    @property
+    def has_packed(self) -> bool:
+        """True if a value in it is MessagePack."""
+        return self._root.has_packed
 
     @property
     def most_bytes(self) -> int:
@@ -114,7 +121,9 @@ class PackedState:
     def payload(self) -> bytes:
         """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
-            self._packed = pack_frame(b'[["=",[],%b]]' % encode(self._plain()))
+            frame = Frame(packs=self._root.has_packed)
+            frame.add("=", (), self._plain())
+            self._packed = frame.payload()
         return self._packed
 
 
@@ -168,20 +177,22 @@ def snapshot_of(shape: Shape) -> PackedState:
     return PackedState(shape._root)  # noqa: SLF001  # a shape is opaque to others
 
 
-def change(state: Mapping[str, object], basis: Shape | None) -> Change:
+def change(state: Mapping[str, object], basis: Shape | None, *, packed: bool = False) -> Change:
     """Return the change from the version of ``basis`` to ``state``.
 
     Args:
         state: a JSON object; never kept or changed.
         basis: of the version that the frames are to be against.
+        packed: Bytes in ``state`` are MessagePack. They stand behind keys that are reached through
+            keys, or are the elements of a list there. Without this, they are refused.
 
     Raises:
         SerializationError: a value cannot be kept exactly; names its path.
     """
-    plain, root = measure(state, basis)
+    plain, root = measure(state, basis, packed=packed)
     frames = None
     if basis is not None:
-        frame = Frame()
+        frame = Frame(packs=root.has_packed)
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
         frames = frame.payload_shorter_than(plain, root.size)
     return Change(Shape(root), frames, PackedState(root))

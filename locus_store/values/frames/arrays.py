@@ -52,6 +52,8 @@ class ArrayNode:
     """The lengths of the elements in ``chunks``; empty if those are not kept."""
     token: object = None
     """The token of the ``Grown`` list that has this shape."""
+    has_packed: bool = False
+    """Its elements are MessagePack."""
 
     @property
     def is_kept(self) -> bool:
@@ -219,6 +221,9 @@ def _replaced(
     head, tail = stays[0] * DIGEST_BYTES, len(old.digests) - stays[1] * DIGEST_BYTES
     gone = split(old.digests[head:tail])
     known = dict(zip(split(old.fingerprints[head:tail]), gone, strict=True))
+    has_packed = {*map(type, items)} == {bytes} if items else old.has_packed
+    if has_packed and any(stays) and not old.has_packed:
+        raise TypeError("bytes in a list of JSON")
     marks, found, fresh = _admitted(items, raws, known, depth)
     digests = b"".join((old.digests[:head], found, old.digests[tail:]))
     fingerprints = b"".join((old.fingerprints[:head], marks, old.fingerprints[tail:]))
@@ -231,6 +236,7 @@ def _replaced(
         _large(old, gone, digests, fresh),
         chunks,
         old.lengths[: stays[0]] + array("Q", map(len, raws)) + old.lengths[last:],
+        has_packed=has_packed,
     )
 
 
@@ -240,9 +246,10 @@ def _admitted(
     """Return fingerprints and digests of elements, and the large ones that are not ``known``."""
     fresh: dict[bytes, bytes] = {}
     marks = [digest(raw) for raw in raws]
+    is_packed = {*map(type, items)} == {bytes}
     for item, raw, mark in zip(items, raws, marks, strict=True):
         if mark not in known:
-            pin = checked(item, len(raw), depth)
+            pin = raw if is_packed else checked(item, len(raw), depth)
             known[mark] = mark if pin == raw else digest(pin)
             if len(pin) > KEEP_BYTES:
                 fresh[known[mark]] = pin
@@ -269,7 +276,9 @@ def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
             lengths.extend(map(len, raws))
     digests = b"".join(marks)
     mark = _digest_of_list(digests)
-    return ArrayNode(mark, size, digests, digests, large, chunks, lengths)
+    has_packed = bool(value) and type(value[0]) is bytes
+    known = digests, digests, large, chunks, lengths
+    return ArrayNode(mark, size, *known, has_packed=has_packed)
 
 
 def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:

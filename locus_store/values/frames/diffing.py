@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import TypeAlias, TypeGuard, cast
 from unicodedata import combining
 
-from locus_store.values.encoding import ENVELOPE_BYTES, Json, encode, pack_frame, pinned, unpinned
+from locus_store.values import msgpack
+from locus_store.values.encoding import (
+    ENVELOPE_BYTES,
+    Json,
+    encode,
+    json_size,
+    pack_frame,
+    pinned,
+    unpinned,
+)
 from locus_store.values.frames.alignment import (
     LIST_HEAD,
     Gap,
@@ -35,6 +44,9 @@ _TINY_BYTES = 64
 _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
 
+_WHOLE_BYTES = 4096
+"""Up to here changed MessagePack is stored whole: segments compress it later."""
+
 _LEAST_ENTRY = 6
 """An entry of an object takes at least so many bytes in its pinned form."""
 
@@ -44,16 +56,29 @@ again on each level, and takes five of Python's own 1,000 levels."""
 
 
 class Frame:
-    """Operations, each encoded when added, so that their size is known."""
+    """Operations, each encoded when added, so that their size is known.
 
-    __slots__ = ("operations", "size")
+    Args:
+        packs: Encode them as MessagePack, which may hold bytes, in place of JSON.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_encode", "operations", "packs", "size")
+
+    def __init__(self, *, packs: bool) -> None:
+        self.packs = packs
+        self._encode = msgpack.pack_sorted if packs else encode
         self.operations: list[bytes] = []
         self.size = 0
 
-    def add(self, kind: bytes, path: Path, *operands: bytes) -> None:
-        operation = b'["%b",%b]' % (kind, b",".join((encode(path), *operands)))
+    def add(self, kind: str, path: Path, *operands: object) -> None:
+        self._append(self._encode((kind, path, *operands)))
+
+    def add_inner(self, path: Path, inner: Frame) -> None:
+        """Add operations within the MessagePack at a path; theirs begin at its value."""
+        parts = [msgpack.pack("m"), msgpack.pack(path), msgpack.joined(inner.operations)]
+        self._append(msgpack.joined(parts))
+
+    def _append(self, operation: bytes) -> None:
         self.operations.append(operation)
         self.size += len(operation)
 
@@ -66,7 +91,11 @@ class Frame:
         self.size = size
 
     def payload(self) -> bytes:
-        return pack_frame(b"[%b]" % b",".join(self.operations)) if self.operations else b""
+        if not self.operations:
+            return b""
+        if self.packs:
+            return pack_frame(msgpack.joined(self.operations))
+        return pack_frame(b"[%b]" % b",".join(self.operations))
 
     def payload_shorter_than(self, whole: object, pinned_bytes: int) -> bytes | None:
         """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
@@ -76,7 +105,7 @@ class Frame:
         """
         plain_bytes = self.size + len(self.operations) + 1
         is_short = plain_bytes * 5 <= pinned_bytes * 2  # "0," against the 5 bytes of an int
-        if not is_short and plain_bytes > len(encode(whole)) + ENVELOPE_BYTES:
+        if not is_short and plain_bytes > json_size(whole) + ENVELOPE_BYTES:
             return None
         return self.payload()
 
@@ -88,11 +117,11 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
     """Add the operations to ``frame`` that turn ``old`` into ``new``, the shape of ``value``."""
     if old is None or isinstance(old, bytes) or isinstance(new, bytes):
         if old != new:
-            frame.add(b"=", path, encode(value))
+            _diff_scalars(old, new, value, path, frame)
     elif old.digest == new.digest:
         return
     elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
-        _diff_values(old.value(), new.value(), path, frame)
+        diff_values(old.value(), new.value(), path, frame)
     elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
     elif is_object(old) and is_object(new):
@@ -102,7 +131,25 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
         arrays = _by_elements(old, path), _by_elements(new, path)
         _diff_arrays(*arrays, cast("list[object]", value), path, frame)
     else:
-        frame.add(b"=", path, encode(value))
+        frame.add("=", path, value)
+
+
+def _diff_scalars(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
+    if isinstance(old, bytes) and isinstance(value, bytes) and len(value) > _WHOLE_BYTES:
+        before = unpinned(old)
+        edit = _patch_packed(before, value, path) if isinstance(before, bytes) else None
+        if edit is not None:
+            frame.extend(edit)
+            return
+    frame.add("=", path, value)
+
+
+def _patch_packed(old: bytes, new: bytes, path: Path) -> Frame | None:
+    """Return the edit of MessagePack, by its JSON, if it is much smaller than the new bytes."""
+    inner, frame = Frame(packs=True), Frame(packs=True)
+    diff_values(msgpack.as_json(old), msgpack.as_json(new), (), inner)
+    frame.add_inner(path, inner)
+    return frame if frame.size < len(new) // 2 else None
 
 
 def is_object(node: Node | None) -> TypeGuard[SmallNode | ObjectNode]:
@@ -134,7 +181,7 @@ def _diff_objects(
     count, size = len(frame.operations), frame.size
     if old.names != new.names:
         for key in old.children.keys() - new.children.keys():
-            frame.add(b"-", (*path, key))
+            frame.add("-", (*path, key))
     get = old.children.get
     for key, child in new.children.items():
         before = get(key)
@@ -142,7 +189,7 @@ def _diff_objects(
             diff(before, child, value[key], (*path, key), frame)
     if frame.size - size > new.size:  # every operation repeats its path
         frame.cut(count, size)
-        frame.add(b"=", path, encode(value))
+        frame.add("=", path, value)
 
 
 def _diff_arrays(
@@ -154,8 +201,12 @@ def _diff_arrays(
         after = new.large.get(wanted)
         if before is None or after is None or wanted in old.large:  # in it: moved, not edited
             return None
-        element = cast("Json", unpinned(after))
-        return _patch(cast("Json", unpinned(before)), element, (*path, i), len(encode(element)))
+        was, element = unpinned(before), unpinned(after)
+        if isinstance(was, bytes) and isinstance(element, bytes):
+            return _patch_packed(was, element, (*path, i))
+        limit = len(encode(element))
+        edited = cast("Json", was), cast("Json", element)
+        return _patch(*edited, (*path, i), limit, packs=frame.packs)
 
     _splice(align(old.digests, new.digests), value, path, frame, patch)
 
@@ -165,8 +216,7 @@ def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patc
 
     def replace(start: int, stop: int, first: int, last: int) -> None:
         if start < stop or first < last:
-            elements = encode(value[first:last])
-            frame.add(b"[", path, b"%d" % start, b"%d" % (stop - start), elements)
+            frame.add("[", path, start, stop - start, value[first:last])
 
     for start, stop, first, last in reversed(gaps):
         end_old, end_new = stop, last
@@ -179,18 +229,19 @@ def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patc
         replace(start, end_old, first, end_new)
 
 
-def _patch(old: Json, new: Json, path: Path, limit: int) -> Frame | None:
+def _patch(old: Json, new: Json, path: Path, limit: int, *, packs: bool) -> Frame | None:
     """Return the edit of one element if it is smaller than the element."""
     if type(old) is not type(new) or not isinstance(new, dict | list | str):
         return None
     if len(path) > _PATCH_LEVELS:
         return None
-    frame = Frame()
-    _diff_values(old, new, path, frame)
+    frame = Frame(packs=packs)
+    diff_values(old, new, path, frame)
     return frame if frame.size < limit else None
 
 
-def _diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
+def diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
+    """Add the operations to ``frame`` that turn one JSON value into another."""
     if isinstance(old, dict) and isinstance(new, dict):
         _diff_dicts(old, new, path, frame)
     elif isinstance(old, list) and isinstance(new, list):
@@ -199,33 +250,33 @@ def _diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
         if old != new:
             _diff_texts(old, new, path, frame)
     elif pinned(old) != pinned(new):  # 1, 1.0 and True are equal in Python
-        frame.add(b"=", path, encode(new))
+        frame.add("=", path, new)
 
 
 def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: Frame) -> None:
     count, size = len(frame.operations), frame.size
     for key in old.keys() - new.keys():
-        frame.add(b"-", (*path, key))
+        frame.add("-", (*path, key))
     alike = [it for it in new if it in old and type(new[it]) is not str and old[it] == new[it]]
     is_exact = pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
     for key, item in new.items():
         if key not in old:
-            frame.add(b"=", (*path, key), encode(item))
+            frame.add("=", (*path, key), item)
         elif old[key] != item or not (is_exact or type(item) is str):  # 1 equals True
-            _diff_values(old[key], item, (*path, key), frame)
+            diff_values(old[key], item, (*path, key), frame)
     added = frame.size - size
     if added > _LEAST_ENTRY * len(new) and added > len(pinned(new)):  # operations repeat the path
         frame.cut(count, size)
-        frame.add(b"=", path, encode(new))
+        frame.add("=", path, new)
 
 
 def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
     pin = pinned(new)
     if len(old) < len(new) and pin.startswith(pinned(old)[LIST_HEAD:], LIST_HEAD):
-        frame.add(b"[", path, b"%d" % len(old), b"0", encode(new[len(old) :]))
+        frame.add("[", path, len(old), 0, new[len(old) :])
         return
     if len(pin) <= _TINY_BYTES:
-        frame.add(b"=", path, encode(new))
+        frame.add("=", path, new)
         return
     least = 0 if _is_in_element(path) else KEEP_BYTES
 
@@ -233,7 +284,7 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
         size = len(pinned(new[j]))
         if least and min(size, len(pinned(old[i]))) <= least:
             return None
-        return _patch(old[i], new[j], (*path, i), size)
+        return _patch(old[i], new[j], (*path, i), size, packs=frame.packs)
 
     # as runs, for 1, 1.0 and True are equal in Python, and one by one takes longer
     head, tail = common_ends(old, new, lambda a, b: pinned(a) == pinned(b))
@@ -249,15 +300,15 @@ def _is_in_element(path: Path) -> bool:
 
 def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
     if min(len(old), len(new)) <= KEEP_BYTES and not _is_in_element(path):
-        frame.add(b"=", path, encode(new))
+        frame.add("=", path, new)
         return
     head, tail = _whole_words(new, *common_ends(old, new))
     middle = new[head : len(new) - tail]
     if len(middle) + _SPLICE_BYTES < len(new):
         gone = len(old) - tail - head
-        frame.add(b"t", path, b"%d" % head, b"%d" % gone, encode(middle))
+        frame.add("t", path, head, gone, middle)
     else:
-        frame.add(b"=", path, encode(new))
+        frame.add("=", path, new)
 
 
 def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:

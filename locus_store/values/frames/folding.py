@@ -8,13 +8,26 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
+    LONGEST_JSON,
+    UNLIMITED,
     Json,
     TooLargeError,
     decode,
     encode,
+    json_size,
     pack_frame,
     unpack_frames,
     unpack_record,
+)
+from locus_store.values.frames.diffing import Frame, diff_values
+from locus_store.values.frames.shapes import is_packed
+from locus_store.values.msgpack import (
+    MSGPACK,
+    as_json,
+    pack_sorted,
+    packed,
+    plain,
+    with_json,
 )
 
 if TYPE_CHECKING:
@@ -109,12 +122,99 @@ def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
     Raises:
         IntegrityError: the payload is damaged, or too large.
     """
+    found: list[list[Json]] = []
+    for body in unpack_record(payload, max_bytes):
+        ops = operations(body)
+        found += ops if is_json(body) else [op for it in ops for op in _in_json(it)]
+    return found
+
+
+def stored(payload: bytes, max_bytes: int) -> list[list[Any]]:
+    """Return the operations of one record as they are stored: with bytes for MessagePack.
+
+    Raises:
+        IntegrityError: the payload is damaged, or too large.
+    """
     return [op for body in unpack_record(payload, max_bytes) for op in operations(body)]
 
 
-def payload_of(found: list[list[Json]]) -> bytes:
-    """Return the payload of operations in the form of ``readable``."""
+def _has_packed(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_packed, value.values()))
+    return is_packed(value)
+
+
+def _in_json(operation: list[Any]) -> Iterator[list[Json]]:
+    """Yield an operation as operations of JSON; those within MessagePack begin at its place."""
+    match operation:
+        case ["m", list() as path, list() as inner]:
+            for it in inner:
+                kind, below, *rest = _checked(it)
+                yield [kind, [*path, *below], *rest]
+        case _:
+            kind, path, *rest = _checked(operation)
+            yield [kind, path, *map(with_json, rest)]
+
+
+def _checked(operation: Any) -> list[Any]:
+    """Return an operation that has a kind and a path."""
+    match operation:
+        case [str(), list(), *_]:
+            return cast("list[Any]", operation)
+    raise _malformed("operation", operation)
+
+
+def written(payload: bytes, max_bytes: int) -> list[Any]:
+    """Return the operations of one record as JSON that restores them; see ``payload_of``.
+
+    Of operations with MessagePack the first element says so. There an object with the key ``$m``
+    alone stands for something else: a list in it has the JSON of MessagePack, another value is
+    an object itself.
+
+    Raises:
+        IntegrityError: the payload is damaged, or too large.
+    """
+    found = stored(payload, max_bytes)
+    is_packed = any(not is_json(body) for body in unpack_record(payload, max_bytes))
+    return [MSGPACK, *map(_marked, found)] if is_packed else found
+
+
+def payload_of(found: list[Any]) -> bytes:
+    """Return the payload of operations in the form of ``written``.
+
+    Raises:
+        IntegrityError: They are not in this form.
+    """
+    if found[:1] == [MSGPACK]:
+        return pack_frame(pack_sorted(list(map(_unmarked, found[1:]))))
     return pack_frame(encode(found)) if found else b""
+
+
+_MARK: Final = "$m"
+
+
+def _marked(value: Any) -> Any:
+    if type(value) is bytes:
+        return {_MARK: [as_json(value)]}
+    if isinstance(value, list):
+        return list(map(_marked, value))
+    if not isinstance(value, dict):
+        return value
+    held = {key: _marked(it) for key, it in value.items()}
+    return {_MARK: held} if held.keys() == {_MARK} else held
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_unmarked, value))
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {_MARK}:
+        return {key: _unmarked(it) for key, it in value.items()}
+    held = value[_MARK]
+    if isinstance(held, list) and len(held) == 1:
+        return packed(held[0])
+    return {key: _unmarked(it) for key, it in held.items()}
 
 
 def text_of(payload: bytes, max_bytes: int) -> str:
@@ -136,16 +236,23 @@ def _strings(rest: list[Json]) -> Iterator[str]:
         item = rest.pop()
         if isinstance(item, str):
             yield item
+        elif isinstance(item, bytes):
+            rest.append(as_json(item))
         elif isinstance(item, list | dict):
             rest.extend(reversed(item if isinstance(item, list) else list(item.values())))
 
 
-def operations(body: bytes) -> list[list[Json]]:
-    """Return the operations of a frame."""
-    found = decode(body)
+def is_json(body: bytes) -> bool:
+    """Return whether the operations of a frame are JSON; else they are MessagePack."""
+    return body.startswith(b"[")
+
+
+def operations(body: bytes) -> list[list[Any]]:
+    """Return the operations of a frame, with bytes for MessagePack."""
+    found = decode(body) if is_json(body) else plain(body)
     if not isinstance(found, list) or not _LIST.issuperset(map(type, found)):
         raise _malformed("frame", found)
-    return cast("list[list[Json]]", found)
+    return cast("list[list[Any]]", found)
 
 
 _LIST: Final = frozenset({list})
@@ -166,6 +273,7 @@ class Folder:
         root: A state to start from; it is changed.
         root_bytes: A length that the JSON of ``root`` does not exceed; 0: it is not counted.
         logs: Keep what was done in ``log``.
+        in_json: Give the state, and tell of operations, with MessagePack as JSON.
     """
 
     def __init__(
@@ -175,6 +283,7 @@ class Folder:
         root_bytes: int = 0,
         *,
         logs: bool = False,
+        in_json: bool = False,
     ) -> None:
         self.log: list[list[Json]] | None = [] if logs else None
         """The operations that were done; whoever reads them may clear it."""
@@ -186,6 +295,9 @@ class Folder:
         """The state's JSON is not longer than this."""
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
+        self._in_json = in_json
+        self._exact: Folder | None = None
+        """The state with its MessagePack, once there is some, where ``in_json`` asks for JSON."""
 
     def apply(self, payload: bytes) -> None:
         """Apply the payload's frames.
@@ -194,10 +306,42 @@ class Folder:
             IntegrityError: They are damaged, or the state is too large.
         """
         for body in unpack_frames(payload, self._max_bytes):
-            self._make_room(len(body))
-            self.perform(operations(body))
+            of_json = is_json(body)
+            self._make_room(len(body) * (1 if of_json else LONGEST_JSON))
+            found = operations(body)
+            if self._in_json and (self._exact or not of_json):
+                self._perform_exactly(found)
+                self.perform(op for it in found for op in self._in_json_of(it))
+            else:
+                self.perform(found)
 
-    def perform(self, found: list[list[Json]]) -> None:
+    def _perform_exactly(self, found: list[list[Any]]) -> None:
+        if self._exact is None:
+            root = cast("dict[str, Json]", decode(encode(self.settled()))) if self._root else None
+            self._exact = Folder(UNLIMITED, root)
+        self._exact.perform(found)
+
+    def _in_json_of(self, operation: list[Any]) -> Iterable[list[Json]]:
+        """Return an operation as operations of JSON: of a value that is there, what changes."""
+        match operation:
+            case ["=", [*path, str() as key], value] if _has_packed(value):
+                self.settled()
+                holder = self._walk(path)
+                if isinstance(holder, dict) and key in holder:
+                    frame = Frame(packs=False)
+                    diff_values(holder[key], with_json(value), (*path, key), frame)
+                    return [op for it in frame.operations for op in operations(b"[%b]" % it)]
+        return _in_json(operation)
+
+    def exact(self) -> dict[str, Json]:
+        """Return the state as its digest has it.
+
+        Raises:
+            IntegrityError: See ``state``.
+        """
+        return self.state() if self._exact is None else self._exact.settled()
+
+    def perform(self, found: Iterable[list[Json]]) -> None:
         """Perform operations, whose bytes are not counted.
 
         Raises:
@@ -219,7 +363,7 @@ class Folder:
         if self._root is None:
             return
         try:
-            size = len(encode(self.settled()))
+            size = json_size(self.settled())
         except TypeError as exc:
             raise IntegrityError("a stored state is nested too deeply") from exc
         if size > self._max_bytes:
@@ -264,6 +408,8 @@ class Folder:
                 self._set(self._walk(path), key, value)
             case ["-", [*path, str() as key]]:
                 self._delete(path, key)
+            case ["m", [*path, key], list() as inner]:
+                self._edit(self._walk(path), key, inner)
             case ["t", [*path, key], int() as start, int() as gone, str() as text]:
                 self._rope(self._walk(path), key).splice(start, gone, text)
             case _:
@@ -288,6 +434,16 @@ class Folder:
             cast("list[Json]", holder)[cast("int", key)] = value
         if self._ropes:
             self._forget(holder, cast("str | int", key))
+
+    def _edit(self, holder: Json, key: Json, inner: list[list[Any]]) -> None:
+        """Perform operations within the MessagePack at a key."""
+        data = _item(holder, key)
+        if not isinstance(data, bytes):
+            raise _malformed("path", key)
+        folder = Folder(self._max_bytes, {"": as_json(data)})
+        edits = map(_checked, inner)
+        folder.perform([kind, ["", *path], *rest] for kind, path, *rest in edits)
+        self._set(holder, key, cast("Json", packed(folder.settled()[""])))
 
     def _delete(self, path: list[Json], key: str) -> None:
         holder = self._root

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, cast
+from typing import ClassVar, Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
-from locus_store.values.canonical import canonical_state, require_scalar
+from locus_store.values.canonical import canonical, canonical_state, require_scalar
 from locus_store.values.encoding import (
     Grown,
     Json,
@@ -33,6 +33,7 @@ from locus_store.values.frames.arrays import (
     grown_array,
     require_depth,
 )
+from locus_store.values.surrogates import escaped
 
 TOKEN_BYTES: Final = 64
 """Up to here a scalar's pinned encoding stands for itself in a digest."""
@@ -62,6 +63,7 @@ class TextNode:
 class SmallNode:
     """An object or list of up to ``SMALL_BYTES``, which is compared and hashed as a whole."""
 
+    has_packed: ClassVar = False
     digest: bytes
     size: int
     given: bytes
@@ -98,10 +100,12 @@ class ObjectNode:
     """The bytes that represent each entry in the digest; see ``token_of``."""
     weight: int
     """The memory in bytes (an estimate)."""
+    has_packed: bool = False
+    """A value in it is MessagePack."""
 
 
 Node: TypeAlias = "bytes | TextNode | ArrayNode | SmallNode | ObjectNode"
-"""The value of a key; bytes: the pinned form of another scalar."""
+"""The value of a key; bytes: the pinned form of another scalar, or of MessagePack."""
 
 Path: TypeAlias = tuple[str | int, ...]
 Edits: TypeAlias = "dict[str, Edits] | int | None"
@@ -137,20 +141,45 @@ class Shape:
         return Shape(cast("ObjectNode", _light(self._root)))
 
 
-def measure(state: object, basis: Shape | None) -> tuple[dict[str, object], ObjectNode]:
-    """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked."""
+def measure(
+    state: object, basis: Shape | None, *, packed: bool = False
+) -> tuple[dict[str, object], ObjectNode]:
+    """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked.
+
+    Args:
+        state: A JSON object.
+        basis: The shape of an older one.
+        packed: Bytes in it are MessagePack; without, they are refused.
+    """
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
         try:
-            return plain, object_by_entries(plain, before, 1)
+            root = object_by_entries(plain, before, 1)
+            if packed or not root.has_packed:
+                return plain, root
         except (TypeError, ValueError):
             pass  # the slow check says where and why
-    copy = cast("dict[str, object]", canonical_state(state))
+    form = _canonical_packed(state) if packed else canonical_state(state)
+    copy = cast("dict[str, object]", form)
     try:
         return copy, object_by_entries(copy, before, 1)
     except (TypeError, ValueError) as exc:
         raise SerializationError("the state cannot be kept exactly as JSON") from exc
+
+
+def _canonical_packed(value: object) -> object:
+    """Return the canonical form of a value in which bytes are MessagePack."""
+    if isinstance(value, Mapping):
+        return {escaped(key): _canonical_packed(it) for key, it in sorted(value.items())}
+    return value if is_packed(value) else canonical(value)
+
+
+def is_packed(value: object) -> bool:
+    """Return whether a value is MessagePack, or a list whose elements are."""
+    return type(value) is bytes or (
+        isinstance(value, list) and bool(value) and type(value[0]) is bytes
+    )
 
 
 def object_by_entries(
@@ -179,6 +208,7 @@ def object_by_entries(
     is_same = names == old.names
     if not is_same:
         "".join(keys).encode()  # neither other types nor lone surrogates
+    has_packed = False
     size = len(names) - 3  # one tag and an end for the list's tag and count
     weight = _EMPTY_WEIGHT + 2 * len(names)
     children: dict[str, Node] = {}
@@ -192,12 +222,15 @@ def object_by_entries(
             child = _nested(item, was, depth + 1, decoded=decoded, edits=below, keeps=keeps)
             size += child.size
             weight += child.weight - child.size
+            has_packed |= child.has_packed
         elif type(was) is bytes and pinned(item) == was:
             child = was
             size += len(was)
+            has_packed |= type(item) is bytes
         else:
             child = _scalar(item, was)
             size += len(child) if isinstance(child, bytes) else child.size
+            has_packed |= type(item) is bytes
         children[key] = child
         if child is was:
             tokens[key] = old_tokens[key]
@@ -208,7 +241,7 @@ def object_by_entries(
         return old
     found = digest(b"".join((b"D", names, *tokens.values())))
     weight += size + _ENTRY_WEIGHT * len(keys)
-    return ObjectNode(found, size, names, children, tokens, weight)
+    return ObjectNode(found, size, names, children, tokens, weight, has_packed)
 
 
 def _nested(
@@ -219,12 +252,12 @@ def _nested(
     if type(value) is not dict:
         items = cast("list[object]", value)
         return _list(items, before, depth, decoded=decoded, edits=edits, keeps=keeps)
-    if not isinstance(before, ObjectNode):
+    if not isinstance(before, ObjectNode) and not any(map(is_packed, value.values())):
         small = _if_small(_plain(value), before, depth, decoded=decoded)
         if small is not None:
             return small
     made = object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
-    if made.size <= SMALL_BYTES:
+    if made.size <= SMALL_BYTES and not made.has_packed:
         plain = _plain(value)
         return _small(plain, pinned(plain), depth, decoded=decoded)
     return made
@@ -247,6 +280,8 @@ def _list(
     keeps: bool,
 ) -> SmallNode | ArrayNode:
     items = value if type(value) is list else list(value)
+    if is_packed(items):
+        return _long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if not isinstance(before, ArrayNode) and len(pinned(items[:_SAMPLE])) <= SMALL_BYTES:
         small = _if_small(items, before, depth, decoded=decoded)
         if small is not None:
@@ -279,6 +314,8 @@ def _scalar(value: object, before: Node | None) -> bytes | TextNode:
     if type(before) is TextNode and value == before.text and type(value) is str:
         return before
     raw = pinned(value)
+    if type(value) is bytes:
+        return raw
     require_scalar(value)
     if type(value) is str and len(value) > KEEP_BYTES:
         return TextNode(digest(raw), len(raw), value)

@@ -10,14 +10,16 @@ from locus_store.values.encoding import (
     Json,
     decode,
     encode,
+    json_size,
     pack_frame,
     pinned,
     require_pinned,
     require_size,
 )
 from locus_store.values.frames.diffing import Frame, by_entries, diff, is_object
-from locus_store.values.frames.folding import Folder, readable
-from locus_store.values.frames.shapes import ObjectNode, Shape, measure, token_of
+from locus_store.values.frames.folding import Folder, stored
+from locus_store.values.frames.shapes import ObjectNode, Shape, is_packed, measure, token_of
+from locus_store.values.msgpack import pack_sorted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,18 +32,28 @@ FRAMED_BYTES: Final = 1024
 _KEY: Final = "value"
 
 
-def value_payload(value: object, max_bytes: int) -> bytes:
+def value_payload(value: object, max_bytes: int, *, packed: bool = False) -> bytes:
     """Return a value as a separate payload.
+
+    Args:
+        value: JSON; with ``packed``, or MessagePack as bytes, or a list of such.
+        max_bytes: The longest value, as compact JSON.
+        packed: See ``change``.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
+    if packed and is_packed(value):
+        require_size(json_size(value), max_bytes)
+        return pack_frame(pack_sorted([["=", [], {_KEY: value}]]))
     encoded = canonical_json(value, _KEY)
     require_size(len(encoded), max_bytes)
     return pack_frame(b'[["=",[],{"%b":%b}]]' % (_KEY.encode(), encoded))
 
 
-def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: int) -> bytes | None:
+def value_frames(
+    value: object, known: Shape, path: Sequence[str], max_bytes: int, *, packed: bool = False
+) -> bytes | None:
     """Return a value as frames against the one at ``path``; ``None`` if they are not shorter.
 
     Raises:
@@ -52,12 +64,12 @@ def value_frames(value: object, known: Shape, path: Sequence[str], max_bytes: in
     node: Node | None = known._root  # noqa: SLF001  # a shape is opaque to others
     for key in path:
         node = by_entries(node, ()).children.get(key) if is_object(node) else None
-    if node is None or isinstance(node, bytes):
+    if node is None or (isinstance(node, bytes) and not is_packed(value)):
         return None
     old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: token_of(node)}, 0)
-    plain, root = measure({_KEY: value}, Shape(old))
+    plain, root = measure({_KEY: value}, Shape(old), packed=packed)
     require_pinned(lambda: plain[_KEY], root.size, max_bytes)
-    frame = Frame()
+    frame = Frame(packs=root.has_packed)
     diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
     frames = frame.payload_shorter_than(plain, root.size)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
@@ -78,10 +90,13 @@ def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
     Raises:
         IntegrityError: It is not valid, or is too large.
     """
-    found = readable(payload, max_bytes)
+    found = stored(payload, max_bytes)
     splices = all(it[:2] == ["[", [_KEY]] for it in found)
-    copied = old.copy() if splices and isinstance(old, list) else decode(encode(old))
-    folder = Folder(max_bytes, {_KEY: copied})
+    if isinstance(old, list) and (splices or is_packed(old)):
+        old = old.copy()
+    elif not is_packed(old):
+        old = decode(encode(old))
+    folder = Folder(max_bytes, {_KEY: old})
     folder.perform(found)
     state = folder.state()
     if state.keys() != {_KEY}:

@@ -40,7 +40,8 @@ if TESTS_RUN:
 
     from locus_store.adapters.langgraph import LangGraphSaver
     from locus_store.adapters.langgraph.import_threads import aes_cipher, import_langgraph, in_order
-    from locus_store.adapters.langgraph.typed_values import from_json, plain_to_json, to_json
+    from locus_store.adapters.langgraph.typed_values import plain_to_json
+    from locus_store.values.msgpack import from_json, to_json
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,7 +24,7 @@ if TESTS_RUN:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-    from locus_store.adapters.langgraph import LangGraphSaver, typed_values
+    from locus_store.adapters.langgraph import LangGraphSaver, values
     from locus_store.adapters.langgraph.copies import maker
     from locus_store.adapters.langgraph.recent import Recent
     from locus_store.adapters.langgraph.serializer import ExactSerializer
@@ -145,8 +145,8 @@ async def test_messages_that_another_process_appends_are_the_only_ones_made(
     url = f"sqlite:///{tmp_path / 'threads.db'}"
     said = [HumanMessage(f"{number} " * 500, id=str(number)) for number in range(9)]
     made: list[int] = []
-    unpack = typed_values.packed
-    monkeypatch.setattr(typed_values, "packed", lambda it: made.append(1) or unpack(it))
+    joined = values.joined
+    monkeypatch.setattr(values, "joined", lambda it: made.extend(it) or joined(it))
     async with LangGraphSaver.from_url(url) as writer, LangGraphSaver.from_url(url) as other:
         for turn, count in enumerate([5, 7, 8, 9]):
             await put(writer, f"v{turn}", f"v{turn - 1}" if turn else None, messages=said[:count])

@@ -1,0 +1,300 @@
+"""MessagePack as JSON: what a graph runner's serializer gives, to be read by everything else.
+
+In MessagePack an object of a class is an extension: a code and, as MessagePack again, its module,
+name and fields. As JSON, its text can be searched and its fields compared. The JSON restores the
+bytes exactly. Nothing is imported and no object is made: that is left to the reader of the bytes.
+
+Plain JSON stands for itself. Everything else is an object with the key ``$``, and so is an object
+that has such a key of its own, so that no data can pass for a tag:
+
+======  ==========================================================================
+``d``   an object whose keys are not in order: ``k`` their order, ``v`` the object
+``m``   a map whose keys are not all text: ``v`` pairs of key and value
+``b``   bytes: ``v`` in base64
+``f``   a float that JSON has not: ``v`` its text
+``x``   an extension: ``c`` its code, and ``v`` what it holds, or ``b`` its bytes in base64
+``t``   another serializer's bytes: ``t`` the type, ``v`` in base64
+======  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import ormsgpack
+
+from locus_store.errors import IntegrityError
+from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MSGPACK: Final = "msgpack"
+TAG: Final = "$"
+FORM: Final = 100
+"""The extension of a value of a Python type: its tag and content; see ``adapters.forms``."""
+
+_MAX_LEVELS: Final = 150
+"""Levels of the JSON; what is deeper stays bytes, since a state has 200 at most."""
+
+
+def to_json(kind: str, data: bytes) -> Any:
+    """Return a serializer's type and bytes as JSON."""
+    if kind == MSGPACK:
+        value = _taken_apart(data, _MAX_LEVELS)
+        if value is not _OPAQUE:
+            return value
+    return {TAG: "t", "t": kind, "v": base64_of(data)}
+
+
+def from_json(value: Any) -> tuple[str, bytes]:
+    """Return the type and bytes that ``to_json`` was given.
+
+    Raises:
+        IntegrityError: ``value`` is nothing that it gave.
+    """
+    try:
+        if stands_for_itself(pinned(value)):
+            return MSGPACK, pack(value)
+        if isinstance(value, list):
+            return MSGPACK, joined(list(map(packed, value)))
+        if isinstance(value, dict) and value.get(TAG) == "t":
+            return str(value["t"]), _bytes(value["v"])
+        return MSGPACK, pack(_thawed(value))
+    except (LookupError, TypeError, ValueError) as exc:
+        raise _invalid(exc) from exc
+
+
+def as_json(data: bytes) -> Any:
+    """Return MessagePack as JSON; see ``packed`` for the way back."""
+    return to_json(MSGPACK, data)
+
+
+def with_json(value: Any) -> Any:
+    """Return a stored value, or a state, with all its MessagePack as JSON.
+
+    MessagePack stands behind keys, or is the elements of a list that is reached through keys.
+    """
+    if type(value) is bytes:
+        return as_json(value)
+    if isinstance(value, dict):
+        return {key: with_json(it) for key, it in value.items()}
+    if isinstance(value, list) and value and type(value[0]) is bytes:
+        return list(map(as_json, value))
+    return value
+
+
+def stands_for_itself(pin: bytes) -> bool:
+    """Return whether no key of a pinned value is a tag; a string may look like one."""
+    return _TAGGED not in pin
+
+
+def packed(value: Any) -> bytes:
+    """Return the MessagePack that ``to_json`` was given.
+
+    Raises:
+        IntegrityError: It is nothing that ``to_json`` gave.
+    """
+    try:
+        if isinstance(value, dict) and value.get(TAG) == "t":
+            return _of_kind(str(value["t"]), _bytes(value["v"]))
+        return pack(_thawed(value))
+    except (LookupError, TypeError, ValueError) as exc:
+        raise _invalid(exc) from exc
+
+
+def _invalid(exc: Exception) -> IntegrityError:
+    return IntegrityError(f"a stored value of a channel is not valid: {exc}")
+
+
+def _of_kind(kind: str, data: bytes) -> bytes:
+    if kind != MSGPACK:
+        raise ValueError(f"bytes of type {kind!r}")
+    return data
+
+
+def joined(elements: list[bytes]) -> bytes:
+    """Return the MessagePack of a list of packed elements."""
+    count = len(elements)
+    if count < _FIXED_LIST:
+        head = bytes([0x90 | count])
+    elif count < _SHORT_LIST:
+        head = b"\xdc" + count.to_bytes(2)
+    else:
+        head = b"\xdd" + count.to_bytes(4)
+    return head + b"".join(elements)
+
+
+class Extension:
+    """An extension of MessagePack, unpacked."""
+
+    __slots__ = ("code", "data")
+
+    def __init__(self, code: int, data: bytes) -> None:
+        self.code, self.data = code, data
+
+
+class _TooDeepError(ValueError):
+    pass
+
+
+_TAGGED: Final = pinned(TAG)
+"""Matches a pinned value that may have a tag as a key; a string may match too."""
+
+_FIXED_LIST: Final = 16
+_SHORT_LIST: Final = 2**16
+"""The length from which the count of a list takes more bytes."""
+
+_OPAQUE: Final = object()
+_PLAIN: Final = (str, int, float, bool, type(None))
+
+
+def _taken_apart(data: bytes, levels: int) -> Any:
+    """Return the JSON of MessagePack bytes; ``_OPAQUE`` if it would not restore the same bytes."""
+    try:
+        value = unpacked(data)
+        found = frozen(value, levels)
+        return found if pack(_thawed(found)) == data else _OPAQUE
+    except (_TooDeepError, ValueError, TypeError, OverflowError):
+        return _OPAQUE
+
+
+def frozen(value: Any, levels: int = _MAX_LEVELS) -> Any:
+    """Return the JSON of a value that is nested at most this many levels deep."""
+    if isinstance(value, _PLAIN):
+        return _frozen_scalar(value, levels)
+    if isinstance(value, bytes):
+        return _tagged("b", levels, v=base64_of(value))
+    if levels <= 0:
+        raise _TooDeepError
+    if isinstance(value, list):
+        return [frozen(it, levels - 1) for it in value]
+    if isinstance(value, dict):
+        return _frozen_dict(value, levels)
+    if isinstance(value, Extension):
+        return _frozen_extension(value, levels)
+    raise TypeError(f"no JSON for a {type(value).__name__}")
+
+
+def _frozen_scalar(value: Any, levels: int) -> Any:
+    if type(value) is float and not math.isfinite(value):
+        return _tagged("f", levels, v=repr(value))
+    if type(value) is int and not MIN_INT <= value <= MAX_INT:
+        return _tagged("x", levels, c=FORM, v=["int", str(value)])
+    return value
+
+
+def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
+    """Return a tagged object; pass ``held`` in the order of its keys, as stored JSON has it."""
+    if levels <= 0:
+        raise _TooDeepError
+    return {TAG: tag, **held}
+
+
+def _frozen_extension(value: Extension, levels: int) -> dict[str, Any]:
+    inner = _taken_apart(value.data, levels - 1)
+    if inner is _OPAQUE:
+        return _tagged("x", levels, b=base64_of(value.data), c=value.code)
+    return _tagged("x", levels, c=value.code, v=inner)
+
+
+def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
+    keys = list(value)
+    if not all(isinstance(key, str) for key in keys):
+        below = levels - 3
+        pairs = [[frozen(key, below), frozen(it, below)] for key, it in value.items()]
+        return _tagged("m", below, v=pairs)
+    in_order = sorted(keys)
+    is_plain = TAG not in value and keys == in_order
+    below = levels - 1 if is_plain else levels - 2
+    held = {key: frozen(value[key], below) for key in in_order}
+    return held if is_plain else _tagged("d", below, k=keys, v=held)
+
+
+def _thawed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_thawed(it) if type(it) in _NESTED else it for it in value]
+    if not isinstance(value, dict):
+        return value
+    if TAG in value:
+        return _TAGS[value[TAG]](value)
+    return {key: _thawed(it) for key, it in sorted(value.items())}
+
+
+def _thawed_object(value: Mapping[str, Any]) -> dict[str, Any]:
+    held = value["v"]
+    return {key: _thawed(it) if type(it := held[key]) in _NESTED else it for key in value["k"]}
+
+
+def _thawed_pairs(value: Mapping[str, Any]) -> dict[Any, Any]:
+    return {_key(_thawed(key)): _thawed(it) for key, it in value["v"]}
+
+
+def _key(value: Any) -> Any:
+    return tuple(map(_key, value)) if isinstance(value, list) else value
+
+
+def _thawed_extension(value: Mapping[str, Any]) -> Any:
+    data = _bytes(value["b"]) if "b" in value else pack(_thawed(value["v"]))
+    return ormsgpack.Ext(value["c"], data)
+
+
+_NESTED: Final = {list, dict}
+
+_TAGS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "d": _thawed_object,
+    "m": _thawed_pairs,
+    "b": lambda value: _bytes(value["v"]),
+    "f": lambda value: float(value["v"]),
+    "x": _thawed_extension,
+}
+
+
+def pack_sorted(value: Any) -> bytes:
+    """Return the MessagePack of JSON in which bytes may stand; the keys of objects are sorted."""
+    packed: bytes = ormsgpack.packb(value, option=ormsgpack.OPT_SORT_KEYS)
+    return packed
+
+
+def plain(data: bytes) -> Any:
+    """Return the value of ``pack_sorted``.
+
+    Raises:
+        IntegrityError: It is nothing that it gave.
+    """
+    try:
+        return ormsgpack.unpackb(data)
+    except ValueError as exc:
+        raise IntegrityError(f"a stored frame is not MessagePack: {exc}") from exc
+
+
+def unpacked(data: bytes) -> Any:
+    """Return the value of MessagePack, in which extensions are ``Extension`` objects.
+
+    Raises:
+        ValueError: It is no MessagePack.
+    """
+    return ormsgpack.unpackb(data, ext_hook=Extension, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def pack(value: Any) -> bytes:
+    """Return the MessagePack of a value, in which extensions are ``Extension`` objects."""
+    packed: bytes = ormsgpack.packb(value, default=_repacked, option=ormsgpack.OPT_NON_STR_KEYS)
+    return packed
+
+
+def _repacked(value: Any) -> Any:
+    if isinstance(value, Extension):
+        return ormsgpack.Ext(value.code, value.data)
+    raise TypeError(f"no MessagePack for a {type(value).__name__}")
+
+
+def base64_of(data: bytes) -> str:
+    """Return bytes as text."""
+    return base64.b64encode(data).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
