@@ -24,7 +24,6 @@ from locus_store.types.codec import labels_of
 from locus_store.types.tenants import ForTenants
 from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
-from locus_store.values.msgpack import with_json
 from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
 from locus_store.versions.known_checkpoints import KnownCheckpoints, Place
@@ -364,10 +363,10 @@ class CheckpointSaver(ForTenants, Closing):
         )
         state: Mapping[str, Any] = {}
         if any(it.basis is not None for it in writes):
-            found = await self.backend.read_kept(
+            found = await self.backend.read_state(
                 thread_id, checkpoint_id, namespace=namespace, with_writes=True
             )
-            state = found.snapshot.state() if found else {}
+            state = found.state if found else {}
             sequence = found.version.mark.sequence if found else 0
             writes = current((found and found.writes) or [], sequence)
         return [
@@ -376,7 +375,7 @@ class CheckpointSaver(ForTenants, Closing):
                 "task_path": it.task_path,
                 "idx": it.idx,
                 "channel": it.channel,
-                "value": restored(_in_json(it, state, self.backend.max_state_bytes)),
+                "value": restored(written_value(it, state, self.backend.max_state_bytes)),
             }
             for it in writes
         ]
@@ -495,13 +494,16 @@ def namespace_of(version: Version) -> str:
     return str(version.labels.get(NAMESPACE, version.namespace))
 
 
-def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
-    """Return the stored value of a pending write; bytes if another library wrote it.
+def written_value(
+    write: PendingWrite, state: Mapping[str, Any], max_bytes: int, *, packed: bool = False
+) -> Any:
+    """Return the value of a pending write; bytes if another library wrote it.
 
     Args:
         write: A write.
         state: Of its checkpoint.
         max_bytes: The largest frame, as ``max_state_bytes``.
+        packed: MessagePack stays bytes, in the state and in the value.
 
     Raises:
         IntegrityError: The stored bytes make no sense, or are too large.
@@ -509,12 +511,7 @@ def written_value(write: PendingWrite, state: Mapping[str, Any], max_bytes: int)
     if write.type != JSON_WRITE:
         return write.payload
     old = None if write.basis is None else channel_in(state, write.channel)
-    return layout.value_of(write.payload, max_bytes, old)
-
-
-def _in_json(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> Any:
-    value = written_value(write, state, max_bytes)
-    return with_json(value) if write.type == JSON_WRITE else value
+    return layout.value_of(write.payload, max_bytes, old, packed=packed)
 
 
 def _pending(

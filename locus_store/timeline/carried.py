@@ -89,8 +89,9 @@ def moved(
     if write.channel != INTERRUPT:
         return made
     is_json = write.type == JSON_WRITE
-    content = pack_sorted(value_of(write.payload, max_bytes)) if is_json else write.payload
-    before = content
+    content = before = write.payload
+    if is_json:  # one id is as long as another, so that MessagePack stays valid
+        content = before = pack_sorted(value_of(before, max_bytes, packed=True))
     for it in all_tasks:
         for answers in range(1 if first_only else _ANSWERS):
             content = content.replace(*it.interrupt(answers))

@@ -127,7 +127,7 @@ def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -
     """
     if write.basis is None:
         return write
-    value = frames.value_of(write.payload, max_bytes, channel_in(state, write.channel))
+    value = frames.value_of(write.payload, max_bytes, channel_in(state, write.channel), packed=True)
     return replace(write, payload=frames.value_payload(value, max_bytes, packed=True), basis=None)
 
 

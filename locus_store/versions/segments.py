@@ -146,9 +146,8 @@ def _plain(payload: bytes, max_bytes: int) -> bytes:
 def _packed(parts: Iterable[tuple[int, bytes]]) -> bytes:
     found = list(parts)
     head = b"".join(_ENTRY.pack(sequence, len(payload)) for sequence, payload in found)
-    return pack_frame(
-        b"".join((len(found).to_bytes(4, "little"), head, *(payload for _, payload in found)))
-    )
+    body = b"".join((len(found).to_bytes(4, "little"), head, *(payload for _, payload in found)))
+    return pack_frame(body, dense=True)
 
 
 def _prove(made: RecordSegment, before: Sequence[bytes], digest: bytes, max_bytes: int) -> None:

@@ -2,7 +2,7 @@
 
 Every checkpoint, channel value and pending write, with its parent, metadata and time, in the shape
 that this package's saver for LangGraph reads: a state is the checkpoint without its id, its values
-as JSON (``typed_values``). The source is only read.
+in their stored form (``typed_values``). The source is only read.
 """
 
 from __future__ import annotations
@@ -157,11 +157,13 @@ async def _versions(
 
 
 def _sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[Any]]:
-    """Return the sends of tasks to others, as JSON, by the checkpoint that they ran on."""
+    """Return the sends of tasks to others, as stored, by the checkpoint that they ran on."""
     found: dict[str | None, list[Any]] = {}
     for checkpoint_id, write in sorted(writes, key=lambda it: order_of_writes(it[1])):
         if write.channel == _TASKS:
-            found.setdefault(checkpoint_id, []).append(frames.value_of(write.payload, UNLIMITED))
+            found.setdefault(checkpoint_id, []).append(
+                frames.value_of(write.payload, UNLIMITED, packed=True)
+            )
     return found
 
 

@@ -281,7 +281,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         )
 
     def _write(self, write: PendingWrite, state: Mapping[str, Any]) -> tuple[str, str, Any]:
-        value = written_value(write, state, self.saver.backend.max_state_bytes)
+        value = written_value(write, state, self.saver.backend.max_state_bytes, packed=True)
         if write.type == JSON_WRITE:
             return write.task_id, write.channel, self._values.read(value)
         return write.task_id, write.channel, self._values.loaded(write.type, value)

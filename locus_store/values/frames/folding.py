@@ -310,7 +310,7 @@ class Folder:
             self._make_room(len(body) * (1 if of_json else LONGEST_JSON))
             found = operations(body)
             if self._in_json and (self._exact or not of_json):
-                self._perform_exactly(found)
+                self._perform_exactly(operations(body))  # which shares nothing with the JSON
                 self.perform(op for it in found for op in self._in_json_of(it))
             else:
                 self.perform(found)

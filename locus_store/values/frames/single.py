@@ -17,7 +17,7 @@ from locus_store.values.encoding import (
     require_size,
 )
 from locus_store.values.frames.diffing import Frame, by_entries, diff, is_object
-from locus_store.values.frames.folding import Folder, stored
+from locus_store.values.frames.folding import Folder, readable, stored
 from locus_store.values.frames.shapes import ObjectNode, Shape, is_packed, measure, token_of
 from locus_store.values.msgpack import pack_sorted
 
@@ -82,15 +82,16 @@ def _is_small(value: object) -> bool:
         return False  # it is looked at more closely
 
 
-def value_of(payload: bytes, max_bytes: int, old: Json = None) -> Json:
+def value_of(payload: bytes, max_bytes: int, old: Json = None, *, packed: bool = False) -> Json:
     """Return a payload's value, whole or against ``old``, which stays unchanged.
 
-    Elements of a list may be shared with it.
+    Elements of a list may be shared with it. With ``packed``, MessagePack in both stays bytes;
+    without, both have it as JSON.
 
     Raises:
         IntegrityError: It is not valid, or is too large.
     """
-    found = stored(payload, max_bytes)
+    found = (stored if packed else readable)(payload, max_bytes)
     splices = all(it[:2] == ["[", [_KEY]] for it in found)
     if isinstance(old, list) and (splices or is_packed(old)):
         old = old.copy()

@@ -1,0 +1,196 @@
+"""States with MessagePack in them, as LangGraph's adapter saves them."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import ormsgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_frames import KINDS, SLOW, Histories, start
+
+from locus_store import IntegrityError, SerializationError
+from locus_store.backends.memory.backend import MemoryBackend
+from locus_store.values import frames
+from locus_store.values.encoding import MAX_STATE_BYTES, pinned
+from locus_store.values.msgpack import as_json, packed, with_json
+
+pytestmark = pytest.mark.anyio
+
+WORDS = "one two three four five six seven eight nine ten " * 120
+
+
+def of_channels(values: dict[str, Any], number: int) -> dict[str, Any]:
+    """A state of a graph: lists as their elements, other values whole, scalars as they are."""
+    channels: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            channels[name] = list(map(ormsgpack.packb, value))
+        else:
+            is_scalar = isinstance(value, str | int | float | None)
+            channels[name] = value if is_scalar else ormsgpack.packb(value)
+    return {"channel_values": channels, "channel_versions": dict.fromkeys(values, f"{number:032}")}
+
+
+def chain(states: list[Any]) -> tuple[list[bytes], list[frames.Shape]]:
+    shapes: list[frames.Shape] = []
+    payloads: list[bytes] = []
+    for state in states:
+        done = frames.change(state, shapes[-1] if shapes else None, packed=True)
+        payloads.append(done.whole() if done.frames is None else done.frames)
+        shapes.append(done.shape)
+    return payloads, shapes
+
+
+def history(kinds: list[str], seed: int) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    values, states = start(rng), []
+    for number, kind in enumerate(["nothing", *kinds]):
+        getattr(Histories, kind)(values, rng)
+        states.append(of_channels(copy.deepcopy(values), number))
+    return states
+
+
+@SLOW
+@given(st.lists(st.sampled_from(KINDS), max_size=10), st.integers(0, 2**32))
+def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed: int) -> None:
+    states = history(kinds, seed)
+    payloads, shapes = chain(states)
+    exact = frames.Folder(MAX_STATE_BYTES)
+    shown = frames.Folder(MAX_STATE_BYTES, in_json=True)
+    for state, payload, shape in zip(states, payloads, shapes, strict=True):
+        exact.apply(payload)
+        shown.apply(payload)
+        assert pinned(exact.state()) == pinned(state)
+        assert pinned(shown.exact()) == pinned(state)
+        assert pinned(shown.state()) == pinned(with_json(state))
+        assert frames.shape_of(copy.deepcopy(exact.state())).digest == shape.digest
+        assert frames.change(state, None, packed=True).shape.digest == shape.digest
+        assert pinned(frames.snapshot_of(shape).state()) == pinned(state)
+        told = frames.written(payload, MAX_STATE_BYTES)
+        again = frames.Folder(MAX_STATE_BYTES)
+        for it in [*payloads[: payloads.index(payload)], frames.payload_of(told)]:
+            again.apply(it)
+        assert pinned(again.state()) == pinned(state)
+
+
+@SLOW
+@given(st.lists(st.sampled_from(KINDS), max_size=4), st.integers(0, 2**32), st.data())
+def test_a_flipped_bit_is_told_or_changes_nothing(
+    kinds: list[str], seed: int, data: st.DataObject
+) -> None:
+    states = history(kinds, seed)
+    payloads, shapes = chain(states)
+    at = data.draw(st.integers(0, len(payloads) - 1))
+    if not payloads[at]:
+        return
+    bit = data.draw(st.integers(0, len(payloads[at]) * 8 - 1))
+    damaged = bytearray(payloads[at])
+    damaged[bit // 8] ^= 1 << bit % 8
+    payloads[at] = bytes(damaged)
+    try:
+        state = frames.fold(payloads, MAX_STATE_BYTES)
+        assert frames.shape_of(state).digest != shapes[-1].digest or pinned(state) == pinned(
+            states[-1]
+        )
+    except IntegrityError:
+        pass
+
+
+BYTES = ormsgpack.packb({"a": 1})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"a": BYTES},
+        {"a": {"b": BYTES}},
+        {"a": [BYTES]},
+        {"a": [{"b": BYTES}]},
+        {"a": [1, BYTES]},
+        {"channel_values": {"a": BYTES}, "channel_versions": {}},
+    ],
+)
+async def test_a_user_s_bytes_are_refused_before_anything_is_written(state: Any) -> None:
+    async with MemoryBackend() as backend:
+        await backend.save("t", {"a": [1], "channel_values": {}, "channel_versions": {}})
+        with pytest.raises(SerializationError, match=r"a.*bytes.*base64"):
+            await backend.save("t", state)
+        assert len(await backend.history("t", limit=9)) == 1
+
+
+async def test_bytes_like_those_that_are_stored_are_refused_too() -> None:
+    async with MemoryBackend() as backend:
+        state = of_channels({"a": {"b": 1}, "c": [{"d": 1}]}, 1)
+        await backend.write_state("t", state, packed=True)
+        with pytest.raises(SerializationError, match="base64"):
+            await backend.write_state("t", state)
+        longer = {**state, "channel_values": {**state["channel_values"], "c": [1, BYTES]}}
+        with pytest.raises(SerializationError):
+            await backend.write_state("t", longer)
+
+
+def test_an_edit_of_a_large_value_costs_the_edit_and_brings_its_words() -> None:
+    values = {"doc": {"text": WORDS, "n": 1}, "said": [{"text": WORDS, "by": "user"}]}
+    before = frames.change(of_channels(values, 1), None, packed=True)
+    values["doc"]["text"] = values["said"][0]["text"] = WORDS.replace("six", "chrysanthemum", 1)
+    done = frames.change(of_channels(values, 1), before.shape, packed=True)
+    assert done.frames is not None
+    assert len(done.frames) < 200
+    assert frames.text_of(done.frames, MAX_STATE_BYTES).count("chrysanthemum") == 2
+    paths = [it[1] for it in frames.readable(done.frames, MAX_STATE_BYTES)]
+    assert ["channel_values", "doc", "v", "text"] in paths
+    assert ["channel_values", "said", 0, "v", "text"] in paths
+
+
+async def test_other_readers_get_json() -> None:
+    values = {"m": [{"b": 1, "a": "x"}], "d": {"z": 1, "a": [None]}, "n": 1}
+    async with MemoryBackend() as backend:
+        await backend.write_state("t", of_channels(values, 1), checkpoint_id="v1", packed=True)
+        expected = {
+            "m": [{"$": "d", "k": ["b", "a"], "v": {"a": "x", "b": 1}}],
+            "d": {"$": "d", "k": ["z", "a"], "v": {"a": [None], "z": 1}},
+            "n": 1,
+        }
+        for reader in (backend, await copied(backend)):
+            state = await reader.load("t")
+            assert state is not None
+            assert state["channel_values"] == expected
+            assert (await reader.load("t", "v1")) == state
+            [version] = await reader.history("t", limit=1)
+            [found] = await reader.read_states([version], lambda _, it: dict(it.state()))
+            assert found == state
+
+
+async def copied(backend: MemoryBackend) -> MemoryBackend:
+    other = MemoryBackend()
+    thread = await backend.read_thread("t")
+    assert thread is not None
+    await other.write_thread(thread)
+    return other
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xff\xff", b"\x81\xa1", b"\xc7\x01\x05"])
+def test_bytes_that_are_no_messagepack_are_kept(data: bytes) -> None:
+    state = {"channel_values": {"a": data, "b": [data, data]}, "channel_versions": {}}
+    [payload], [shape] = chain([state])
+    assert frames.fold([payload], MAX_STATE_BYTES) == state
+    assert frames.shape_of(frames.fold([payload], MAX_STATE_BYTES)).digest == shape.digest
+    assert packed(as_json(data)) == data
+    told = frames.written(payload, MAX_STATE_BYTES)
+    assert frames.fold([frames.payload_of(told)], MAX_STATE_BYTES) == state
+
+
+@pytest.mark.parametrize(
+    "value", [{"$m": 1}, {"$m": [1]}, {"$m": [{"$m": []}]}, {"$": "d"}, {"$m": {"$m": {}}}]
+)
+def test_no_key_of_a_user_passes_for_a_mark(value: Any) -> None:
+    state = {"fields": value, "channel_values": {"a": ormsgpack.packb(value), "$m": [BYTES]}}
+    [payload], _ = chain([state])
+    told = frames.written(payload, MAX_STATE_BYTES)
+    assert frames.fold([frames.payload_of(told)], MAX_STATE_BYTES) == state
+    plain = frames.change({"a": value}, None).whole()
+    assert frames.payload_of(frames.written(plain, MAX_STATE_BYTES)) == plain
