@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lazily import TESTS_RUN
 from tiers import first_of
-from typer.main import get_command_from_info, get_command_name
 
 from locus_store import NewMessage, __version__, blocking, cli, open_checkpointer
 from locus_store import __main__ as program
-from locus_store.cli import output
 from locus_store.errors import pip_install
 from locus_store.sql import status
+
+if TESTS_RUN:
+    from typer.main import get_command_from_info, get_command_name
+
+    from locus_store.cli import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

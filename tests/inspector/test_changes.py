@@ -7,11 +7,14 @@ import logging
 import re
 from typing import Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN
 from services import parts
 
-from locus_store.inspector import Caller, app
+if TESTS_RUN:
+    import httpx
+
+    from locus_store.inspector import Caller, app
 
 WRITES = [
     "rewind?thread=trip&version=v1",

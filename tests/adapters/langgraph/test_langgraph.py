@@ -17,7 +17,6 @@ from uuid import UUID
 import anyio
 import asyncpg
 import pytest
-import yaml
 from conformance import COUNTS, conforms
 from lazily import TESTS_RUN
 from tiers import SERVICES, first_of, full
@@ -26,12 +25,10 @@ from locus_store import (
     CheckpointSaver,
     ConflictError,
     FileBackend,
-    HTTPBackend,
     InvalidArgumentError,
     MemoryBackend,
     NotFoundError,
     PostgreSQLBackend,
-    RedisBackend,
     SchemaError,
     SQLiteBackend,
     StorageBackendAdapter,
@@ -39,9 +36,11 @@ from locus_store import (
 from locus_store.types.state import AgentState, Message
 
 if TESTS_RUN:
+    import yaml
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.checkpoint.conformance.capabilities import Capability
 
+    from locus_store import HTTPBackend, RedisBackend
     from locus_store.adapters.langgraph import LangGraphSaver
     from locus_store.adapters.langgraph.given_ids import FIRST_SWEEP, MAX_ENTRIES
 

@@ -8,8 +8,8 @@ import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN
 from servers import Tls
 from services import Service
 from tiers import first_of
@@ -21,7 +21,11 @@ from locus_store import (
     MemoryBackend,
     SerializationError,
 )
-from locus_store.backends.http import HTTPBackend
+
+if TESTS_RUN:
+    import httpx
+
+    from locus_store.backends.http import HTTPBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

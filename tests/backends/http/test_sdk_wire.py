@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import httpx
 import pytest
 from lazily import TESTS_RUN
 from services import Service
@@ -18,16 +17,18 @@ from locus_store import (
     InvalidArgumentError,
     MemoryBackend,
     UnsupportedError,
-    http_checkpointer,
 )
-from locus_store.backends.http import remote
 from locus_store.testing import MinimalCheckpointerContract
 from locus_store.testing.kit import HOSTILE_IDS
 
 if TESTS_RUN:
+    import httpx
     from locus.core.messages import Message
     from locus.core.state import AgentState
     from locus.memory.backends.http import HTTPCheckpointer as SdkCheckpointer
+
+    from locus_store import http_checkpointer
+    from locus_store.backends.http import remote
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-import redis
 import redis_clusters
 import redis_servers
 import servers
+from lazily import TESTS_RUN
 
 from locus_store import (
     BackendError,
@@ -26,19 +26,21 @@ from locus_store import (
     ConnectionFailedError,
     IntegrityError,
     InvalidArgumentError,
-    RedisBackend,
-    RedisCheckpointSaver,
     SchemaError,
     open_checkpointer,
     open_saver,
-    redis_checkpointer,
 )
-from locus_store.backends.redis import scripts, threads
-from locus_store.backends.redis.keys import RedisKeys, bucket_of
-from locus_store.backends.redis.records import restoring
 from locus_store.errors import pip_install
 from locus_store.sql import migrate
 from locus_store.types import ArchivedMessage, PendingWrite, VersionsWanted
+
+if TESTS_RUN:
+    import redis
+
+    from locus_store import RedisBackend, RedisCheckpointSaver, redis_checkpointer
+    from locus_store.backends.redis import scripts, threads
+    from locus_store.backends.redis.keys import RedisKeys, bucket_of
+    from locus_store.backends.redis.records import restoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
