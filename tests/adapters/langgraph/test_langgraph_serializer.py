@@ -21,7 +21,6 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from cryptography.fernet import Fernet
 from lazily import TESTS_RUN, Later
 from pydantic import BaseModel
 from tiers import first_of
@@ -37,6 +36,7 @@ from locus_store import (
 
 if TESTS_RUN:
     import numpy as np
+    from cryptography.fernet import Fernet
     from langchain_core.documents import Document
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer

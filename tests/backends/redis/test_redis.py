@@ -18,7 +18,7 @@ import pytest
 import redis_clusters
 import redis_servers
 import servers
-from lazily import TESTS_RUN
+from lazily import TESTS_RUN, Later
 
 from locus_store import (
     BackendError,
@@ -959,7 +959,8 @@ async def test_a_socket_of_the_file_system_is_a_server(tmp_path: Any) -> None:
         {"url": "redis://h", "client": True}, {"db": 1, "client": True},
         {"timeout_seconds": 1, "client": True},
         {"client": object()},
-        {"client": redis.Redis()}, {"client": redis.asyncio.Redis(decode_responses=True)},
+        Later(lambda: {"client": redis.Redis()}),
+        Later(lambda: {"client": redis.asyncio.Redis(decode_responses=True)}),
         {"db": -1}, {"db": True}, {"cluster": 1}, {"pool_size": 0}, {"wait_replicas": True},
         {"retry_seconds": -1}, {"timeout_seconds": 0}, {"wait_timeout_seconds": "1"}, {"url": None},
     ],

@@ -22,10 +22,12 @@ if TESTS_RUN:
     from locus_store.backends import RedisStore
     from locus_store.backends.redis import items
     from locus_store.backends.redis import store as module
-    from locus_store.backends.redis.items import KINDS
 
 NS = ("memory", "u42")
-KEYS = dict(zip(KINDS, items.keys_of("locus:store:")[:-1], strict=True))
+KEYS = {
+    it: f"locus:store:{{store}}:{it}"
+    for it in ("items", "names", "recent", "expiry", "vectors", "settings")
+}
 
 
 pytestmark = pytest.mark.anyio
