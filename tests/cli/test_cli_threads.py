@@ -15,7 +15,6 @@ import pytest
 import servers
 import test_cli
 from lazily import TESTS_RUN
-from rich.console import Console
 from test_cli import Terminal
 from tiers import first_of
 
@@ -23,6 +22,8 @@ from locus_store import open_checkpointer
 from locus_store.timeline import readable
 
 if TESTS_RUN:
+    from rich.console import Console
+
     from locus_store.cli.output import put_table
 
 if TYPE_CHECKING:
