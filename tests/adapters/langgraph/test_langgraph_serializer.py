@@ -36,7 +36,6 @@ from locus_store import (
 
 if TESTS_RUN:
     import numpy as np
-    from cryptography.fernet import Fernet
     from langchain_core.documents import Document
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -471,6 +470,8 @@ class Cipher:
     """The shortest one that there is."""
 
     def __init__(self) -> None:
+        from cryptography.fernet import Fernet
+
         self._fernet = Fernet(Fernet.generate_key())
 
     def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
