@@ -40,7 +40,8 @@ from locus_store.values.frames import (
     text_of,
 )
 from locus_store.values.frames.alignment import align
-from locus_store.values.frames.folding import _Rope, operations
+from locus_store.values.frames.folding import _Rope
+from locus_store.values.frames.operations import operations
 from locus_store.values.frames.shapes import SMALL_BYTES, TOKEN_BYTES
 
 if TYPE_CHECKING:

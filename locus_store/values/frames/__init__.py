@@ -15,11 +15,8 @@ from locus_store.values.encoding import (
 )
 from locus_store.values.frames.arrays import Listed
 from locus_store.values.frames.diffing import Frame, diff
-from locus_store.values.frames.folding import (
-    Folder,
-    fold,
-    fold_each,
-    fold_onto,
+from locus_store.values.frames.folding import Folder, fold, fold_each, fold_onto
+from locus_store.values.frames.operations import (
     payload_of,
     readable,
     text_in,

@@ -1,10 +1,9 @@
-"""States from frames by folding, and the text that a payload adds."""
+"""States from frames by folding."""
 
 from __future__ import annotations
 
 import math
-from reprlib import repr as short
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
@@ -15,18 +14,20 @@ from locus_store.values.encoding import (
     decode,
     encode,
     json_size,
-    pack_frame,
     unpack_frames,
-    unpack_record,
 )
 from locus_store.values.frames.diffing import Frame, diff_values
+from locus_store.values.frames.operations import (
+    checked_operation,
+    in_json,
+    is_json,
+    malformed,
+    operations,
+)
 from locus_store.values.frames.shapes import is_packed
 from locus_store.values.msgpack import (
-    MSGPACK,
     as_json,
-    pack_sorted,
     packed,
-    plain,
     with_json,
 )
 
@@ -116,150 +117,10 @@ def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, J
             raise IntegrityError("a stored state is nested too deeply") from exc
 
 
-def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
-    """Return the operations of one record, as JSON.
-
-    Raises:
-        IntegrityError: the payload is damaged, or too large.
-    """
-    found: list[list[Json]] = []
-    for body in unpack_record(payload, max_bytes):
-        ops = operations(body)
-        found += ops if is_json(body) else [op for it in ops for op in _in_json(it)]
-    return found
-
-
-def stored(payload: bytes, max_bytes: int) -> list[list[Any]]:
-    """Return the operations of one record as they are stored: with bytes for MessagePack.
-
-    Raises:
-        IntegrityError: the payload is damaged, or too large.
-    """
-    return [op for body in unpack_record(payload, max_bytes) for op in operations(body)]
-
-
 def _has_packed(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_has_packed, value.values()))
     return is_packed(value)
-
-
-def _in_json(operation: list[Any]) -> Iterator[list[Json]]:
-    """Yield an operation as operations of JSON; those within MessagePack begin at its place."""
-    match operation:
-        case ["m", list() as path, list() as inner]:
-            for it in inner:
-                kind, below, *rest = _checked(it)
-                yield [kind, [*path, *below], *rest]
-        case _:
-            kind, path, *rest = _checked(operation)
-            yield [kind, path, *map(with_json, rest)]
-
-
-def _checked(operation: Any) -> list[Any]:
-    """Return an operation that has a kind and a path."""
-    match operation:
-        case [str(), list(), *_]:
-            return cast("list[Any]", operation)
-    raise _malformed("operation", operation)
-
-
-def written(payload: bytes, max_bytes: int) -> list[Any]:
-    """Return the operations of one record as JSON that restores them; see ``payload_of``.
-
-    Of operations with MessagePack the first element says so. There an object with the key ``$m``
-    alone stands for something else: a list in it has the JSON of MessagePack, another value is
-    an object itself.
-
-    Raises:
-        IntegrityError: the payload is damaged, or too large.
-    """
-    found = stored(payload, max_bytes)
-    is_packed = any(not is_json(body) for body in unpack_record(payload, max_bytes))
-    return [MSGPACK, *map(_marked, found)] if is_packed else found
-
-
-def payload_of(found: list[Any]) -> bytes:
-    """Return the payload of operations in the form of ``written``.
-
-    Raises:
-        IntegrityError: They are not in this form.
-    """
-    if found[:1] == [MSGPACK]:
-        return pack_frame(pack_sorted(list(map(_unmarked, found[1:]))))
-    return pack_frame(encode(found)) if found else b""
-
-
-_MARK: Final = "$m"
-
-
-def _marked(value: Any) -> Any:
-    if type(value) is bytes:
-        return {_MARK: [as_json(value)]}
-    if isinstance(value, list):
-        return list(map(_marked, value))
-    if not isinstance(value, dict):
-        return value
-    held = {key: _marked(it) for key, it in value.items()}
-    return {_MARK: held} if held.keys() == {_MARK} else held
-
-
-def _unmarked(value: Any) -> Any:
-    if isinstance(value, list):
-        return list(map(_unmarked, value))
-    if not isinstance(value, dict):
-        return value
-    if value.keys() != {_MARK}:
-        return {key: _unmarked(it) for key, it in value.items()}
-    held = value[_MARK]
-    if isinstance(held, list) and len(held) == 1:
-        return packed(held[0])
-    return {key: _unmarked(it) for key, it in held.items()}
-
-
-def text_of(payload: bytes, max_bytes: int) -> str:
-    """Return all strings that a payload adds, one per line; values only, no keys."""
-    return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
-
-
-def text_in(value: Json) -> str:
-    """Return all strings of a state or other value, in the form of ``text_of``."""
-    return "\n".join(_strings([value]))
-
-
-def _texts(operation: list[Json]) -> Iterator[str]:
-    return _strings(operation[:1:-1])  # without kind and path
-
-
-def _strings(rest: list[Json]) -> Iterator[str]:
-    while rest:
-        item = rest.pop()
-        if isinstance(item, str):
-            yield item
-        elif isinstance(item, bytes):
-            rest.append(as_json(item))
-        elif isinstance(item, list | dict):
-            rest.extend(reversed(item if isinstance(item, list) else list(item.values())))
-
-
-def is_json(body: bytes) -> bool:
-    """Return whether the operations of a frame are JSON; else they are MessagePack."""
-    return body.startswith(b"[")
-
-
-def operations(body: bytes) -> list[list[Any]]:
-    """Return the operations of a frame, with bytes for MessagePack."""
-    found = decode(body) if is_json(body) else plain(body)
-    if not isinstance(found, list) or not _LIST.issuperset(map(type, found)):
-        raise _malformed("frame", found)
-    return cast("list[list[Any]]", found)
-
-
-_LIST: Final = frozenset({list})
-
-
-def _malformed(what: str, found: object) -> IntegrityError:
-    return IntegrityError(f"a stored frame has an invalid {what} ({short(found)[:60]})")
 
 
 class Folder:
@@ -331,7 +192,7 @@ class Folder:
                     frame = Frame(packs=False)
                     diff_values(holder[key], with_json(value), (*path, key), frame)
                     return [op for it in frame.operations for op in operations(b"[%b]" % it)]
-        return _in_json(operation)
+        return in_json(operation)
 
     def exact(self) -> dict[str, Json]:
         """Return the state as its digest has it.
@@ -413,7 +274,7 @@ class Folder:
             case ["t", [*path, key], int() as start, int() as gone, str() as text]:
                 self._rope(self._walk(path), key).splice(start, gone, text)
             case _:
-                raise _malformed("operation", operation)
+                raise malformed("operation", operation)
 
     def _walk(self, path: list[Json]) -> Json:
         node = self._root
@@ -439,9 +300,9 @@ class Folder:
         """Perform operations within the MessagePack at a key."""
         data = _item(holder, key)
         if not isinstance(data, bytes):
-            raise _malformed("path", key)
+            raise malformed("path", key)
         folder = Folder(self._max_bytes, {"": as_json(data)})
-        edits = map(_checked, inner)
+        edits = map(checked_operation, inner)
         folder.perform([kind, ["", *path], *rest] for kind, path, *rest in edits)
         self._set(holder, key, cast("Json", packed(folder.settled()[""])))
 
@@ -452,14 +313,14 @@ class Folder:
                 return
             holder = _item(holder, step)
         if not isinstance(holder, dict):
-            raise _malformed("path", [*path, key])
+            raise malformed("path", [*path, key])
         holder.pop(key, None)
         if self._ropes:
             self._forget(holder, key)
 
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
         if not isinstance(target, list) or not _within(start, gone, len(target)):
-            raise _malformed("splice", (start, gone))
+            raise malformed("splice", (start, gone))
         if self._ropes:
             _, ropes = self._ropes.pop(id(target), (target, {}))
             _write_ropes(target, ropes)
@@ -468,7 +329,7 @@ class Folder:
     def _rope(self, holder: Json, key: Json) -> _Rope:
         text = _item(holder, key)
         if not isinstance(text, str) or not isinstance(holder, dict | list):
-            raise _malformed("path", key)
+            raise malformed("path", key)
         _, ropes = self._ropes.setdefault(id(holder), (holder, {}))
         name = cast("str | int", key)
         if name not in ropes:
@@ -485,7 +346,7 @@ def _item(holder: Json, key: Json) -> Json:
         return holder[key]
     if isinstance(holder, list) and type(key) is int and 0 <= key < len(holder):
         return holder[key]
-    raise _malformed("path", key)
+    raise malformed("path", key)
 
 
 def _within(start: int, gone: int, length: int) -> bool:
@@ -511,7 +372,7 @@ class _Rope:
 
     def splice(self, start: int, gone: int, text: str) -> None:
         if not _within(start, gone, self._length):
-            raise _malformed("splice", (start, gone))
+            raise malformed("splice", (start, gone))
         first, begin = self._find(start)
         last, end = self._find(start + gone)
         joined = self._pieces[first][:begin] + text + self._pieces[last][end:]
@@ -528,4 +389,4 @@ class _Rope:
             if at <= len(piece):
                 return index, at
             at -= len(piece)
-        raise _malformed("splice", at)  # never: the caller looked at the length
+        raise malformed("splice", at)  # never: the caller looked at the length

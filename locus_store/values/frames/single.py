@@ -17,7 +17,8 @@ from locus_store.values.encoding import (
     require_size,
 )
 from locus_store.values.frames.diffing import Frame, by_entries, diff, is_object
-from locus_store.values.frames.folding import Folder, readable, stored
+from locus_store.values.frames.folding import Folder
+from locus_store.values.frames.operations import readable, stored
 from locus_store.values.frames.shapes import ObjectNode, Shape, is_packed, measure, token_of
 from locus_store.values.msgpack import pack_sorted
 

@@ -1,0 +1,161 @@
+"""The operations of records: as they are stored, as JSON for other readers, and their text."""
+
+from __future__ import annotations
+
+from reprlib import repr as short
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from locus_store.errors import IntegrityError
+from locus_store.values.encoding import Json, decode, encode, pack_frame, unpack_record
+from locus_store.values.msgpack import (
+    MSGPACK,
+    as_json,
+    pack_sorted,
+    packed,
+    plain,
+    with_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
+    """Return the operations of one record, as JSON.
+
+    Raises:
+        IntegrityError: the payload is damaged, or too large.
+    """
+    found: list[list[Json]] = []
+    for body in unpack_record(payload, max_bytes):
+        ops = operations(body)
+        found += ops if is_json(body) else [op for it in ops for op in in_json(it)]
+    return found
+
+
+def stored(payload: bytes, max_bytes: int) -> list[list[Any]]:
+    """Return the operations of one record as they are stored: with bytes for MessagePack.
+
+    Raises:
+        IntegrityError: the payload is damaged, or too large.
+    """
+    return [op for body in unpack_record(payload, max_bytes) for op in operations(body)]
+
+
+def in_json(operation: list[Any]) -> Iterator[list[Json]]:
+    """Yield an operation as operations of JSON; those within MessagePack begin at its place."""
+    match operation:
+        case ["m", list() as path, list() as inner]:
+            for it in inner:
+                kind, below, *rest = checked_operation(it)
+                yield [kind, [*path, *below], *rest]
+        case _:
+            kind, path, *rest = checked_operation(operation)
+            yield [kind, path, *map(with_json, rest)]
+
+
+def checked_operation(operation: Any) -> list[Any]:
+    """Return an operation that has a kind and a path."""
+    match operation:
+        case [str(), list(), *_]:
+            return cast("list[Any]", operation)
+    raise malformed("operation", operation)
+
+
+def written(payload: bytes, max_bytes: int) -> list[Any]:
+    """Return the operations of one record as JSON that restores them; see ``payload_of``.
+
+    Of operations with MessagePack the first element says so. There an object with the key ``$m``
+    alone stands for something else: a list in it has the JSON of MessagePack, another value is
+    an object itself.
+
+    Raises:
+        IntegrityError: the payload is damaged, or too large.
+    """
+    found = stored(payload, max_bytes)
+    is_packed = any(not is_json(body) for body in unpack_record(payload, max_bytes))
+    return [MSGPACK, *map(_marked, found)] if is_packed else found
+
+
+def payload_of(found: list[Any]) -> bytes:
+    """Return the payload of operations in the form of ``written``.
+
+    Raises:
+        IntegrityError: They are not in this form.
+    """
+    if found[:1] == [MSGPACK]:
+        return pack_frame(pack_sorted(list(map(_unmarked, found[1:]))))
+    return pack_frame(encode(found)) if found else b""
+
+
+_MARK: Final = "$m"
+
+
+def _marked(value: Any) -> Any:
+    if type(value) is bytes:
+        return {_MARK: [as_json(value)]}
+    if isinstance(value, list):
+        return list(map(_marked, value))
+    if not isinstance(value, dict):
+        return value
+    held = {key: _marked(it) for key, it in value.items()}
+    return {_MARK: held} if held.keys() == {_MARK} else held
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_unmarked, value))
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {_MARK}:
+        return {key: _unmarked(it) for key, it in value.items()}
+    held = value[_MARK]
+    if isinstance(held, list) and len(held) == 1:
+        return packed(held[0])
+    return {key: _unmarked(it) for key, it in held.items()}
+
+
+def text_of(payload: bytes, max_bytes: int) -> str:
+    """Return all strings that a payload adds, one per line; values only, no keys."""
+    return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
+
+
+def text_in(value: Json) -> str:
+    """Return all strings of a state or other value, in the form of ``text_of``."""
+    return "\n".join(_strings([value]))
+
+
+def _texts(operation: list[Json]) -> Iterator[str]:
+    return _strings(operation[:1:-1])  # without kind and path
+
+
+def _strings(rest: list[Json]) -> Iterator[str]:
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, bytes):
+            rest.append(as_json(item))
+        elif isinstance(item, list | dict):
+            rest.extend(reversed(item if isinstance(item, list) else list(item.values())))
+
+
+def is_json(body: bytes) -> bool:
+    """Return whether the operations of a frame are JSON; else they are MessagePack."""
+    return body.startswith(b"[")
+
+
+def operations(body: bytes) -> list[list[Any]]:
+    """Return the operations of a frame, with bytes for MessagePack."""
+    found = decode(body) if is_json(body) else plain(body)
+    if not isinstance(found, list) or not _LIST.issuperset(map(type, found)):
+        raise malformed("frame", found)
+    return cast("list[list[Any]]", found)
+
+
+_LIST: Final = frozenset({list})
+
+
+def malformed(what: str, found: object) -> IntegrityError:
+    """Return the error of a frame that no save wrote."""
+    return IntegrityError(f"a stored frame has an invalid {what} ({short(found)[:60]})")
