@@ -27,9 +27,9 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/saver.py": 651,
+    "adapters/langgraph/saver.py": 654,
     "adapters/langgraph/store.py": 571,
-    "backend.py": 962,
+    "backend.py": 966,
     "backends/documents/backend.py": 502,
     "backends/redis/backend.py": 586,
     "backends/redis/threads.py": 623,
@@ -37,7 +37,7 @@ LONG_FILES = {
     "saver.py": 555,
     "store.py": 665,
     "testing/steps.py": 685,
-    "values/encoding.py": 503,
+    "values/encoding.py": 517,
 }
 MOST_METHODS = 30
 LARGE_CLASSES = {
