@@ -274,7 +274,7 @@ def unpacked(data: bytes) -> Any:
     """Return the value of MessagePack, in which extensions are ``Extension`` objects.
 
     Raises:
-        ValueError: It is no MessagePack.
+        ValueError: It is not MessagePack.
     """
     return ormsgpack.unpackb(data, ext_hook=Extension, option=ormsgpack.OPT_NON_STR_KEYS)
 

@@ -74,7 +74,7 @@ class Frame:
         self._append(self._encode((kind, path, *operands)))
 
     def add_inner(self, path: Path, inner: Frame) -> None:
-        """Add operations within the MessagePack at a path; theirs begin at its value."""
+        """Add operations within the MessagePack at a path, in which their paths begin."""
         parts = [msgpack.pack("m"), msgpack.pack(path), msgpack.joined(inner.operations)]
         self._append(msgpack.joined(parts))
 
