@@ -73,8 +73,8 @@ def lengths() -> dict[str, int]:
 
 @cache
 def classes() -> list[tuple[str, ast.ClassDef]]:
-    """Each class, and the module it is in."""
-    nodes = ((name, it) for name, text in texts().items() for it in ast.walk(ast.parse(text)))
+    """Each class of a module, and the module it is in."""
+    nodes = ((name, it) for name, text in texts().items() for it in ast.parse(text).body)
     return [(name, it) for name, it in nodes if isinstance(it, ast.ClassDef)]
 
 
