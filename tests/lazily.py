@@ -1,4 +1,4 @@
-"""Late imports of agent frameworks, when the first test of a module runs.
+"""Late imports of agent frameworks and other libraries, when the first test of a module runs.
 
 Most frameworks take half a second to import, and each process of the tests collects all tests.
 So a test module imports them, and defines what is made of their classes, in such blocks::
@@ -36,6 +36,12 @@ HEAVY = (
 )  # fmt: skip
 """Modules that the collection of tests must not import."""
 
+LIBRARIES = (
+    "aiohttp", "cryptography", "filelock", "httpx", "jinja2", "opentelemetry", "oracledb",
+    "prometheus_client", "redis", "rich", "starlette", "typer", "uvicorn", "yaml",
+)  # fmt: skip
+"""Modules that only the folders ``full`` may import when they are collected."""
+
 _imported: set[str] = set()
 _done: set[str] = set()
 
@@ -50,11 +56,12 @@ class Later:
         return "later"
 
 
-def newly_imported() -> list[str]:
-    """Return what this process has imported of ``HEAVY`` since the last call."""
-    found = [it for it in HEAVY if sys.modules.get(it) and it not in _imported]
+def newly_imported(*, is_full: bool) -> list[str]:
+    """Return the heavy modules that this process has imported since the last call."""
+    both = (*HEAVY, *LIBRARIES)
+    found = [it for it in both if sys.modules.get(it) and it not in _imported]
     _imported.update(found)
-    return found
+    return [it for it in found if it in HEAVY or not is_full]
 
 
 def prepare(test: pytest.Function) -> None:

@@ -41,10 +41,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 from uuid import uuid4
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -109,6 +105,8 @@ class OciDouble:
     """The service: buckets of one namespace, requests counted, faults on demand."""
 
     def __init__(self) -> None:
+        from cryptography.hazmat.primitives.asymmetric import rsa
+
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.buckets: dict[str, Bucket] = {}
         self.requests: Counter[str] = Counter()
@@ -139,7 +137,8 @@ class OciDouble:
 
     def config(self) -> dict[str, Any]:
         """A configuration of the SDK, whose requests are accepted."""
-        kinds = serialization
+        from cryptography.hazmat.primitives import serialization as kinds
+
         pem = self.key.private_bytes(
             kinds.Encoding.PEM, kinds.PrivateFormat.PKCS8, kinds.NoEncryption()
         )
@@ -404,6 +403,10 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _require_signature(self) -> None:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.asymmetric import padding
+
         given = dict(re.findall(r'(\w+)="([^"]*)"', self.headers["authorization"] or ""))
         if given.get("algorithm") != "rsa-sha256" or "signature" not in given:
             raise refusal(401, "NotAuthenticated", "no signature")

@@ -8,8 +8,6 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
-
 from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
 from locus_store.backends import (
     PostgreSQLBackend,
@@ -19,8 +17,6 @@ from locus_store.backends import (
     SQLiteMessageLog,
     SQLiteStore,
 )
-from locus_store.service import app
-from locus_store.service.connections import LimitedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +32,10 @@ class Running:
     """
 
     def __init__(self, application: Any, closes: Any = (), *, kept_seconds: int = 5) -> None:
+        import uvicorn
+
+        from locus_store.service.connections import LimitedConnection
+
         self.app = application
         self.asked: list[str] = []
         self._sent: list[int] = []
@@ -100,6 +100,8 @@ class Service(Running):
     """
 
     def __init__(self, backend: Any, *, kept_seconds: int = 5, **options: Any) -> None:
+        from locus_store.service import app
+
         closes = [backend, *(options.get(it) for it in ("store", "messages"))]
         super().__init__(app(backend, **options), closes, kept_seconds=kept_seconds)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lazily import TESTS_RUN
 from test_round_trips import sqlite_statements
 
 from locus_store import (
@@ -19,8 +20,11 @@ from locus_store import (
     open_checkpointer,
     open_message_log,
 )
-from locus_store.backends import FileBackend, MemoryBackend, RedisBackend, SQLiteBackend
+from locus_store.backends import FileBackend, MemoryBackend, SQLiteBackend
 from locus_store.messages import BaseMessageLog
+
+if TESTS_RUN:
+    from locus_store.backends import RedisBackend
 
 if TYPE_CHECKING:
     from pathlib import Path

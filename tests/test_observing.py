@@ -15,13 +15,7 @@ from urllib.parse import quote
 import pytest
 import servers
 from document_probe import DocumentsProbe
-from opentelemetry import metrics, trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from lazily import TESTS_RUN
 from tiers import first_of
 
 from locus_store import (
@@ -37,6 +31,15 @@ from locus_store import (
     postgresql_checkpointer,
 )
 from locus_store.runtime.observe import observed
+
+if TESTS_RUN:
+    from opentelemetry import metrics, trace
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    from opentelemetry.trace import SpanKind, StatusCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -354,14 +357,16 @@ class Mine(StorageBackend):
         return await self._kept.remove(thread_id, checkpoint_ids, **options)
 
 
-class WhileWatched(SimpleSpanProcessor):
-    """Keeps nothing of the spans of other tests in this process."""
+if TESTS_RUN:
 
-    is_watching = False
+    class WhileWatched(SimpleSpanProcessor):
+        """Keeps nothing of the spans of other tests in this process."""
 
-    def on_end(self, span: Any) -> None:
-        if self.is_watching:
-            super().on_end(span)
+        is_watching = False
+
+        def on_end(self, span: Any) -> None:
+            if self.is_watching:
+                super().on_end(span)
 
 
 class Telemetry:

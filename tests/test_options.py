@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from typing import Any
 
 import pytest
 
-from locus_store.backends import (
-    file,
-    http,
-    oci,
-    opensearch,
-    options,
-    oracle,
-    postgresql,
-    redis,
-    sqlite,
-)
-from locus_store.backends.http.options import HTTPOptions
-from locus_store.backends.oracle.options import OracleOptions
-from locus_store.backends.postgresql.options import PostgreSQLOptions
-from locus_store.backends.redis.options import RedisOptions
-from locus_store.backends.sqlite.options import SQLiteOptions
+from locus_store import backends
+from locus_store.backends.options import CheckpointerOptions
 from locus_store.open import options_of
 
 PLACES = {"self", "dsn", "path", "url", "directory", "base_dir", "base_url"}
@@ -37,37 +24,42 @@ def parameters(call: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("named", "backend", "positional"),
     [
-        (SQLiteOptions, sqlite.SQLiteBackend, {"table_name"}),
-        (PostgreSQLOptions, postgresql.PostgreSQLBackend, {"table_name"}),
-        (OracleOptions, oracle.OracleBackend, {"table_name", "user", "password"}),
-        (RedisOptions, redis.RedisBackend, {"prefix"}),
-        (HTTPOptions, http.HTTPBackend, set()),
+        ("SQLiteOptions", "SQLiteBackend", {"table_name"}),
+        ("PostgreSQLOptions", "PostgreSQLBackend", {"table_name"}),
+        ("OracleOptions", "OracleBackend", {"table_name", "user", "password"}),
+        ("RedisOptions", "RedisBackend", {"prefix"}),
+        ("HTTPOptions", "HTTPBackend", set()),
     ],
 )
 def test_the_options_of_a_backend_are_its_parameters(
-    named: Any, backend: Any, positional: set[str]
+    named: str, backend: str, positional: set[str]
 ) -> None:
-    taken = {name: kind for name, kind in parameters(backend).items() if name not in positional}
-    assert {name: it.__forward_arg__ for name, it in named.__annotations__.items()} == taken
+    made = getattr(backends, backend)
+    options = import_module(f"{made.__module__.rpartition('.')[0]}.options")
+    taken = {name: kind for name, kind in parameters(made).items() if name not in positional}
+    assert {
+        name: it.__forward_arg__ for name, it in getattr(options, named).__annotations__.items()
+    } == taken
 
 
 @pytest.mark.parametrize(
     ("made", "by"),
     [
-        (http.HTTPCheckpointer, http.http_checkpointer),
-        (file.FileCheckpointer, file.file_checkpointer),
-        (oci.OCIBucketBackend, oci.oci_bucket_checkpointer),
-        (opensearch.OpenSearchCheckpointer, opensearch.opensearch_checkpointer),
+        ("HTTPCheckpointer", "http_checkpointer"),
+        ("FileCheckpointer", "file_checkpointer"),
+        ("OCIBucketBackend", "oci_bucket_checkpointer"),
+        ("OpenSearchCheckpointer", "opensearch_checkpointer"),
     ],
 )
-def test_a_factory_shows_the_options_of_its_class(made: Any, by: Any) -> None:
-    assert parameters(by) == parameters(made)
-    assert inspect.signature(by).return_annotation == f"{made.__name__}[S]"
-    assert (by.__module__, by.__doc__[:6]) == (made.__module__, "Return")
+def test_a_factory_shows_the_options_of_its_class(made: str, by: str) -> None:
+    shown, factory = getattr(backends, made), getattr(backends, by)
+    assert parameters(factory) == parameters(shown)
+    assert inspect.signature(factory).return_annotation == f"{made}[S]"
+    assert (factory.__module__, factory.__doc__[:6]) == (shown.__module__, "Return")
 
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:
     urls = ("file:x", "http://h", "memory://", "oci://n/b", "oracle://x", "postgresql://")
     urls += ("opensearch://h", "redis://", "sqlite://")
     taken = {name for url in urls for name in options_of(url)}
-    assert taken - {"state_type"} == options.CheckpointerOptions.__annotations__.keys()
+    assert taken - {"state_type"} == CheckpointerOptions.__annotations__.keys()

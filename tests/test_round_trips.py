@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from lazily import TESTS_RUN
 from services import Service
 from shelf import Shelf, shelf_backend
 from tiers import full
 
-from locus_store import HTTPBackend, MemoryBackend, postgresql_checkpointer, sqlite_checkpointer
-from locus_store.backends.redis import RedisBackend
-from locus_store.backends.redis.connections import LoopClient
+from locus_store import MemoryBackend, postgresql_checkpointer, sqlite_checkpointer
 from locus_store.sql import searching
 from locus_store.types import VersionsWanted
 from locus_store.values.text import Match
+
+if TESTS_RUN:
+    from locus_store import HTTPBackend
+    from locus_store.backends.redis import RedisBackend
+    from locus_store.backends.redis.connections import LoopClient
 
 if TYPE_CHECKING:
     import sqlite3

@@ -14,6 +14,7 @@ from shutil import copyfile
 import anyio
 import pytest
 from drawer import Drawer
+from lazily import TESTS_RUN
 from tiers import SERVICES, full
 
 import locus_store
@@ -22,13 +23,11 @@ from locus_store import (
     CheckpointSaver,
     ConflictError,
     FileBackend,
-    HTTPBackend,
     IntegrityError,
     InvalidArgumentError,
     MemoryBackend,
     NotFoundError,
     PostgreSQLBackend,
-    RedisBackend,
     SerializationError,
     SQLiteBackend,
     StorageBackendAdapter,
@@ -40,6 +39,9 @@ from locus_store.transfer.archive import export_threads, import_threads
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected
+
+if TESTS_RUN:
+    from locus_store import HTTPBackend, RedisBackend
 
 pytestmark = pytest.mark.anyio
 

@@ -10,25 +10,32 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.dialects import oracle, postgresql
-from sqlalchemy.orm import Session
+from lazily import TESTS_RUN, Later
+from sqlalchemy.dialects import postgresql
 
 from locus_store import blocking
 from locus_store.backends.postgresql.columns import dump_valueb
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql import columns, json_columns, models
+from locus_store.sql import columns, json_columns
 from locus_store.sql.json_text import dump_value, escape_json, escape_text, load_value
 from locus_store.sql.migrate import ensure
 from locus_store.sql.names import DEFAULT_PREFIX, max_prefix, prefix_of
 from locus_store.sql.schema import METADATA, Tables, tables
 from locus_store.values.canonical import canonical
 
+if TESTS_RUN:
+    from sqlalchemy.dialects import oracle
+    from sqlalchemy.orm import Session
+
+    from locus_store.sql import models
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST = "p" * max_prefix("postgresql")
 POSTGRESQL = postgresql.dialect()
-ORACLE = oracle.dialect()
+if TESTS_RUN:
+    ORACLE = oracle.dialect()
 
 
 @pytest.fixture
@@ -276,7 +283,8 @@ def test_a_statement_with_the_clock_is_compiled_once(connection: sa.Connection) 
 
 
 @pytest.mark.parametrize(
-    ("dialect", "words"), [(POSTGRESQL, "statement_timestamp()"), (ORACLE, "SYSTIMESTAMP")]
+    ("dialect", "words"),
+    [(POSTGRESQL, "statement_timestamp()"), (Later(lambda: ORACLE), "SYSTIMESTAMP")],
 )
 def test_the_clock_is_spelt_for_every_dialect(dialect: Any, words: str) -> None:
     for element in (columns.now(), columns.after(5), columns.before(5)):

@@ -6,9 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from lazily import TESTS_RUN
 
-from locus_store import IntegrityError, RedisBackend, UnsupportedError
+from locus_store import IntegrityError, UnsupportedError
 from locus_store.types.thread_info import RESERVED_KEY, claim_of, facts
+
+if TESTS_RUN:
+    from locus_store import RedisBackend
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,11 @@ import pytest
 import sqlalchemy as sa
 import test_cli
 import test_cli_threads
+from lazily import TESTS_RUN
 from test_cli_threads import CHAT, save
 
-from locus_store.cli import benchmark
+if TESTS_RUN:
+    from locus_store.cli import benchmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable

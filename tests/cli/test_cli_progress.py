@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import test_cli
+from lazily import TESTS_RUN
 from test_cli import Terminal
 from test_cli_threads import CHAT, save
 from tiers import full
 
-from locus_store.cli import output
+if TESTS_RUN:
+    from locus_store.cli import output
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 import test_cli
 import test_cli_threads
+from lazily import TESTS_RUN
 from servers import wait_until
 from test_cli import Terminal
 from test_cli_threads import parsed, save
@@ -19,9 +20,11 @@ from test_cli_threads import parsed, save
 from locus_store import InvalidArgumentError, NewMessage, blocking
 from locus_store import open as opening
 from locus_store.backends import InMemoryStore
-from locus_store.cli import leftovers
-from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
 from locus_store.types import PendingWrite
+
+if TESTS_RUN:
+    from locus_store.cli import leftovers
+    from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

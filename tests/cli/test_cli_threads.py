@@ -14,13 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import servers
 import test_cli
-from rich.console import Console
+from lazily import TESTS_RUN
 from test_cli import Terminal
 from tiers import first_of
 
 from locus_store import open_checkpointer
-from locus_store.cli.output import put_table
 from locus_store.timeline import readable
+
+if TESTS_RUN:
+    from rich.console import Console
+
+    from locus_store.cli.output import put_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,10 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin
 
-import httpx
-
-from locus_store.inspector import app
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx
 
 BASE = "http://localhost"
 ATTRIBUTES = frozenset(
@@ -68,6 +66,10 @@ class Site:
     """The inspector over a backend."""
 
     def __init__(self, backend: Any, application: Any = None, base: str = BASE) -> None:
+        import httpx
+
+        from locus_store.inspector import app
+
         transport = httpx.ASGITransport(application or app(backend))
         self.client = httpx.AsyncClient(transport=transport, base_url=base)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import html
 import logging
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN
 from services import parts
 
-from locus_store.inspector import Caller, app
+if TESTS_RUN:
+    from locus_store.inspector import Caller, app
+
+if TYPE_CHECKING:
+    import httpx
 
 WRITES = [
     "rewind?thread=trip&version=v1",
@@ -102,6 +106,8 @@ async def test_a_head_that_moved_is_a_409_page_and_nothing_is_changed(
 
 
 def client(application: Any) -> httpx.AsyncClient:
+    import httpx
+
     transport = httpx.ASGITransport(application, client=("127.0.0.1", 1))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 

@@ -7,10 +7,13 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from lazily import TESTS_RUN
 from pages_reader import Seen, Site
 
 from locus_store import open_checkpointer
-from locus_store.inspector import app
+
+if TESTS_RUN:
+    from locus_store.inspector import app
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,12 +3,15 @@ from __future__ import annotations
 import io
 
 import pytest
+from lazily import TESTS_RUN
 from services import parts
 from test_changes import client, grow
 
 from locus_store import MemoryBackend
-from locus_store.inspector import app
 from locus_store.transfer.archive import export_threads, import_threads
+
+if TESTS_RUN:
+    from locus_store.inspector import app
 
 pytestmark = pytest.mark.anyio
 

@@ -6,13 +6,16 @@ import html
 from typing import Any
 
 import pytest
+from lazily import TESTS_RUN
 from pages_reader import ATTRIBUTES, Site
 from tiers import full
 
 from locus_store import MemoryBackend
-from locus_store.inspector.escapes import visible
 from locus_store.types import PendingWrite
 from locus_store.values import frames
+
+if TESTS_RUN:
+    from locus_store.inspector.escapes import visible
 
 pytestmark = pytest.mark.anyio
 

@@ -6,26 +6,30 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN
 from pages_reader import BASE, Seen, Site
 
 from locus_store import InvalidArgumentError, MemoryBackend, open_checkpointer
-from locus_store.inspector import Caller, access, app
-from locus_store.inspector.access import Codes
-from locus_store.inspector.application import Inspector
-from locus_store.inspector.routes import ROUTES, Route
-from locus_store.inspector.sessions import Sessions
-from locus_store.inspector.visits import Redirect
-from locus_store.server.inspecting import start_page
-from locus_store.server.listener import log_to_stderr
-from locus_store.server.options import ServeOptions
-from locus_store.server.pages import beside
-from locus_store.server.serving import serve
-from locus_store.service import app as service_app
-from locus_store.service.access import LOOPBACK
-from locus_store.service.parts import Parts, PartsOfTenants
-from locus_store.service.tokens import TokenFile
+
+if TESTS_RUN:
+    import httpx
+
+    from locus_store.inspector import Caller, access, app
+    from locus_store.inspector.access import Codes
+    from locus_store.inspector.application import Inspector
+    from locus_store.inspector.routes import ROUTES, Route
+    from locus_store.inspector.sessions import Sessions
+    from locus_store.inspector.visits import Redirect
+    from locus_store.server.inspecting import start_page
+    from locus_store.server.listener import log_to_stderr
+    from locus_store.server.options import ServeOptions
+    from locus_store.server.pages import beside
+    from locus_store.server.serving import serve
+    from locus_store.service import app as service_app
+    from locus_store.service.access import LOOPBACK
+    from locus_store.service.parts import Parts, PartsOfTenants
+    from locus_store.service.tokens import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from lazily import TESTS_RUN
 from services import parts
 from test_changes import client
 
 from locus_store import NewMessage
 from locus_store.backends.file.backend import FileBackend
-from locus_store.inspector import app
-from locus_store.inspector.bounds import ROWS
 from locus_store.session.storages import message_log_of
 from locus_store.types import PendingWrite
+
+if TESTS_RUN:
+    from locus_store.inspector import app
+    from locus_store.inspector.bounds import ROWS
 
 pytestmark = pytest.mark.anyio
 DEEP: list[Any] = []

@@ -7,24 +7,27 @@ import threading
 from typing import Any
 
 import pytest
+from lazily import TESTS_RUN
 from pages_reader import Site
 from services import parts
 from test_changes import client
 
 from locus_store import MemoryBackend
-from locus_store.inspector import app, blames
-from locus_store.inspector import states as states_of_pages
-from locus_store.inspector.bounds import json_line
-from locus_store.inspector.pages import store as store_pages
-from locus_store.inspector.pages import writes
-from locus_store.inspector.states import States
-from locus_store.inspector.work import Jobs
-from locus_store.service.exchange import RefusalError
 from locus_store.timeline.differences import differences
 from locus_store.timeline.report import report
 from locus_store.types import PendingWrite
 from locus_store.values.frames import value_payload
 from locus_store.versions import JSON_WRITE
+
+if TESTS_RUN:
+    from locus_store.inspector import app, blames
+    from locus_store.inspector import states as states_of_pages
+    from locus_store.inspector.bounds import json_line
+    from locus_store.inspector.pages import store as store_pages
+    from locus_store.inspector.pages import writes
+    from locus_store.inspector.states import States
+    from locus_store.inspector.work import Jobs
+    from locus_store.service.exchange import RefusalError
 
 pytestmark = pytest.mark.anyio
 

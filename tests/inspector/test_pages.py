@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 from pages_reader import ATTRIBUTES, Seen, Site
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from test_round_trips import sqlite_statements
 
 from locus_store import MemoryBackend, open_checkpointer
-from locus_store.inspector import app
-from locus_store.inspector.headers import SECURITY
-from locus_store.inspector.work import Jobs
 
 if TESTS_RUN:
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
     from langgraph.graph import END, START, MessagesState, StateGraph
     from langgraph.types import interrupt
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
 
     from locus_store.adapters.langgraph import LangGraphSaver
+    from locus_store.inspector import app
+    from locus_store.inspector.headers import SECURITY
+    from locus_store.inspector.work import Jobs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,11 +3,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from lazily import TESTS_RUN
 from services import parts
 from test_changes import client
 
-from locus_store.inspector import app
-from locus_store.server import inspecting
+if TESTS_RUN:
+    from locus_store.inspector import app
+    from locus_store.server import inspecting
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,24 +18,23 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN
 from served import Served
 from servers import children, is_gone, wait_until
 from services import Service
 
-from locus_store import (
-    BackendError,
-    HTTPBackend,
-    LocusStoreError,
-    MemoryBackend,
-    UnsupportedError,
-)
-from locus_store.service import connections
-from locus_store.service.connections import HEAD_BYTES, HEADERS
-from locus_store.service.tokens import TokenFile
+from locus_store import BackendError, LocusStoreError, MemoryBackend, UnsupportedError
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.values.encoding import pack_frame
+
+if TESTS_RUN:
+    import httpx
+
+    from locus_store import HTTPBackend
+    from locus_store.service import connections
+    from locus_store.service.connections import HEAD_BYTES, HEADERS
+    from locus_store.service.tokens import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

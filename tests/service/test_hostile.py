@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN
 
 from locus_store import InMemoryMessageLog, InMemoryStore
 from locus_store.backends import FileBackend
 from locus_store.backends.memory.backend import MemoryBackend
-from locus_store.service import app
+
+if TESTS_RUN:
+    import httpx
+
+    from locus_store.service import app
 
 if TYPE_CHECKING:
     from pathlib import Path

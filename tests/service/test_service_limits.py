@@ -9,10 +9,13 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lazily import TESTS_RUN
 from services import Service
 
 from locus_store import MemoryBackend
-from locus_store.service import connections, exchange
+
+if TESTS_RUN:
+    from locus_store.service import connections, exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

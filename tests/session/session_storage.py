@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from oracle_twin import TwinServer
-
-from locus_store import MemoryBackend, OracleBackend, PostgreSQLBackend, SQLiteBackend
+from locus_store import MemoryBackend, PostgreSQLBackend, SQLiteBackend
 from locus_store.session import SessionCheckpointer
 
 if TYPE_CHECKING:
@@ -32,6 +30,8 @@ class Storage:
         self.place = request.getfixturevalue(fixtures[kind]) if kind in fixtures else None
         self._stack = ExitStack()
         if kind == "oracle":
+            from oracle_twin import TwinServer
+
             self._stack.enter_context(TwinServer(self.place).in_its_place())
         self._opened: list[SessionCheckpointer] = []
 
@@ -39,6 +39,8 @@ class Storage:
         if self.kind == "memory":
             return self._memory
         if self.kind == "oracle":
+            from locus_store import OracleBackend
+
             return OracleBackend(**ORACLE)
         return (SQLiteBackend if self.kind == "sqlite" else PostgreSQLBackend)(self.place)
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from lazily import TESTS_RUN
 from pydantic import BaseModel, Field
 from session_storage import Storage
 from tiers import ALL, first_of
@@ -21,7 +22,6 @@ from locus_store import (
     InvalidArgumentError,
     MemoryBackend,
     NotOwnerError,
-    RedisBackend,
     SerializationError,
     StorageBackendAdapter,
     UnsupportedError,
@@ -40,6 +40,9 @@ from locus_store.session import (
 from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import MODELS
 from locus_store.session.twins import BlockingTwins
+
+if TESTS_RUN:
+    from locus_store import RedisBackend
 
 pytestmark = pytest.mark.anyio
 T: dict[str, Any] = {"thread_id": "t"}

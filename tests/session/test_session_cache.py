@@ -9,7 +9,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-import redis.asyncio
+from lazily import TESTS_RUN
 from session_storage import Storage
 from test_session import ALICE, BOB, T, said, texts
 from tiers import first_of
@@ -20,12 +20,16 @@ from locus_store import (
     MemoryBackend,
     NotOwnerError,
 )
-from locus_store.backends.redis import scripts
 from locus_store.session import LocalCache, Message, SessionCheckpointer
 from locus_store.session import guard as guards
 from locus_store.session.cache import CachedState, StateCache
-from locus_store.session.redis_cache import RedisCache
 from locus_store.types import Mark
+
+if TESTS_RUN:
+    import redis.asyncio
+
+    from locus_store.backends.redis import scripts
+    from locus_store.session.redis_cache import RedisCache
 
 pytestmark = pytest.mark.anyio
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncpg
 import pytest
-import redis.asyncio
+from lazily import TESTS_RUN
 from sqlalchemy.ext.asyncio import create_async_engine
 from test_session import ALICE, run_blocking, said, texts
 
 from locus_store import ConnectionFailedError, InvalidArgumentError
 from locus_store.session import LocalCache, PgCheckpointer
-from locus_store.session.redis_cache import RedisCache
+
+if TESTS_RUN:
+    import redis.asyncio
+
+    from locus_store.session.redis_cache import RedisCache
 
 pytestmark = pytest.mark.anyio
 

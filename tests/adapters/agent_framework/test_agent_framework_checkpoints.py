@@ -27,7 +27,6 @@ from locus_store import (
     UnsupportedError,
     open_checkpointer,
 )
-from locus_store.backends import RedisBackend
 from locus_store.testing.kit import HOSTILE_IDS
 from locus_store.timeline.differences import differences
 
@@ -52,6 +51,7 @@ if TESTS_RUN:
         CheckpointSerializationError,
         LocusCheckpointStorage,
     )
+    from locus_store.backends import RedisBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

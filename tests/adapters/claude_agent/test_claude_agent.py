@@ -13,7 +13,6 @@ from lazily import TESTS_RUN
 from log_urls import EACH, url_of
 
 from locus_store import (
-    HTTPMessageLog,
     InMemoryMessageLog,
     InvalidArgumentError,
     UnsupportedError,
@@ -33,6 +32,7 @@ if TESTS_RUN:
     from claude_agent_sdk.testing import run_session_store_conformance
     from claude_agent_sdk.testing.session_store_conformance import _OPTIONAL_METHODS, _has_optional
 
+    from locus_store import HTTPMessageLog
     from locus_store.adapters.claude_agent import LocusSessionStore
     from locus_store.adapters.claude_agent.session_store import SUMMARY
 

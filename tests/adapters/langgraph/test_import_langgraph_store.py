@@ -13,7 +13,6 @@ import pytest
 from lazily import TESTS_RUN
 from servers import wait_until
 from tiers import first_of
-from typer.testing import CliRunner
 
 from locus_store import (
     InMemoryStore,
@@ -23,15 +22,16 @@ from locus_store import (
     SchemaError,
     SQLiteStore,
 )
-from locus_store.cli import app
 
 if TESTS_RUN:
     from langchain_core.messages import HumanMessage
     from langgraph.store.postgres import PostgresStore
     from langgraph.store.sqlite import SqliteStore
+    from typer.testing import CliRunner
 
     from locus_store.adapters.langgraph import import_items
     from locus_store.adapters.langgraph.import_items import import_langgraph_store
+    from locus_store.cli import app
 
     if find_spec("langgraph.store.redis"):  # it needs a redis-py below 8
         from langgraph.store.redis import AsyncRedisStore, RedisStore

@@ -17,21 +17,19 @@ from uuid import UUID
 import anyio
 import asyncpg
 import pytest
-import yaml
 from conformance import COUNTS, conforms
 from lazily import TESTS_RUN
 from tiers import SERVICES, first_of, full
 
+import locus_store
 from locus_store import (
     CheckpointSaver,
     ConflictError,
     FileBackend,
-    HTTPBackend,
     InvalidArgumentError,
     MemoryBackend,
     NotFoundError,
     PostgreSQLBackend,
-    RedisBackend,
     SchemaError,
     SQLiteBackend,
     StorageBackendAdapter,
@@ -39,6 +37,7 @@ from locus_store import (
 from locus_store.types.state import AgentState, Message
 
 if TESTS_RUN:
+    import yaml
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.checkpoint.conformance.capabilities import Capability
 
@@ -60,7 +59,9 @@ STORAGES = [
 def opened(request, tmp_path):
     """Makes backends on one storage."""
     if request.param in SERVICES:
-        return partial(HTTPBackend, request.getfixturevalue("service_over")(request.param))
+        return partial(
+            locus_store.HTTPBackend, request.getfixturevalue("service_over")(request.param)
+        )
     return direct_storage(request, tmp_path)
 
 
@@ -80,9 +81,11 @@ def direct_storage(request, tmp_path):
 
 def on_server(request):
     if request.param == "redis":
-        return partial(RedisBackend, request.getfixturevalue("redis_url"))
+        return partial(locus_store.RedisBackend, request.getfixturevalue("redis_url"))
     if request.param in SERVICES:
-        return partial(HTTPBackend, request.getfixturevalue("service_over")(request.param))
+        return partial(
+            locus_store.HTTPBackend, request.getfixturevalue("service_over")(request.param)
+        )
     if request.param == "opensearch":
         return request.getfixturevalue("index").backend
     return partial(PostgreSQLBackend, request.getfixturevalue("migrated_database"), pool_size=4)

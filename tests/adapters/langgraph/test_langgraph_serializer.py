@@ -21,7 +21,6 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from cryptography.fernet import Fernet
 from lazily import TESTS_RUN, Later
 from pydantic import BaseModel
 from tiers import first_of
@@ -471,6 +470,8 @@ class Cipher:
     """The shortest one that there is."""
 
     def __init__(self) -> None:
+        from cryptography.fernet import Fernet
+
         self._fernet = Fernet(Fernet.generate_key())
 
     def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-import redis
 from lazily import TESTS_RUN
 from servers import run
 from tiers import first_of
@@ -40,6 +39,7 @@ from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
 
 if TESTS_RUN:
+    import redis
     from locus import Agent, tool
     from locus.core.messages import Message
     from locus.core.state import AgentState

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from lazily import TESTS_RUN
-from oracle_twin import TwinServer
 
 from locus_store import UnsupportedError
 
@@ -19,6 +18,7 @@ if TESTS_RUN:
     from locus.core.protocols import CheckpointerCapabilities as TheirCapabilities
     from locus.core.state import AgentState
     from locus.testing import ScriptedModel
+    from oracle_twin import TwinServer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN
 from services import Service
 
 from locus_store import (
@@ -21,15 +21,19 @@ from locus_store import (
     MemoryBackend,
     NewMessage,
     SerializationError,
-    http_checkpointer,
     open_checkpointer,
     open_message_log,
     open_saver,
     open_store,
 )
-from locus_store.backends.http import HTTPBackend
-from locus_store.backends.http.messages import HTTPMessageLog
 from locus_store.blocking import BlockingCheckpointer
+
+if TESTS_RUN:
+    import httpx
+
+    from locus_store import http_checkpointer
+    from locus_store.backends.http import HTTPBackend
+    from locus_store.backends.http.messages import HTTPMessageLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -8,8 +8,8 @@ import ssl
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
+from lazily import TESTS_RUN, Later
 from servers import Tls
 from services import Service
 from tiers import first_of
@@ -21,7 +21,11 @@ from locus_store import (
     MemoryBackend,
     SerializationError,
 )
-from locus_store.backends.http import HTTPBackend
+
+if TESTS_RUN:
+    import httpx
+
+    from locus_store.backends.http import HTTPBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -327,7 +331,7 @@ def test_a_callers_client_serves_one_loop() -> None:
     service.stop()
 
 
-@pytest.mark.parametrize("client", [object, httpx.Client])
+@pytest.mark.parametrize("client", [object, pytest.param(Later(lambda: httpx.Client), id="Client")])
 def test_a_client_that_is_none_is_refused(client: type) -> None:
     with pytest.raises(InvalidArgumentError, match=r"httpx\.AsyncClient"):
         HTTPBackend("http://h", client=client())

@@ -6,7 +6,6 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import httpx
 import pytest
 from lazily import TESTS_RUN
 from services import Service
@@ -18,16 +17,18 @@ from locus_store import (
     InvalidArgumentError,
     MemoryBackend,
     UnsupportedError,
-    http_checkpointer,
 )
-from locus_store.backends.http import remote
 from locus_store.testing import MinimalCheckpointerContract
 from locus_store.testing.kit import HOSTILE_IDS
 
 if TESTS_RUN:
+    import httpx
     from locus.core.messages import Message
     from locus.core.state import AgentState
     from locus.memory.backends.http import HTTPCheckpointer as SdkCheckpointer
+
+    from locus_store import http_checkpointer
+    from locus_store.backends.http import remote
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -168,6 +169,9 @@ class Foreign:
     """A service that is written from the facts of that wire only, as a transport of httpx."""
 
     def __init__(self, form: str = "wrapped") -> None:
+        from httpx import Response
+
+        self.response = Response
         self.threads: dict[str, dict[str, Any]] = {}
         self.form = form
         self.failing: int | None = None
@@ -176,12 +180,12 @@ class Foreign:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.raw_path.decode().partition("?")[0]
         if path == "/health":
-            return httpx.Response(200, json={})
+            return self.response(200, json={})
         found = re.fullmatch(r"/threads/([^/]+)/checkpoints(?:/([^/]+))?", path)
         if found is None:
-            return httpx.Response(404)
+            return self.response(404)
         if self.failing is not None:
-            return httpx.Response(self.failing, content=self.said)
+            return self.response(self.failing, content=self.said)
         thread, checkpoint = (it and unquote(it) for it in found.groups())
         return self._answer(request, str(thread), checkpoint)
 
@@ -193,12 +197,12 @@ class Foreign:
             row = json.loads(request.content)
             rows.pop(row["checkpoint_id"], None)
             rows[row["checkpoint_id"]] = row
-            return httpx.Response(201, json={"checkpoint_id": row["checkpoint_id"]})
+            return self.response(201, json={"checkpoint_id": row["checkpoint_id"]})
         if request.method == "DELETE":
             there = bool(rows) if name is None else rows.pop(name, None) is not None
             if name is None:
                 rows.clear()
-            return httpx.Response(204 if there else 404)
+            return self.response(204 if there else 404)
         if name is not None:
             return self._one(rows.get(name))
         limit = int(request.url.params.get("limit", 10))
@@ -206,14 +210,14 @@ class Foreign:
 
     def _one(self, row: dict[str, Any] | None) -> httpx.Response:
         if row is None:
-            return httpx.Response(404)
-        return httpx.Response(200, json=row if self.form != "bare" else row["state"])
+            return self.response(404)
+        return self.response(200, json=row if self.form != "bare" else row["state"])
 
     def _list(self, names: list[str]) -> httpx.Response:
         if self.form == "bare":
-            return httpx.Response(200, json=names)
+            return self.response(200, json=names)
         rows = [{"checkpoint_id": it} for it in names]
-        return httpx.Response(200, json={"data" if self.form == "data" else "checkpoints": rows})
+        return self.response(200, json={"data" if self.form == "data" else "checkpoints": rows})
 
 
 def over(foreign: Foreign, **options: Any) -> Any:

@@ -6,7 +6,6 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from cryptography.hazmat.primitives import serialization
 from oci_double import NAMESPACE, Bucket, OciDouble
 from shelf import ObjectsProbe
 
@@ -29,15 +28,9 @@ class DoubleBucket:
         self.name = f"bucket-{next(_numbers)}"
         self.stored = double.buckets[self.name] = Bucket()
         self.config_file = directory / "config"
-        kinds = serialization
         key = directory / "key.pem"
-        key.write_bytes(
-            double.key.private_bytes(
-                kinds.Encoding.PEM, kinds.PrivateFormat.PKCS8, kinds.NoEncryption()
-            )
-        )
         told = {**double.config(), "key_file": str(key)}
-        del told["key_content"]
+        key.write_text(told.pop("key_content"), "ascii")
         lines = [f"{name}={value}" for name, value in told.items()]
         self.config_file.write_text("\n".join(["[DEFAULT]", *lines, ""]), "utf-8")
         self.config_file.chmod(0o600)

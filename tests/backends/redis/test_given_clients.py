@@ -6,11 +6,15 @@ import asyncio
 from typing import Any
 
 import pytest
-import redis.asyncio
 from anyio import to_thread
+from lazily import TESTS_RUN
 
 from locus_store import InvalidArgumentError
-from locus_store.backends.redis import redis_checkpointer
+
+if TESTS_RUN:
+    import redis.asyncio
+
+    from locus_store.backends.redis import redis_checkpointer
 
 
 @pytest.mark.anyio

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-import redis
 import redis_clusters
 import redis_servers
 import servers
+from lazily import TESTS_RUN, Later
 
 from locus_store import (
     BackendError,
@@ -26,19 +26,21 @@ from locus_store import (
     ConnectionFailedError,
     IntegrityError,
     InvalidArgumentError,
-    RedisBackend,
-    RedisCheckpointSaver,
     SchemaError,
     open_checkpointer,
     open_saver,
-    redis_checkpointer,
 )
-from locus_store.backends.redis import scripts, threads
-from locus_store.backends.redis.keys import RedisKeys, bucket_of
-from locus_store.backends.redis.records import restoring
 from locus_store.errors import pip_install
 from locus_store.sql import migrate
 from locus_store.types import ArchivedMessage, PendingWrite, VersionsWanted
+
+if TESTS_RUN:
+    import redis
+
+    from locus_store import RedisBackend, RedisCheckpointSaver, redis_checkpointer
+    from locus_store.backends.redis import scripts, threads
+    from locus_store.backends.redis.keys import RedisKeys, bucket_of
+    from locus_store.backends.redis.records import restoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -957,7 +959,8 @@ async def test_a_socket_of_the_file_system_is_a_server(tmp_path: Any) -> None:
         {"url": "redis://h", "client": True}, {"db": 1, "client": True},
         {"timeout_seconds": 1, "client": True},
         {"client": object()},
-        {"client": redis.Redis()}, {"client": redis.asyncio.Redis(decode_responses=True)},
+        Later(lambda: {"client": redis.Redis()}),
+        Later(lambda: {"client": redis.asyncio.Redis(decode_responses=True)}),
         {"db": -1}, {"db": True}, {"cluster": 1}, {"pool_size": 0}, {"wait_replicas": True},
         {"retry_seconds": -1}, {"timeout_seconds": 0}, {"wait_timeout_seconds": "1"}, {"url": None},
     ],

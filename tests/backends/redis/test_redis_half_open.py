@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis_clusters
 import servers
-from redis.asyncio import Redis
+from lazily import TESTS_RUN
 from tiers import first_of
 
-from locus_store import redis_checkpointer
 from locus_store.types import PendingWrite
+
+if TESTS_RUN:
+    from redis.asyncio import Redis
+
+    from locus_store import redis_checkpointer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
+from lazily import TESTS_RUN
 
-from locus_store import ConflictError, NotFoundError, RedisBackend, redis_checkpointer
-from locus_store.backends.redis.keys import RedisKeys
+from locus_store import ConflictError, NotFoundError
 from locus_store.testing.steps import problems
 from locus_store.types import Expected, PendingWrite
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
+
+if TESTS_RUN:
+    import redis
+
+    from locus_store import RedisBackend, redis_checkpointer
+    from locus_store.backends.redis.keys import RedisKeys
 
 if TYPE_CHECKING:
     from locus_store.backends.redis.scripts import Script

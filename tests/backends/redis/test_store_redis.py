@@ -9,24 +9,25 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis, RedisCluster
-from redis.crc import key_slot
+from lazily import TESTS_RUN
 from tiers import first_of
 
-from locus_store import (
-    ConflictError,
-    InMemoryStore,
-    InvalidArgumentError,
-    open_store,
-    redis_checkpointer,
-)
-from locus_store.backends import RedisStore
-from locus_store.backends.redis import items
-from locus_store.backends.redis import store as module
-from locus_store.backends.redis.items import KINDS
+from locus_store import ConflictError, InMemoryStore, InvalidArgumentError, open_store
+
+if TESTS_RUN:
+    from redis.asyncio import Redis, RedisCluster
+    from redis.crc import key_slot
+
+    from locus_store import redis_checkpointer
+    from locus_store.backends import RedisStore
+    from locus_store.backends.redis import items
+    from locus_store.backends.redis import store as module
 
 NS = ("memory", "u42")
-KEYS = dict(zip(KINDS, items.keys_of("locus:store:")[:-1], strict=True))
+KEYS = {
+    it: f"locus:store:{{store}}:{it}"
+    for it in ("items", "names", "recent", "expiry", "vectors", "settings")
+}
 
 
 pytestmark = pytest.mark.anyio

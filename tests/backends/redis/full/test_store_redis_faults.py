@@ -17,7 +17,6 @@ from locus_store import (
     SchemaError,
 )
 from locus_store.backends import RedisStore
-from locus_store.backends.redis.items import KINDS
 from locus_store.types.items import PutItem, Remove
 
 NS = ("memory", "u42")
@@ -39,7 +38,7 @@ def ask(redis_server, redis_url):
 # --- what is not ours, or damaged
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KEYS)
 async def test_a_key_that_is_not_ours_is_told_and_nothing_is_written(redis_url, ask, kind) -> None:
     ask("SET", KEYS[kind], "theirs")
     async with RedisStore(redis_url, dimension=3, prefix="locus:store:other:"):
