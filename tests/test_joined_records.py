@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import asyncpg
 import pytest
 import sqlalchemy as sa
-from tiers import ALL, first_of
+from tiers import ALL, first_of, full
 
 from locus_store import IntegrityError, MemoryBackend, PostgreSQLBackend, SQLiteBackend
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
@@ -607,7 +607,7 @@ async def test_side_branches_between_the_records_of_a_chain(
 # --- records that are too large
 
 
-@pytest.mark.parametrize("room", [8_000, 12_000, 14_000, 40_000])
+@pytest.mark.parametrize("room", [8_000, 12_000, *full(14_000), 40_000])
 async def test_records_that_are_too_large_for_a_segment(
     make: Callable[[], SqlBackend],
     backend: SqlBackend,
@@ -909,7 +909,11 @@ DAMAGES: dict[str, Callable[[SqlBackend], Any]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+FAR = ("a first far behind", "a last far behind")
+"""Larger forms of other damages."""
+
+
+@pytest.mark.parametrize("damage", [*(it for it in DAMAGES if it not in FAR), *full(*FAR)])
 async def test_a_segment_in_the_wrong_place_is_an_error_or_changes_no_answer(
     make: Callable[[], SqlBackend], backend: SqlBackend, threes: list[Any], damage: str
 ) -> None:
