@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from typing import Any
@@ -15,7 +16,8 @@ from test_frames import KINDS, SLOW, Histories, start
 from locus_store import IntegrityError, SerializationError
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.values import frames
-from locus_store.values.encoding import MAX_STATE_BYTES, pinned
+from locus_store.values.encoding import MAX_STATE_BYTES, encode, pack_frame, pinned
+from locus_store.values.frames import folding
 from locus_store.values.msgpack import as_json, packed, with_json
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +133,124 @@ async def test_bytes_like_those_that_are_stored_are_refused_too() -> None:
         longer = {**state, "channel_values": {**state["channel_values"], "c": [1, BYTES]}}
         with pytest.raises(SerializationError):
             await backend.write_state("t", longer)
+
+
+LONG = "y" * 2000
+FORMS = [
+    [LONG],
+    [LONG, {"t": LONG}],
+    [{"t": LONG}],
+    [{"t": LONG}, {"t": LONG[:-1]}],
+    [],
+    ["short"],
+    {"t": LONG},
+    LONG,
+    "short",
+    None,
+    [None, {"t": 1}],
+    [[LONG], LONG],
+]
+
+
+def form_of(value: Any) -> Any:
+    """A channel's value as the adapter stores it."""
+    if isinstance(value, dict):
+        return ormsgpack.packb(value)
+    if isinstance(value, list) and any(isinstance(it, dict | list) for it in value):
+        return list(map(ormsgpack.packb, value))
+    return value
+
+
+@pytest.mark.parametrize("before", FORMS)
+@pytest.mark.parametrize("after", FORMS)
+def test_any_form_of_a_value_follows_any_other(before: Any, after: Any) -> None:
+    states = [{"channel_values": {"a": form_of(it)}} for it in (before, after, before)]
+    payloads, shapes = chain(states)
+    exact, shown = (frames.Folder(MAX_STATE_BYTES, in_json=it) for it in (False, True))
+    for state, payload, shape in zip(states, payloads, shapes, strict=True):
+        exact.apply(payload)
+        shown.apply(payload)
+        assert pinned(exact.state()) == pinned(state)
+        assert pinned(shown.state()) == pinned(with_json(state))
+        assert frames.shape_of(copy.deepcopy(shown.exact())).digest == shape.digest
+
+
+def test_a_chain_of_edits_is_folded_in_the_time_of_the_edits() -> None:
+    rows = {str(n): {"n": n, "text": WORDS[: n % 50]} for n in range(2000)}
+    states = []
+    for n in range(60):
+        rows[str(n)]["n"] = -1
+        states.append(of_channels({"doc": copy.deepcopy(rows), "list": [dict(rows)]}, n))
+    payloads, shapes = chain(states)
+    assert max(map(len, payloads[1:])) < 600
+    folder = frames.Folder(MAX_STATE_BYTES)
+    with pytest.MonkeyPatch.context() as patch:
+        taken: list[bytes] = []
+        patch.setattr(folding, "as_json", lambda it: taken.append(it) or as_json(it))
+        for payload in payloads:
+            folder.apply(payload)
+        state = folder.state()
+    assert len(taken) == 2  # each value once
+    assert frames.shape_of(state).digest == shapes[-1].digest
+
+
+def test_an_unchanged_word_of_a_small_value_is_not_added_again() -> None:
+    before = of_channels({"d": {"word": "chrysanthemum", "long": "x" * 90, "n": 1}}, 1)
+    after = of_channels({"d": {"word": "chrysanthemum", "long": "x" * 90, "n": 2}}, 1)
+    shape = frames.change(before, None, packed=True).shape
+    done = frames.change(after, shape, packed=True)
+    assert done.frames is not None
+    assert "chrysanthemum" not in frames.text_of(done.frames, MAX_STATE_BYTES)
+
+
+def test_the_limit_counts_what_is_stored_for_all_readers() -> None:
+    state = of_channels({"d": {"a": [False] * 3000}}, 1)
+    limit = 4000
+    done = frames.change(state, None, packed=True)
+    done.snapshot.require_size(limit)
+    shown = frames.Folder(limit, in_json=True)
+    shown.apply(done.whole())
+    assert len(encode(shown.state())) > limit
+    assert shown.exact() == state
+
+
+def applied(folder: frames.Folder, payload: bytes) -> frames.Folder:
+    folder.apply(payload)
+    folder.state()
+    return folder
+
+
+def test_a_list_of_both_forms_is_damage_to_all_readers() -> None:
+    payload = pack_frame(ormsgpack.packb([["=", [], {"a": [b"\xc0", 1]}]]))
+    for read in (frames.readable, frames.text_of):
+        with pytest.raises(IntegrityError):
+            read(payload, MAX_STATE_BYTES)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        ["m", ["a"], [["-", []]]],
+        ["m", ["a"], [["-"]]],
+        ["m", ["a"], 1],
+        ["m", ["b"], [["=", [], 1]]],
+        ["m", [], [["=", [], 1]]],
+        ["=", ["a"]],
+        [],
+        [1, 2],
+    ],
+)
+def test_a_frame_that_no_save_wrote_is_damage(operation: list[Any]) -> None:
+    whole = ["=", [], {"a": BYTES, "b": 1}]
+    payload = pack_frame(ormsgpack.packb([whole, operation]))
+    for in_json in (False, True):
+        folder = frames.Folder(MAX_STATE_BYTES, in_json=in_json)
+        with pytest.raises(IntegrityError):
+            frames.shape_of(applied(folder, payload).exact())
+    with contextlib.suppress(IntegrityError):
+        frames.text_of(payload, MAX_STATE_BYTES)
+    with contextlib.suppress(IntegrityError):
+        frames.payload_of(frames.written(payload, MAX_STATE_BYTES))
 
 
 def test_an_edit_of_a_large_value_costs_the_edit_and_brings_its_words() -> None:

@@ -67,8 +67,14 @@ def from_json(value: Any) -> tuple[str, bytes]:
         raise _invalid(exc) from exc
 
 
-def as_json(data: bytes) -> Any:
-    """Return MessagePack as JSON; see ``packed`` for the way back."""
+def as_json(data: object) -> Any:
+    """Return MessagePack as JSON; see ``packed`` for the way back.
+
+    Raises:
+        IntegrityError: It is not bytes.
+    """
+    if not isinstance(data, bytes):
+        raise IntegrityError("a stored list has MessagePack and other values")
     return to_json(MSGPACK, data)
 
 

@@ -9,6 +9,7 @@ from inspect import isclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import orjson
 import ormsgpack
 from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.jsonplus import (
@@ -76,7 +77,7 @@ def packed(value: Any, rules: Rules) -> bytes:
         RefusedError: It, or a value in it, cannot be kept exactly; has the path to it.
     """
     try:
-        return _Packer(rules, is_careful=False).packed(value)
+        return _plain(value) or _Packer(rules, is_careful=False).packed(value)
     except SerializationError:
         raise
     except (TypeError, ValueError):
@@ -205,6 +206,37 @@ class _Packer:
             held = self._tree(classes.dataclass_data(obj))
             return _named(EXT_CONSTRUCTOR_KW_ARGS, name, held)
         return self._rules.of_langgraph(obj)
+
+
+def _plain(value: Any) -> bytes | None:
+    """Return a dict or list of nothing but JSON as MessagePack; ``None`` for other values."""
+    if type(value) is not dict and type(value) is not list:
+        return None
+    try:
+        orjson.dumps(value, option=_NO_BYTES)
+        made: bytes = ormsgpack.packb(value, option=_EXACT)
+    except TypeError:
+        return None
+    return made
+
+
+_NO_BYTES: Final = (
+    orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+)
+"""With these, orjson refuses buffers, which ormsgpack makes bytes of."""
+
+_EXACT: Final = (
+    ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | ormsgpack.OPT_PASSTHROUGH_BIG_INT
+)
+"""With these, ormsgpack refuses what would come back as another type."""
 
 
 def _bytes(value: Any) -> bytes:

@@ -17,14 +17,6 @@ PLAIN: Final = SCALARS - {bytes}
 _AS_THEY_ARE: Final = PLAIN | {dict, list}
 
 
-def print_of(value: Any) -> bytes | None:
-    """Return the print of a dict; ``None`` for another value, or one that has none."""
-    try:
-        return pinned(value) if type(value) is dict else None
-    except ValueError:
-        return None
-
-
 def printed_of(items: list[Any]) -> bytes | None:
     """Return bytes that identify elements to the bit; ``None`` if an element has none."""
     try:

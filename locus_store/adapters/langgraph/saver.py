@@ -32,9 +32,10 @@ from locus_store.adapters.langgraph.listing import (
     pages_by_time,
     recent_threads,
 )
+from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer, exact_within
 from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
-from locus_store.adapters.langgraph.values import Caches, ChannelValues, StateHistory
+from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
 from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished
 from locus_store.errors import ConflictError, InvalidArgumentError
@@ -142,7 +143,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         self.saver = saver if isinstance(saver, CheckpointSaver) else CheckpointSaver(saver)
         of_backend = cache_bytes // 4
         self.saver.backend.limit_cache(of_backend)
-        self._caches = Caches(cache_bytes - of_backend)
+        self._caches: Recent[Any, Any] = Recent(cache_bytes - of_backend)
         self._made = ChannelValues(self.serde, self._caches)
         self.share_messages = share_messages
         self._given = GivenIds()

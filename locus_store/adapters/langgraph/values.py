@@ -10,8 +10,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists
 from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
-from locus_store.adapters.langgraph.prints import are_plain, print_of
-from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.values.encoding import pinned, unpinned
@@ -36,35 +34,13 @@ if TYPE_CHECKING:
 
     from locus_store.adapters.langgraph.channel_lists import Known, Place
     from locus_store.adapters.langgraph.copies import Maker
+    from locus_store.adapters.langgraph.recent import Recent
     from locus_store.types import Version
     from locus_store.values.frames import Folder
 
 _VERSIONS: Final = "channel_versions"
-_ENTRY_BYTES: Final = 250
-"""Memory per entry of ``Caches.dumped`` in bytes, beside its print and bytes."""
-
 _LIST_DEPTH: Final = 3
 """Keys and indices on the way to an element of a channel's list."""
-
-
-class Caches:
-    """The values that a saver remembers, in memory that its clones share.
-
-    Args:
-        max_bytes: The memory in bytes, in total.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        of_values = max_bytes // 24
-        self.dumped: Recent[bytes, bytes] = Recent(of_values)
-        """The MessagePack of dicts, by their prints."""
-
-        self.lists: Recent[tuple[object, Place], Known] = Recent(max_bytes - of_values)
-
-    @property
-    def held_bytes(self) -> int:
-        """The memory in use, in bytes (an estimate)."""
-        return self.dumped.held_bytes + self.lists.held_bytes
 
 
 class ChannelValues:
@@ -74,13 +50,14 @@ class ChannelValues:
 
     Args:
         serde: LangGraph's, or the user's.
-        caches: What is known.
+        known: The lists that are known; shared by the clones of a saver.
     """
 
-    def __init__(self, serde: SerializerProtocol, caches: Caches) -> None:
+    def __init__(
+        self, serde: SerializerProtocol, known: Recent[tuple[object, Place], Known]
+    ) -> None:
         self.serde = serde
-        self._dumped = caches.dumped
-        self._lists = ChannelLists(caches.lists)
+        self._lists = ChannelLists(known)
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """True if the result depends on the value alone, and plain values stay plain."""
 
@@ -124,17 +101,8 @@ class ChannelValues:
         return typed_values.stored_elements(value, self._dumps)
 
     def _dumps(self, value: Any) -> tuple[str, bytes]:
-        """Return the serializer's type and bytes; a dict of plain values is given to it once."""
-        printed = print_of(value) if self._is_langgraphs else None
-        if printed is None:
-            return self.serde.dumps_typed(value)
-        known = self._dumped.get(printed)
-        if known is not None:
-            return MSGPACK, known
         kind, data = self.serde.dumps_typed(value)
-        if kind == MSGPACK and are_plain([value]):
-            self._dumped.put(printed, data, _ENTRY_BYTES + len(printed) + len(data))
-        return kind, data
+        return kind, bytes(data)
 
     def read(self, value: Any) -> Any:
         """Return the value of a stored form."""

@@ -44,9 +44,6 @@ _TINY_BYTES = 64
 _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
 
-_WHOLE_BYTES = 4096
-"""Up to here changed MessagePack is stored whole: segments compress it later."""
-
 _LEAST_ENTRY = 6
 """An entry of an object takes at least so many bytes in its pinned form."""
 
@@ -135,21 +132,22 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
 
 
 def _diff_scalars(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
-    if isinstance(old, bytes) and isinstance(value, bytes) and len(value) > _WHOLE_BYTES:
-        before = unpinned(old)
-        edit = _patch_packed(before, value, path) if isinstance(before, bytes) else None
+    if isinstance(old, bytes) and isinstance(value, bytes):
+        edit = _patch_packed(unpinned(old), value, path)
         if edit is not None:
             frame.extend(edit)
             return
     frame.add("=", path, value)
 
 
-def _patch_packed(old: bytes, new: bytes, path: Path) -> Frame | None:
-    """Return the edit of MessagePack, by its JSON, if it is much smaller than the new bytes."""
+def _patch_packed(old: object, new: object, path: Path) -> Frame | None:
+    """Return the edit of MessagePack, by its JSON, if it is smaller than the new bytes."""
+    if not isinstance(old, bytes) or not isinstance(new, bytes):
+        return None
     inner, frame = Frame(packs=True), Frame(packs=True)
     diff_values(msgpack.as_json(old), msgpack.as_json(new), (), inner)
     frame.add_inner(path, inner)
-    return frame if frame.size < len(new) // 2 else None
+    return frame if frame.size < len(new) else None
 
 
 def is_object(node: Node | None) -> TypeGuard[SmallNode | ObjectNode]:
@@ -202,7 +200,7 @@ def _diff_arrays(
         if before is None or after is None or wanted in old.large:  # in it: moved, not edited
             return None
         was, element = unpinned(before), unpinned(after)
-        if isinstance(was, bytes) and isinstance(element, bytes):
+        if isinstance(was, bytes) or isinstance(element, bytes):
             return _patch_packed(was, element, (*path, i))
         limit = len(encode(element))
         edited = cast("Json", was), cast("Json", element)

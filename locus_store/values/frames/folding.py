@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from locus_store.errors import IntegrityError
 from locus_store.values.encoding import (
@@ -151,11 +151,14 @@ class Folder:
         self.watch: Callable[[list[Json], Json], None] | None = None
         """Is called with each operation, and the root, before the operation is done."""
         self._root: Json = root
-        self._max_bytes = max_bytes
+        self._max_bytes = self._most_frame_bytes = max_bytes
         self._most_bytes = root_bytes
         """The state's JSON is not longer than this."""
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
+        self._opened: dict[int, tuple[Json, dict[str | int, Folder]]] = {}
+        """MessagePack that was edited, as JSON, by its holder and key."""
+
         self._in_json = in_json
         self._exact: Folder | None = None
         """The state with its MessagePack, once there is some, where ``in_json`` asks for JSON."""
@@ -166,21 +169,23 @@ class Folder:
         Raises:
             IntegrityError: They are damaged, or the state is too large.
         """
-        for body in unpack_frames(payload, self._max_bytes):
-            of_json = is_json(body)
-            self._make_room(len(body) * (1 if of_json else LONGEST_JSON))
-            found = operations(body)
-            if self._in_json and (self._exact or not of_json):
-                self._perform_exactly(operations(body))  # which shares nothing with the JSON
-                self.perform(op for it in found for op in self._in_json_of(it))
+        for body in unpack_frames(payload, self._most_frame_bytes):
+            if self._in_json and (self._exact or not is_json(body)):
+                self._apply_exactly(body)
+                self.perform(op for it in operations(body) for op in self._in_json_of(it))
             else:
-                self.perform(found)
+                self._apply_body(body)
 
-    def _perform_exactly(self, found: list[list[Any]]) -> None:
+    def _apply_body(self, body: bytes) -> None:
+        self._make_room(len(body) if is_json(body) else LONGEST_JSON * len(body))
+        self.perform(operations(body))
+
+    def _apply_exactly(self, body: bytes) -> None:
         if self._exact is None:
             root = cast("dict[str, Json]", decode(encode(self.settled()))) if self._root else None
-            self._exact = Folder(UNLIMITED, root)
-        self._exact.perform(found)
+            self._exact = Folder(self._max_bytes, root, self._most_bytes)
+            self._max_bytes = UNLIMITED  # of JSON that is only shown
+        self._exact._apply_body(body)  # noqa: SLF001  (of this class)
 
     def _in_json_of(self, operation: list[Any]) -> Iterable[list[Json]]:
         """Return an operation as operations of JSON: of a value that is there, what changes."""
@@ -200,7 +205,7 @@ class Folder:
         Raises:
             IntegrityError: See ``state``.
         """
-        return self.state() if self._exact is None else self._exact.settled()
+        return self.state() if self._exact is None else self._exact.state()
 
     def perform(self, found: Iterable[list[Json]]) -> None:
         """Perform operations, whose bytes are not counted.
@@ -250,6 +255,9 @@ class Folder:
         for holder, ropes in self._ropes.values():
             _write_ropes(holder, ropes)
         self._ropes.clear()
+        for held, opened in self._opened.values():
+            _write_opened(held, opened)
+        self._opened.clear()
         for mapping in self._unsorted.values():
             items = sorted(mapping.items())
             mapping.clear()
@@ -293,18 +301,17 @@ class Folder:
         else:
             _item(holder, key)
             cast("list[Json]", holder)[cast("int", key)] = value
-        if self._ropes:
-            self._forget(holder, cast("str | int", key))
+        self._forget(holder, cast("str | int", key))
 
     def _edit(self, holder: Json, key: Json, inner: list[list[Any]]) -> None:
-        """Perform operations within the MessagePack at a key."""
+        """Perform operations within the MessagePack at a key, which is packed again later."""
         data = _item(holder, key)
-        if not isinstance(data, bytes):
-            raise malformed("path", key)
-        folder = Folder(self._max_bytes, {"": as_json(data)})
+        _, opened = self._opened.setdefault(id(holder), (holder, {}))
+        name = cast("str | int", key)
+        if name not in opened:
+            opened[name] = Folder(UNLIMITED, {_VALUE: as_json(data)})
         edits = map(checked_operation, inner)
-        folder.perform([kind, ["", *path], *rest] for kind, path, *rest in edits)
-        self._set(holder, key, cast("Json", packed(folder.settled()[""])))
+        opened[name].perform([kind, [_VALUE, *path], *rest] for kind, path, *rest in edits)
 
     def _delete(self, path: list[Json], key: str) -> None:
         holder = self._root
@@ -315,8 +322,7 @@ class Folder:
         if not isinstance(holder, dict):
             raise malformed("path", [*path, key])
         holder.pop(key, None)
-        if self._ropes:
-            self._forget(holder, key)
+        self._forget(holder, key)
 
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
         if not isinstance(target, list) or not _within(start, gone, len(target)):
@@ -324,6 +330,8 @@ class Folder:
         if self._ropes:
             _, ropes = self._ropes.pop(id(target), (target, {}))
             _write_ropes(target, ropes)
+        if self._opened:
+            _write_opened(*self._opened.pop(id(target), (target, {})))
         target[start : start + gone] = elements
 
     def _rope(self, holder: Json, key: Json) -> _Rope:
@@ -337,8 +345,9 @@ class Folder:
         return ropes[name]
 
     def _forget(self, holder: Json, key: str | int) -> None:
-        if id(holder) in self._ropes:
-            self._ropes[id(holder)][1].pop(key, None)
+        for pending in (self._ropes, self._opened):
+            if id(holder) in pending:
+                pending[id(holder)][1].pop(key, None)
 
 
 def _item(holder: Json, key: Json) -> Json:
@@ -357,6 +366,18 @@ def _within(start: int, gone: int, length: int) -> bool:
 def _write_ropes(holder: dict[str, Json] | list[Json], ropes: dict[str | int, _Rope]) -> None:
     for key, rope in ropes.items():
         cast("dict[str | int, Json]", holder)[key] = rope.text()
+
+
+_VALUE: Final = ""
+"""The key of a value that is folded by itself."""
+
+
+def _write_opened(holder: Json, opened: dict[str | int, Folder]) -> None:
+    for key, folder in opened.items():
+        value = folder.settled()
+        if _VALUE not in value:
+            raise malformed("edit", key)
+        cast("dict[str | int, object]", holder)[key] = packed(value[_VALUE])
 
 
 class _Rope:

@@ -73,8 +73,12 @@ def written(payload: bytes, max_bytes: int) -> list[Any]:
         IntegrityError: the payload is damaged, or too large.
     """
     found = stored(payload, max_bytes)
-    is_packed = any(not is_json(body) for body in unpack_record(payload, max_bytes))
-    return [MSGPACK, *map(_marked, found)] if is_packed else found
+    if all(map(is_json, unpack_record(payload, max_bytes))):
+        return found
+    try:
+        return [MSGPACK, *map(_marked, found)]
+    except RecursionError as exc:
+        raise malformed("operation", "nested too deeply") from exc
 
 
 def payload_of(found: list[Any]) -> bytes:
