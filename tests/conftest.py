@@ -88,20 +88,6 @@ def pytest_configure(config):
     tiers.choose(config)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """Share everyday tests out by module, unless ``--dist`` says otherwise: see ``sharing_out``.
-
-    Other runs have modules that take too long for one process.
-    """
-    if config.getvalue("dist") != "load" or not is_everyday(config):
-        return None
-    from sharing_out import ByModule
-
-    config.option.loadscopereorder = False
-    return ByModule(config, log)
-
-
 def pytest_ignore_collect(collection_path, config):
     """Leave the folders ``full`` to `make test-all`, and look for no tests in golden files."""
     name = collection_path.name
