@@ -34,7 +34,7 @@ _BYTES_PER_PRINT: Final = 2.2
 """An element is kept as JSON and as an object: so much of the JSON's memory. Measured for messages
 of 20 to 2,000 characters, with and without tool calls; see docs/decisions.md."""
 
-_SAMPLE: Final = 32
+_SAMPLE: Final = 8
 """Elements of a list whose memory is measured."""
 
 

@@ -69,6 +69,11 @@ class ArrayNode:
         """Return the shape without the elements; a later save compares each of them."""
         return replace(self, chunks=[], lengths=_NO_ARRAY.lengths)
 
+    def named(self, token: object) -> ArrayNode:
+        """Return the shape of the ``Grown`` list with this token; ``replace`` takes much longer."""
+        held = self.digests, self.fingerprints, self.large, self.chunks, self.lengths
+        return ArrayNode(self.digest, self.size, *held, token, self.has_packed)
+
     @property
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
@@ -114,7 +119,7 @@ def grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
     else:
         require_depth(depth)
         made = extended(old, value, depth)
-    return replace(made, token=value.token)
+    return made.named(value.token)
 
 
 def extended(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:

@@ -37,14 +37,14 @@ def value_payload(value: object, max_bytes: int, *, packed: bool = False) -> byt
     """Return a value as a separate payload.
 
     Args:
-        value: JSON; with ``packed``, or MessagePack as bytes, or a list of such.
+        value: JSON; with ``packed``, canonical JSON, or MessagePack as bytes, or a list of such.
         max_bytes: The longest value, as compact JSON.
         packed: See ``change``.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    if packed and is_packed(value):
+    if packed:
         require_size(json_size(value), max_bytes)
         return pack_frame(pack_sorted([["=", [], {_KEY: value}]]))
     encoded = canonical_json(value, _KEY)
