@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-FORM: Final = 100
-"""The extension of MessagePack that holds a form: its tag and content."""
-
-
 class RefusedError(SerializationError):
     """A value that cannot be kept; collects the steps to it, from the inside out."""
 

@@ -25,8 +25,9 @@ from pydantic import BaseModel
 
 from locus_store.adapters import classes, forms
 from locus_store.adapters.classes import Kind, Name, kind_of, name_of
-from locus_store.adapters.forms import FORM, RefusedError
+from locus_store.adapters.forms import RefusedError
 from locus_store.errors import SerializationError
+from locus_store.values.msgpack import FORM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -33,9 +33,9 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from locus_store.adapters import classes, forms
 from locus_store.adapters.classes import Classes, Kind, Name, kind_of, name_of
-from locus_store.adapters.forms import FORM
 from locus_store.adapters.langgraph.packing import CODES, SUBCLASS, TUPLE, packed
 from locus_store.errors import SerializationError
+from locus_store.values.msgpack import FORM
 
 T = TypeVar("T")
 
