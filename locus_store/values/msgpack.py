@@ -155,6 +155,9 @@ _SHORT_LIST: Final = 2**16
 
 _OPAQUE: Final = object()
 _PLAIN: Final = (str, int, float, bool, type(None))
+_TEXT: Final = frozenset({str})
+_SIMPLE: Final = frozenset({str, bool, type(None)})
+"""Exact types of scalars that are JSON whatever they hold."""
 
 
 def _taken_apart(data: bytes, levels: int) -> Any:
@@ -176,7 +179,7 @@ def frozen(value: Any, levels: int = _MAX_LEVELS) -> Any:
     if levels <= 0:
         raise _TooDeepError
     if isinstance(value, list):
-        return [frozen(it, levels - 1) for it in value]
+        return [it if type(it) in _SIMPLE else frozen(it, levels - 1) for it in value]
     if isinstance(value, dict):
         return _frozen_dict(value, levels)
     if isinstance(value, Extension):
@@ -208,14 +211,14 @@ def _frozen_extension(value: Extension, levels: int) -> dict[str, Any]:
 
 def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
     keys = list(value)
-    if not all(isinstance(key, str) for key in keys):
+    if not _TEXT.issuperset(map(type, keys)) and not all(isinstance(it, str) for it in keys):
         below = levels - 3
         pairs = [[frozen(key, below), frozen(it, below)] for key, it in value.items()]
         return _tagged("m", below, v=pairs)
     in_order = sorted(keys)
     is_plain = TAG not in value and keys == in_order
     below = levels - 1 if is_plain else levels - 2
-    held = {key: frozen(value[key], below) for key in in_order}
+    held = {key: it if type(it := value[key]) in _SIMPLE else frozen(it, below) for key in in_order}
     return held if is_plain else _tagged("d", below, k=keys, v=held)
 
 

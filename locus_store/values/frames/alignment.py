@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from itertools import accumulate
-from operator import eq
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from locus_store.values.encoding import Json, digest, pinned
@@ -24,7 +23,7 @@ _SHORT_BYTES = 4096
 Gap: TypeAlias = tuple[int, int, int, int]
 """(start, stop) of the old list, replaced by (first, last) of the new one."""
 
-_Run = TypeVar("_Run", bytes, str, "list[Json]")
+_Run = TypeVar("_Run", bytes, str, "list[bytes]", "list[Json]")
 
 
 def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
@@ -38,14 +37,14 @@ def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
     return b"".join(out), size
 
 
-def common_ends(old: _Run, new: _Run, equal: Callable[[_Run, _Run], bool] = eq) -> tuple[int, int]:
+def common_ends(old: _Run, new: _Run) -> tuple[int, int]:
     """Return the lengths of the common start of two runs and of the common end after it."""
     shorter, ends = min(len(old), len(new)), (len(old), len(new))
-    head = _bisect(shorter, lambda start, stop: equal(old[start:stop], new[start:stop]))
+    head = _bisect(shorter, lambda start, stop: old[start:stop] == new[start:stop])
     tail = _bisect(
         shorter - head,
-        lambda start, stop: equal(
-            old[ends[0] - stop : ends[0] - start], new[ends[1] - stop : ends[1] - start]
+        lambda start, stop: (
+            old[ends[0] - stop : ends[0] - start] == new[ends[1] - stop : ends[1] - start]
         ),
     )
     return head, tail

@@ -10,6 +10,7 @@ from locus_store.values import msgpack
 from locus_store.values.encoding import (
     ENVELOPE_BYTES,
     Json,
+    digest,
     encode,
     json_size,
     pack_frame,
@@ -22,7 +23,6 @@ from locus_store.values.frames.alignment import (
     align,
     common_ends,
     digest_at,
-    fingerprint_all,
     moved,
 )
 from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode, array_of
@@ -277,17 +277,18 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
         frame.add("=", path, new)
         return
     least = 0 if _is_in_element(path) else KEEP_BYTES
+    # As pins, for 1, 1.0 and True are equal in Python.
+    olds, news = list(map(pinned, old)), list(map(pinned, new))
 
     def patch(i: int, j: int) -> Frame | None:
-        size = len(pinned(new[j]))
-        if least and min(size, len(pinned(old[i]))) <= least:
+        size = len(news[j])
+        if least and min(size, len(olds[i])) <= least:
             return None
         return _patch(old[i], new[j], (*path, i), size, packs=frame.packs)
 
-    # as runs, for 1, 1.0 and True are equal in Python, and one by one takes longer
-    head, tail = common_ends(old, new, lambda a, b: pinned(a) == pinned(b))
-    a, b = old[head : len(old) - tail], new[head : len(new) - tail]
-    gaps = align(fingerprint_all(a)[0], fingerprint_all(b)[0])
+    head, tail = common_ends(olds, news)
+    a, b = olds[head : len(old) - tail], news[head : len(new) - tail]
+    gaps = align(b"".join(map(digest, a)), b"".join(map(digest, b)))
     _splice(moved(gaps, head), cast("list[object]", new), path, frame, patch)
 
 
