@@ -19,6 +19,7 @@ from locus_store.types import Mark, Stored, Version, Written
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
 from locus_store.types.codec import labels_of
 from locus_store.values import frames
+from locus_store.values.msgpack import with_json
 from locus_store.wire import bodies
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class SdkServiceBackend(StorageBackend):
             "checkpoint_id": save.checkpoint_id,
             "thread_id": save.thread_id,
             "created_at": datetime.now(UTC),
-            "state": save.change.snapshot.state(),
+            "state": with_json(save.change.snapshot.state()),
             "metadata": dict(save.metadata),
         }
         answer = await self._asked("POST", save.thread_id, body=bodies.plain(body))
