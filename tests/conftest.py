@@ -39,12 +39,8 @@ gc.disable()  # until the tests are collected: half of the time would go into it
 
 
 def pytest_collection_finish():
-    """Garbage collections skip the modules and the tests, which stay until the end.
-
-    They took 6 % of the time of tests at Python's own thresholds.
-    """
+    """Garbage collections skip the modules and the tests, which stay until the end."""
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
     gc.enable()
 
 
