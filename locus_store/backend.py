@@ -280,9 +280,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         refuse_mark(data)
         told, named = json_object("metadata", metadata), json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
-        basis, change = await self._changed(
-            thread_id, namespace, data, packed=packed, reads_head=reads_head
-        )
+        key = self._line(thread_id, namespace)
+        basis, change = await self._changed(key, data, packed=packed, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
             expected = self._expected(thread_id, namespace, parent_id)
         save = Save(
@@ -315,8 +314,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         if written.outcome == "side":
             kept_beside(thread_id, written.checkpoint_id)
         if written.outcome == "head" and connection is None:  # the caller may roll back
-            key, name = self._line(thread_id, namespace), written.checkpoint_id
-            self._known.put(key, written.mark, name, change.shape, change.snapshot)
+            name, shape = written.checkpoint_id, change.shape
+            self._known.put(key, written.mark, name, shape, change.snapshot)
         return written
 
     def _line(self, thread_id: str, namespace: str) -> LineKey:
@@ -330,22 +329,17 @@ class StorageBackend(ForTenants, Closing, ABC):
         return Expected(made_from=known.mark, head=known.mark)
 
     async def _changed(
-        self,
-        thread_id: str,
-        namespace: str,
-        data: Mapping[str, Any],
-        *,
-        packed: bool,
-        reads_head: bool,
+        self, key: LineKey, data: Mapping[str, Any], *, packed: bool, reads_head: bool
     ) -> tuple[Mark | None, frames.Change]:
         """Return the state as a change of the version that this object knows best, if any."""
-        known = self._known.get(self._line(thread_id, namespace))
+        known = self._known.get(key)
         change = frames.change(data, known.shape if known else None, packed=packed)
         change.snapshot.require_size(self.max_state_bytes)
         if reads_head and known is None and change.shape.state_bytes > COLD_STATE_BYTES:
-            if await self.read_state(thread_id, namespace=namespace) is None:
+            _, thread_id, namespace = key
+            if await self.read_kept(thread_id, namespace=namespace) is None:
                 return None, change
-            known = self._known.get(self._line(thread_id, namespace))
+            known = self._known.get(key)
             # As it was when it was handed in, whatever its owner did meanwhile.
             state = change.snapshot.state()
             change = frames.change(state, known.shape if known else None, packed=packed)
@@ -380,7 +374,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         if state is None:
             state = dict(await off_loop(kept.state, kept.state_bytes))
         if kept.has_packed and not packed:
-            state = with_json(state)
+            state = dict(await off_loop(partial(with_json, state), kept.state_bytes))
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 
     @observed("load")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import random
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_frames import KINDS, SLOW, Histories, start
 
-from locus_store import IntegrityError, SerializationError
+from locus_store import CheckpointSaver, IntegrityError, SerializationError
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, pack_frame, pinned
@@ -122,6 +123,27 @@ async def test_a_user_s_bytes_are_refused_before_anything_is_written(state: Any)
         with pytest.raises(SerializationError, match=r"a.*bytes.*base64"):
             await backend.save("t", state)
         assert len(await backend.history("t", limit=9)) == 1
+
+
+@pytest.mark.parametrize("mixed", [[1, BYTES], [BYTES, 1], [BYTES, {"a": 1}], [BYTES, [BYTES]]])
+async def test_a_list_of_both_forms_is_refused_before_anything_is_written(mixed: Any) -> None:
+    async with MemoryBackend() as backend:
+        for before in ([], [1], [BYTES], mixed[:1]):
+            await backend.write_state("t", {"c": before}, packed=True)
+            with pytest.raises(SerializationError):
+                await backend.write_state("t", {"c": mixed}, packed=True)
+        saver = CheckpointSaver(backend)
+        names = {"thread_id": "w", "checkpoint_id": "v", "task_id": "t"}
+        for value in (mixed, math.nan, {"a": BYTES}):
+            with pytest.raises(SerializationError):
+                await saver.put_writes(
+                    thread_id="w",
+                    checkpoint_id="v",
+                    task_id="t",
+                    writes=[("c", value)],
+                    packed=True,
+                )
+        assert not await backend.exists("w")
 
 
 async def test_bytes_like_those_that_are_stored_are_refused_too() -> None:

@@ -219,11 +219,7 @@ def require_pinned(value: Callable[[], object], pinned_bytes: int, max_bytes: in
 
 def json_size(value: object) -> int:
     """Return the length of a checked value as compact JSON; MessagePack counts by its bytes."""
-    return len(orjson.dumps(value, default=_as_long))
-
-
-def _as_long(data: bytes) -> str:
-    return "x" * len(data)
+    return len(orjson.dumps(value, default=lambda data: "x" * len(data)))
 
 
 def require_size(size: int, max_bytes: int) -> None:
@@ -316,7 +312,7 @@ def pack_frame(body: bytes, *, dense: bool = False) -> bytes:
     changes nothing of what it gives back. ``dense`` compresses better, and takes longer.
     """
     if len(body) >= _ZSTD_MIN_BYTES:
-        packed = _contexts.compressor(_ZSTD_DENSE if dense else _ZSTD_LEVEL).compress(body)
+        packed = _contexts.compressors[dense].compress(body)
         if len(packed) < len(body):
             return frame_of(packed, len(body))
     return frame_of(body)
@@ -461,7 +457,7 @@ def _body(is_packed: bool, stored: memoryview, plain_bytes: int) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
             raise IntegrityError("a stored frame's length differs from its header")
-        return _contexts.decompressor().decompress(stored, allow_extra_data=False)
+        return _contexts.decompressor.decompress(stored, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
 
@@ -470,19 +466,9 @@ class _Contexts(threading.local):
     """The Zstandard contexts of one thread; two threads may not share them."""
 
     def __init__(self) -> None:
-        self._compressors: dict[int, zstandard.ZstdCompressor] = {}
-        self._decompressor: zstandard.ZstdDecompressor | None = None
-
-    def compressor(self, level: int) -> zstandard.ZstdCompressor:
-        found = self._compressors.get(level)
-        if found is None:
-            found = self._compressors[level] = zstandard.ZstdCompressor(level=level)
-        return found
-
-    def decompressor(self) -> zstandard.ZstdDecompressor:
-        if self._decompressor is None:
-            self._decompressor = zstandard.ZstdDecompressor()
-        return self._decompressor
+        levels = _ZSTD_LEVEL, _ZSTD_DENSE
+        self.compressors = [zstandard.ZstdCompressor(level=it) for it in levels]
+        self.decompressor = zstandard.ZstdDecompressor()
 
 
 _contexts = _Contexts()

@@ -80,7 +80,7 @@ def state_of(
 
 
 def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
-    """Return the state as JSON that stored bytes give, checked against its digest, and its size.
+    """Return the state of stored bytes as JSON, checked against its digest, and its size.
 
     Nothing of it is kept for a later save, which takes a third of the memory of ``state_of``.
 
@@ -89,8 +89,8 @@ def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
     """
     with told_of(stored.version):
         state = frames.fold(stored.payloads, max_bytes)
-        size = _require_digest(stored.version, state)
-        return with_json(state), size
+        shape = _require_digest(stored.version, state)
+        return with_json(state) if shape.has_packed else state, shape.state_bytes
 
 
 @contextmanager
@@ -115,11 +115,11 @@ def _where(version: Version) -> str:
     return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
 
 
-def _require_digest(version: Version, state: dict[str, Any]) -> int:
-    """Return the size of a state, which is that of a version."""
+def _require_digest(version: Version, state: dict[str, Any]) -> frames.Shape:
+    """Return the shape of a state, which is that of a version, without its lists."""
     shape = frames.shape_of(state, keeps=False)
     _require_same(version, shape)
-    return shape.state_bytes
+    return shape
 
 
 def _require_same(version: Version, shape: frames.Shape) -> None:

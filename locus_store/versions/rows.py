@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.values.encoding import UNLIMITED, decode, encode, pack_frame, unpack_frames
 from locus_store.values.frames import payload_of, written
@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.versions import Record
-
-NOTHING: Final = b"[]"
-"""The operations of a version that changes nothing."""
 
 
 class Row:
@@ -59,11 +56,9 @@ class Row:
 
 
 def _payload_of(body: bytes) -> bytes:
-    if body == NOTHING:
-        return b""
-    return (
-        pack_frame(body) if body.startswith(b"[[") else payload_of(cast("list[Any]", decode(body)))
-    )
+    if body.startswith(b"[["):
+        return pack_frame(body)
+    return payload_of(cast("list[Any]", decode(body)))
 
 
 def body_of(payload: bytes) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -58,13 +57,3 @@ class Recent(Generic[K, V]):
         self._young_bytes -= before
         _, before = self._old.pop(key, (None, 0))
         self._old_bytes -= before
-
-
-def memory_of(pin: bytes) -> int:
-    """Return the memory of a JSON value in bytes, by its pinned form (an estimate)."""
-    return 2 * len(pin) + _CONTAINER_BYTES * len(_CONTAINERS.findall(pin))
-
-
-_CONTAINER_BYTES: Final = 240
-_CONTAINERS: Final = re.compile(rb"\{u|\[[^\0]\0\0\0", re.DOTALL)
-"""Matches the beginning of an object or list that is not empty, and hardly any text."""

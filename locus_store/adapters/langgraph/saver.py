@@ -249,8 +249,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         self.saver.note_read(found.version)
         writes = current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
-        is_framed = any(it.basis is not None for it in writes)
-        state = found.snapshot.state() if is_framed else {}
+        state = found.snapshot.state() if any(it.basis is not None for it in writes) else {}
         return self._tuple(
             found.version,
             self._given.give(found.version.checkpoint_id, load),
@@ -270,14 +269,12 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         writes: list[tuple[str, str, Any]],
     ) -> CheckpointTuple:
         place = {"thread_id": version.thread_id, "checkpoint_ns": namespace_of(version)}
-        parent = None
-        if version.parent_id is not None:
-            parent = {"configurable": {**place, "checkpoint_id": version.parent_id}}
+        parent = {"configurable": {**place, "checkpoint_id": version.parent_id}}
         return CheckpointTuple(
             config={"configurable": {**place, "checkpoint_id": name}},
             checkpoint={**checkpoint, "id": name},  # type: ignore[typeddict-item]
             metadata=self._values.metadata_from_json(version.metadata),  # type: ignore[arg-type]
-            parent_config=parent,  # type: ignore[arg-type]
+            parent_config=parent if version.parent_id else None,  # type: ignore[arg-type]
             pending_writes=writes,
         )
 
@@ -303,6 +300,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """
         del new_versions  # unchanged values cost nothing anyway
         thread_id, checkpoint_ns, _ = place_of(config)
+        line = thread_id, line_name(checkpoint_ns)
         told: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = told.get(_COUNTERS) or {}
         values = checkpoint["channel_values"]
@@ -311,9 +309,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             "thread_id": thread_id,
             "checkpoint_id": str(checkpoint["id"]),
             "checkpoint_ns": checkpoint_ns,
-            "checkpoint_data": self._values.state(
-                checkpoint, (thread_id, line_name(checkpoint_ns))
-            ),
+            "checkpoint_data": self._values.state(checkpoint, line),
             "metadata": self._values.metadata_to_json(told),
             "packed": True,
             "rebuilt": rebuilt,
@@ -547,8 +543,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         backend = needs(self.saver.backend, FullBackend)
         lines = {it.line: it for it in await backend.contents(versions)}
         records = {line: it.records for line, it in lines.items()}
-        reading = self._reading(lines)
-        return await states_from(backend, versions, records, reading, packed=True)
+        return await states_from(backend, versions, records, self._reading(lines), packed=True)
 
     def _reading(self, lines: Mapping[int, LineContents]) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""

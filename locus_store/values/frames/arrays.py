@@ -227,8 +227,8 @@ def _replaced(
     gone = split(old.digests[head:tail])
     known = dict(zip(split(old.fingerprints[head:tail]), gone, strict=True))
     has_packed = {*map(type, items)} == {bytes} if items else old.has_packed
-    if has_packed and any(stays) and not old.has_packed:
-        raise TypeError("bytes in a list of JSON")
+    if has_packed != old.has_packed and any(stays):
+        raise TypeError("a list of MessagePack and other values")
     marks, found, fresh = _admitted(items, raws, known, depth)
     digests = b"".join((old.digests[:head], found, old.digests[tail:]))
     fingerprints = b"".join((old.fingerprints[:head], marks, old.fingerprints[tail:]))

@@ -172,7 +172,7 @@ class Folder:
         for body in unpack_frames(payload, self._most_frame_bytes):
             if self._in_json and (self._exact or not is_json(body)):
                 self._apply_exactly(body)
-                self.perform(op for it in operations(body) for op in self._in_json_of(it))
+                self.perform(op for it in operations(body) for op in self._refined(it))
             else:
                 self._apply_body(body)
 
@@ -187,7 +187,7 @@ class Folder:
             self._max_bytes = UNLIMITED  # of JSON that is only shown
         self._exact._apply_body(body)  # noqa: SLF001  (of this class)
 
-    def _in_json_of(self, operation: list[Any]) -> Iterable[list[Json]]:
+    def _refined(self, operation: list[Any]) -> Iterable[list[Json]]:
         """Return an operation as operations of JSON: of a value that is there, what changes."""
         match operation:
             case ["=", [*path, str() as key], value] if _has_packed(value):

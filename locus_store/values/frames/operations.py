@@ -65,15 +65,15 @@ def checked_operation(operation: Any) -> list[Any]:
 def written(payload: bytes, max_bytes: int) -> list[Any]:
     """Return the operations of one record as JSON that restores them; see ``payload_of``.
 
-    Of operations with MessagePack the first element says so. There an object with the key ``$m``
-    alone stands for something else: a list in it has the JSON of MessagePack, another value is
-    an object itself.
+    The list of operations with MessagePack begins with ``"msgpack"``. Its MessagePack is
+    ``{"$m": [the JSON of it]}``. An object whose only key is ``$m`` is ``{"$m": the object}``.
 
     Raises:
         IntegrityError: the payload is damaged, or too large.
     """
-    found = stored(payload, max_bytes)
-    if all(map(is_json, unpack_record(payload, max_bytes))):
+    bodies = unpack_record(payload, max_bytes)
+    found = [op for body in bodies for op in operations(body)]
+    if all(map(is_json, bodies)):
         return found
     try:
         return [MSGPACK, *map(_marked, found)]

@@ -136,6 +136,11 @@ class Shape:
         """The memory in bytes (an estimate)."""
         return self._root.weight
 
+    @property
+    def has_packed(self) -> bool:
+        """True if a value of the state is MessagePack."""
+        return self._root.has_packed
+
     def light(self) -> Shape:
         """Return the shape without the lists' bodies; a later save compares every element."""
         return Shape(cast("ObjectNode", _light(self._root)))
@@ -179,6 +184,13 @@ def is_packed(value: object) -> bool:
     """Return whether a value is MessagePack, or a list whose elements are."""
     return type(value) is bytes or (
         isinstance(value, list) and bool(value) and type(value[0]) is bytes
+    )
+
+
+def are_packed(value: object) -> bool:
+    """Return whether a value is MessagePack, or a list of nothing else."""
+    return is_packed(value) and (
+        type(value) is bytes or {*map(type, cast("list[object]", value))} == {bytes}
     )
 
 

@@ -19,7 +19,14 @@ from locus_store.values.encoding import (
 from locus_store.values.frames.diffing import Frame, by_entries, diff, is_object
 from locus_store.values.frames.folding import Folder
 from locus_store.values.frames.operations import readable, stored
-from locus_store.values.frames.shapes import ObjectNode, Shape, is_packed, measure, token_of
+from locus_store.values.frames.shapes import (
+    ObjectNode,
+    Shape,
+    are_packed,
+    is_packed,
+    measure,
+    token_of,
+)
 from locus_store.values.msgpack import pack_sorted
 
 if TYPE_CHECKING:
@@ -37,14 +44,14 @@ def value_payload(value: object, max_bytes: int, *, packed: bool = False) -> byt
     """Return a value as a separate payload.
 
     Args:
-        value: JSON; with ``packed``, canonical JSON, or MessagePack as bytes, or a list of such.
+        value: JSON; with ``packed``, or MessagePack as bytes, or a list of such.
         max_bytes: The longest value, as compact JSON.
         packed: See ``change``.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    if packed:
+    if packed and are_packed(value):
         require_size(json_size(value), max_bytes)
         return pack_frame(pack_sorted([["=", [], {_KEY: value}]]))
     encoded = canonical_json(value, _KEY)
