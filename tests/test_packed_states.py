@@ -136,13 +136,7 @@ async def test_a_list_of_both_forms_is_refused_before_anything_is_written(mixed:
         names = {"thread_id": "w", "checkpoint_id": "v", "task_id": "t"}
         for value in (mixed, math.nan, {"a": BYTES}):
             with pytest.raises(SerializationError):
-                await saver.put_writes(
-                    thread_id="w",
-                    checkpoint_id="v",
-                    task_id="t",
-                    writes=[("c", value)],
-                    packed=True,
-                )
+                await saver.put_writes(**names, writes=[("c", value)], packed=True)
         assert not await backend.exists("w")
 
 
