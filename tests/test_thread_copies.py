@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from locus_store.types import ArchivedWrite, PendingWrite
 from locus_store.versions import Line, Record
-from locus_store.versions.rows import NOTHING, Row
+from locus_store.versions.rows import Row
 from locus_store.versions.spaces import Space
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def change(space: Space, kind: str, number: int) -> None:
             metadata={},
             labels={},
         )
-        space.put(Row(record, NOW, NOTHING))
+        space.put(Row(record, NOW, b"[]"))
     elif kind == "write":
         name = f"c{1 + number % max(newest, 1)}"
         write = PendingWrite(task_id=f"t{number}", idx=0, channel="c", type="", payload=b"")
