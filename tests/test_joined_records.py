@@ -63,13 +63,11 @@ async def backend(make: Callable[[], SqlBackend]) -> Any:
 
 
 @pytest.fixture
-def threes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def threes(monkeypatch: pytest.MonkeyPatch, failed_joins: list[Any]) -> list[Any]:
     """A call joins three records each; saves join none. Returns the reports of failed calls."""
-    failed: list[Any] = []
     monkeypatch.setattr(segments, "RECORDS", 3)
     monkeypatch.setattr(segments, "is_time", lambda _: False)
-    monkeypatch.setattr(joining, "not_joined", lambda *told: failed.append(told))
-    return failed
+    return failed_joins
 
 
 class LockingDatabase(SQLiteDatabase):
