@@ -7,9 +7,9 @@ import threading
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
+from locus_store.runtime.dropped import when_dropped
 from locus_store.runtime.stepping import Begun, is_ours, needs_no_loop, require_threads, run
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Portals:
                     _inherited.append(self._loop)
                     self._end.detach()
                 self._loop = DrivenLoop(moves=self._moves)
-                self._end = finalize(self, self._loop.end)
+                self._end = when_dropped(self, self._loop.end)
             return self._loop
 
     def run(self, owner: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
@@ -91,9 +91,10 @@ class Portals:
     def close(self) -> None:
         """End the loop and its thread; idempotent."""
         with self._lock:
-            end, self._end, self._loop, self._user = self._end, None, None, 0
-        if end is not None:
-            end()
+            loop, self._loop, self._user = self._loop, None, 0
+        if loop is not None:
+            self._end.detach()
+            loop.end()
 
 
 _inherited: list[object] = []

@@ -13,10 +13,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet, finalize
+from weakref import WeakSet
 
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError
+from locus_store.runtime.dropped import when_dropped
 from locus_store.runtime.stepping import in_thread, may_block, now
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ T = TypeVar("T")
 B = TypeVar("B")
 READERS = 4
 """Reading threads, for async calls."""
-
-_READER = "locus-store-reader"
 
 
 class ThreadRunner:
@@ -110,7 +109,7 @@ class ThreadRunner:
             if self._open is None:
                 writes, reads = self._make_engines()
                 self._open = _Open(self._database, writes, reads, owned=self._owns_engines)
-                self._open.finalizer = finalize(self, self._open.close)
+                self._open.finalizer = when_dropped(self, self._open.close)
             return self._open
 
     def hold(self) -> None:
@@ -176,7 +175,7 @@ class _Open:
         self._database = database
         self._reads = reads
         self._engines = [it for it in (writes, reads) if it is not None] if owned else []
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix=_READER)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="locus-store-reader")
         self._gate = threading.Condition()
         """Guards the two below."""
 
@@ -257,17 +256,10 @@ class _Open:
         if self.pid != os.getpid():
             return
         self.forget()
-        if self._writer.is_here:  # it runs the finalizer
-            threading.Thread(target=self._close, daemon=True).start()
-        else:
-            self._close()
-
-    def _close(self) -> None:
         with self._gate:
             self.is_closed = True
         self._writer.stop()
-        is_reader = threading.current_thread().name.startswith(_READER)  # it runs the finalizer
-        self._readers.shutdown(wait=not is_reader)
+        self._readers.shutdown()
         with self._gate:
             self._gate.wait_for(lambda: not self._reading)
         for engine in self._engines:

@@ -180,11 +180,6 @@ class SQLiteWriter:
                 self._thread.join()
             last.result()
 
-    @property
-    def is_here(self) -> bool:
-        """True in the writer's thread."""
-        return threading.current_thread() is self._thread
-
     def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
         """Add a job, and with ``stops`` the last one; return whether it has the lead."""
         with self._gate:

@@ -322,5 +322,5 @@ async def test_a_reading_thread_may_collect_an_object_that_was_not_closed(databa
     checkpointer = sqlite_checkpointer(database_file, state_type=dict)
     assert await checkpointer.load("t") is None
     here = checkpointer.backend._runner._open
-    await asyncio.wrap_future(here._readers.submit(here.close))
+    await asyncio.wrap_future(here._readers.submit(here.finalizer))
     await checkpointer.close()
