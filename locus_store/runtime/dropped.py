@@ -1,4 +1,4 @@
-"""What ends with an object that nobody closed."""
+"""The end of objects that were not closed."""
 
 from __future__ import annotations
 
