@@ -10,9 +10,9 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python
 INSTALL := PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore $(BIN)/python .ci/install
 # Without bytecode, each of the hundreds of processes that tests start compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
-# One more than there are cores: tests wait for disks and processes, and each process imports every
-# framework and has servers of its own. A test that hangs shows where.
-export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# A process per core: each imports every framework and has servers of its own. A test that hangs
+# shows where.
+export PYTEST_XDIST_AUTO_NUM_WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := $(BIN)/python -m pytest -n auto -o faulthandler_timeout=300
 QUICK := -q -p no:cacheprovider
 # One contract per kind of storage is enough to tell that a Python differs.
