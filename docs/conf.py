@@ -16,6 +16,8 @@ project = "locus-store"
 version = release = locus_store.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
+exclude_patterns = ["decisions/*"]  # for those who change the code
+
 suppress_warnings = ["misc.highlighting_failure"]  # an excerpt with … is not JSON
 
 myst_enable_extensions = ["attrs_block", "colon_fence"]  # the cards and the toctrees of index.md
@@ -44,9 +46,10 @@ def changelog(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def tables(app: Sphinx, page: str, source: list[str]) -> None:
-    """Links to the tables beside the benchmarks become downloads."""
+    """Links to records of decisions and to the tables beside the benchmarks become downloads."""
     del app, page
-    source[0] = source[0].replace("](../benchmarks/", "](path:../benchmarks/")
+    for folder in ("../benchmarks/", "decisions/"):
+        source[0] = source[0].replace(f"]({folder}", f"](path:{folder}")
 
 
 def setup(app: Sphinx) -> None:

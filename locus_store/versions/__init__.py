@@ -2,7 +2,7 @@
 
 Written once, over the few primitives of ``Lines``. A backend implements those inside one
 transaction that holds the line's lock, so that the line does not change while a rule runs.
-Rules and their evidence: docs/concepts.md, docs/decisions.md.
+Rules and their evidence: docs/concepts.md, docs/decisions/.
 """
 
 from locus_store.versions.appending import Append, append_of, takes

@@ -54,6 +54,7 @@ PAGES = [
     *sorted((ROOT / "docs" / "frameworks").glob("*.md")),
     *sorted(RESULTS.glob("*.md")),
 ]
+RECORDS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -325,9 +326,22 @@ def extras() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda it: it.relative_to(ROOT).as_posix())
 def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+def broken_links(page: Path) -> list[str]:
     targets = [it for it in LINK.findall(page.read_text("utf-8")) if "://" not in it]
-    broken = [it for it in targets if not leads_somewhere(page, it)]
-    assert not broken
+    return [it for it in targets if not leads_somewhere(page, it)]
+
+
+def test_each_record_of_a_decision_has_a_row_and_a_status() -> None:
+    index = ROOT / "docs" / "decisions" / "README.md"
+    rows = re.findall(r"^\| \d+ \| \[.*\]\((.*)\) \|", index.read_text("utf-8"), re.MULTILINE)
+    assert rows == [it.name for it in RECORDS]
+    assert broken_links(index) == []
+    for record in RECORDS:
+        assert re.match(r"# \d+\. .+\n\nStatus: accepted", record.read_text("utf-8")), record.name
+        assert broken_links(record) == [], record.name
 
 
 def leads_somewhere(page: Path, target: str) -> bool:
