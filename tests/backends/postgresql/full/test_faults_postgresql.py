@@ -444,7 +444,11 @@ def test_a_loop_that_ended_leaves_nothing_behind(
         gc.collect()
         return not any(it() for it in homes)
 
-    servers.wait_until(are_free, "what the loops had to be free")
+    try:
+        servers.wait_until(are_free, "what the loops had to be free")
+    except TimeoutError:
+        held_by = [[*map(repr, gc.get_referrers(it()))] for it in homes if it() is not None]
+        pytest.fail(f"homes are held by {held_by}")
     query = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1"
     servers.wait_until(
         lambda: not postgresql.value(query, name_of(migrated_database)), "connections to end"
