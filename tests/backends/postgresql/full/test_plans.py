@@ -93,7 +93,7 @@ SELECT thread, '/', 1, 10, 10, active_at FROM locus_threads WHERE thread >= $fir
 # --- plans
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The plan of one of the library's statements."""
 
@@ -101,6 +101,11 @@ class Plan:
     values: Sequence[Any]
     is_generic: bool
     root: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        shown = ("Node Type", "Index Name", "Scan Direction", "Plan Rows", "Actual Rows")
+        nodes = (" ".join(str(it[name]) for name in shown if name in it) for it in self.nodes)
+        return "\n".join([" ".join(self.query.split())[:100], *nodes])
 
     @property
     def nodes(self) -> Iterator[Mapping[str, Any]]:
