@@ -76,3 +76,17 @@ def test_what_was_not_closed_ends_before_the_process(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "True"
+
+
+def test_an_object_that_is_dropped_at_the_end_leaves_no_log(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from locus_store.blocking import open_checkpointer\n"
+        "def main():\n"
+        "    open_checkpointer(f'sqlite:///{sys.argv[1]}').save({'n': 1}, 't')\n"
+        "main()\n"
+    )
+    path = tmp_path / "a.db"
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", code, path], check=True)
+        assert not path.with_name("a.db-wal").exists()
