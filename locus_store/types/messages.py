@@ -193,13 +193,6 @@ class LogChange(LogEdit):
         return self.cut is None and self.expected_revision is None
 
 
-class Outbox(NamedTuple):
-    """Edits of other threads' logs that were committed with a change of a thread."""
-
-    token: str
-    edits: list[LogEdit]
-
-
 class LogChanged(NamedTuple):
     """The result of a change."""
 

@@ -32,7 +32,8 @@ from locus_store.versions.spaces import Space, new_line_id
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from locus_store.types.messages import LogEdit, Outbox
+    from locus_store.types.log_edits import Outbox
+    from locus_store.types.messages import LogEdit
 
 
 @dataclass(slots=True)

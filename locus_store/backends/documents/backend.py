@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from locus_store import versions
 from locus_store.backend import FullBackend
-from locus_store.backends.documents.message_log import DocumentLogs
+from locus_store.backends.documents.logs import DocumentLogs
 from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim_and_save
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.backends.documents.version_lists import DocumentVersionLists, writes_of

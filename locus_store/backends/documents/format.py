@@ -20,10 +20,10 @@ from zlib import crc32
 
 import orjson
 
-from locus_store.backends.documents import outboxes
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types.log_edits import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
 from locus_store.versions.rows import Row
@@ -170,7 +170,7 @@ def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
         if implied.logs.get(name) != log:
             yield _of_log(log)
     if implied.outbox != thread.outbox:
-        yield _encoded("outbox", {"edits": outboxes.told(thread.outbox)})
+        yield _encoded("outbox", {"edits": thread.outbox and thread.outbox.told()})
     for source in implied.delivered.keys() | thread.delivered.keys():
         token = thread.delivered.get(source)
         if implied.delivered.get(source) != token:
@@ -341,7 +341,7 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
         log = _log(it)
         thread.logs[log.namespace] = log
     elif kind == "outbox":
-        thread.outbox = outboxes.parsed(it["edits"])
+        thread.outbox = Outbox.of(it["edits"])
     elif kind == "delivery":
         delivered = {**thread.delivered, it["thread_id"]: it["token"]}
         thread.delivered = {name: token for name, token in delivered.items() if token}

@@ -1,35 +1,46 @@
 """Outboxes: changes of the message logs of several threads, each of which has its own document.
 
 The put of the first thread's document commits the change, with its edits of other threads in an
-outbox. They are applied to the other documents, and then the outbox is removed. Whoever reads or
-writes a thread that has an outbox applies it first: a change that was cut off in between is
-finished before anyone can see a part of it. Each of the other documents keeps the token of the
-outbox, so that it is applied once.
+outbox. They are applied to the other documents, and then the outbox is removed. Each read or write
+of a thread that has an outbox applies it first: a change that was cut off in between is finished
+before a part of it is seen. Each of the other documents keeps the token of the outbox, so that it
+is applied once.
 """
 
 from __future__ import annotations
 
-import base64
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from locus_store.types.messages import LogEdit, Outbox, PutMessage
 from locus_store.versions import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from locus_store.backends.documents.threads import DocumentThreads
+    from locus_store.backends.documents.forms import Parsed
+    from locus_store.backends.documents.protocol import DocumentReads
+    from locus_store.types.log_edits import Outbox
+    from locus_store.types.messages import LogEdit
     from locus_store.versions.threads import Edit
 
 MOST_DELIVERED: Final = 64
 """A thread with so many tokens loses half of them, once their outboxes are known to be removed."""
 
-_EDIT: Final = ("thread_id", "namespace", "ttl_seconds", "user_id", "is_kept", "first_revision")
-_PUT: Final = ("message_id", "may_exist", "role", "metadata", "text")
+
+class Threads(Protocol):
+    """Access to stored threads, whatever their outboxes are."""
+
+    @property
+    def documents(self) -> DocumentReads: ...
+
+    def parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
+        """Return a thread as it is stored; ``None`` if it has no document."""
+
+    def write_as_is(self, thread_id: str, change: Callable[[Edit], None], *, creates: bool) -> None:
+        """Change a thread."""
 
 
-def deliver(threads: DocumentThreads, source: str, outbox: Outbox) -> None:
+def deliver(threads: Threads, source: str, outbox: Outbox) -> None:
     """Apply the outbox of the thread ``source``, and remove it."""
     for thread_id, edits in groupby(outbox.edits, key=lambda it: it.thread_id):
         change = _applying(threads, thread_id, source, outbox.token, list(edits))
@@ -38,7 +49,7 @@ def deliver(threads: DocumentThreads, source: str, outbox: Outbox) -> None:
 
 
 def _applying(
-    threads: DocumentThreads, thread_id: str, source: str, token: str, edits: Iterable[LogEdit]
+    threads: Threads, thread_id: str, source: str, token: str, edits: Iterable[LogEdit]
 ) -> Callable[[Edit], None]:
     old = _removed(threads, thread_id)
 
@@ -56,13 +67,13 @@ def _applying(
     return apply
 
 
-def _is_there(threads: DocumentThreads, source: str, token: str) -> bool:
+def _is_there(threads: Threads, source: str, token: str) -> bool:
     found = threads.parsed(threads.documents, source)
     outbox = found.thread.outbox if found else None
     return outbox is not None and outbox.token == token
 
 
-def _removed(threads: DocumentThreads, thread_id: str) -> set[tuple[str, str]]:
+def _removed(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
     """Return the older half of a thread's many tokens, after their outboxes were removed."""
     found = threads.parsed(threads.documents, thread_id)
     delivered = found.thread.delivered if found else {}
@@ -79,33 +90,3 @@ def _remove(edit: Edit, outbox: Outbox) -> None:
         edit.thread.outbox = None
         if edit.thread.is_empty:
             edit.drop_thread()
-
-
-# --- as JSON
-
-
-def told(outbox: Outbox | None) -> list[Any] | None:
-    """Return an outbox for JSON."""
-    return None if outbox is None else [outbox.token, [_edit(it) for it in outbox.edits]]
-
-
-def parsed(told: list[Any] | None) -> Outbox | None:
-    """Return an outbox from JSON."""
-    return None if told is None else Outbox(told[0], [_parsed_edit(*it) for it in told[1]])
-
-
-def _edit(edit: LogEdit) -> list[Any]:
-    puts = [
-        [[getattr(it, name) for name in _PUT], base64.b64encode(it.payload).decode()]
-        for it in edit.puts
-    ]
-    return [[getattr(edit, name) for name in _EDIT], puts]
-
-
-def _parsed_edit(facts: list[Any], puts: list[Any]) -> LogEdit:
-    edit = LogEdit(**dict(zip(_EDIT, facts, strict=True)))
-    for ours, payload in puts:
-        named = dict(zip(_PUT, ours, strict=True))
-        content = base64.b64decode(payload, validate=True)
-        edit.puts.append(PutMessage(**named, payload=content, digest=b""))
-    return edit

@@ -16,20 +16,23 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from locus_store import versions
-from locus_store.backends.documents import bundles, deriving, outboxes
+from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle, segment_content
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
 from locus_store.backends.documents.segments import (
+    MessageSegment,
     Segment,
     SegmentedSpace,
     SegmentReader,
     Source,
+    message_table,
     segment_of,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage
+from locus_store.types.log_edits import Outbox
 from locus_store.versions import Line
 from locus_store.versions.spaces import Space
 from locus_store.versions.threads import Thread
@@ -63,16 +66,7 @@ _LOG: Final = ("namespace", "revision", "last_sequence", "changed_at")
 Piece: TypeAlias = "Segment | Bundle"
 """A segment as it is stored, or the content of a new one."""
 
-Named = TypeVar("Named", Segment, "MessageSegment")
-
-
-@dataclass(frozen=True, slots=True)
-class MessageSegment:
-    """An entry of the table of messages in a head."""
-
-    name: str
-    count: int
-    size: int
+Named = TypeVar("Named", Segment, MessageSegment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +167,7 @@ class SegmentedForm(DocumentForm):
             at = datetime.fromisoformat(changed_at)
             log = ArchivedLog(**dict(zip(_LOG, [*ours, at], strict=True)))
             thread.logs[log.namespace] = log
-        thread.outbox = outboxes.parsed(told["outbox"])
+        thread.outbox = Outbox.of(told["outbox"])
         thread.delivered = told["delivered"]
         source = Source(self.reader, thread.thread_id, head.table)
         for namespace, *facts in told["lines"]:
@@ -335,14 +329,8 @@ class SegmentedForm(DocumentForm):
         self._merge(thread.thread_id, plan)
         new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         made |= new
-        names = {id(it): name for name, it in new.items()}
-        table = (
-            it
-            if isinstance(it, MessageSegment)
-            else MessageSegment(names[id(it)], len(it.messages), it.size)
-            for it in plan
-        )
-        return tuple(table), tail.messages
+        table = message_table(plan, new)
+        return table, tail.messages
 
     def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
         """Replace neighbours of a size by one, until there are fewer than ``FAN`` of each."""
@@ -450,7 +438,7 @@ def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
         ],
         "segments": [it.told() for it in head.table],
         "message_segments": [[it.name, it.count, it.size] for it in head.messages],
-        "outbox": outboxes.told(thread.outbox),
+        "outbox": thread.outbox and thread.outbox.told(),
         "delivered": thread.delivered,
     }
 

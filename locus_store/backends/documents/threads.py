@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
-    from locus_store.types.messages import Outbox
+    from locus_store.types.log_edits import Outbox
 
 T = TypeVar("T")
 
@@ -109,7 +109,8 @@ class DocumentThreads:
         there = self.documents.each(lambda it: (it, self._is_there(it)), keys)
         found = list(islice((it for it, is_there in there if is_there), limit))
         if limit and not found:
-            self._refuse_strays()
+            for stray in self.documents.strays():
+                raise IntegrityError(stray)
         return found
 
     def _is_there(self, thread_id: str) -> bool:
@@ -117,10 +118,6 @@ class DocumentThreads:
             return self.read(thread_id) is not None
         except LocusStoreError:
             return True
-
-    def _refuse_strays(self) -> None:
-        for stray in self.documents.strays():
-            raise IntegrityError(stray)
 
     def live(self) -> Iterator[Thread]:
         """Yield all live threads; do not change them.
