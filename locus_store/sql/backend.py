@@ -10,13 +10,15 @@ from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import LocusStoreError
 from locus_store.runtime.progress import expected, step
 from locus_store.runtime.stepping import in_thread, together
-from locus_store.sql import archives, copying, listing, searching, version_lists
-from locus_store.sql.callers_transaction import joined
-from locus_store.sql.diagnostics import Examination
-from locus_store.sql.existence import has_thread
-from locus_store.sql.segments import Joining
-from locus_store.sql.sizes import SqlSizes
-from locus_store.sql.thread_info import SqlThreadInfo
+from locus_store.sql import archives
+from locus_store.sql.connections.callers_transaction import joined
+from locus_store.sql.connections.diagnostics import Examination
+from locus_store.sql.schema.user_ids import take
+from locus_store.sql.threads import copying, listing, searching, version_lists
+from locus_store.sql.threads.existence import has_thread
+from locus_store.sql.threads.segments import Joining
+from locus_store.sql.threads.sizes import SqlSizes
+from locus_store.sql.threads.thread_info import SqlThreadInfo
 from locus_store.types.arguments import (
     check_days,
     check_limit,
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.database import Database
-    from locus_store.sql.repository import Repository
-    from locus_store.sql.runner import Runner
+    from locus_store.sql.connections.database import Database
+    from locus_store.sql.connections.runner import Runner
+    from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         Active,
         ArchivedThread,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
         Written,
     )
     from locus_store.types.facts import Fact
+    from locus_store.types.user_ids import UserIdType
 
 T = TypeVar("T")
 
@@ -290,6 +293,19 @@ class SqlBackend(Joining, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         return await self._write(
             lambda it: copying.copy_thread(it, source_thread_id, dest_thread_id)
         )
+
+    async def require_user_id_type(self, users: UserIdType) -> None:
+        database = self._database
+        if await self._query(lambda it: it.tables.user_id_type) == users:
+            return
+        await self._redefine(
+            partial(take, ours=database.tables, users=users, may_create=database.may_create)
+        )
+        database.user_ids_changed(users)
+
+    async def _redefine(self, body: Callable[[Connection], T]) -> T:
+        """Run a body that changes the schema, and that is alone in doing so."""
+        return await self._write(lambda it: body(it.connection))
 
     # --- whole threads
 

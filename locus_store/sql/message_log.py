@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import off_loop
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql import log_reads, messages
+from locus_store.sql.messages import log_changes, log_reads
 from locus_store.types.contents import contents_of
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.sql.backend import SqlBackend
-    from locus_store.sql.reads import Reads
-    from locus_store.sql.repository import Repository
+    from locus_store.sql.threads.reads import Reads
+    from locus_store.sql.threads.repository import Repository
     from locus_store.types.contents import PackedContents
     from locus_store.types.log_lists import LogsWanted
     from locus_store.types.messages import (
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class SqlMessageLog(BaseMessageLog):
-    """Runs the statements of ``sql.messages``; a subclass creates the backend.
+    """Runs the statements of ``sql.messages.log_changes``; a subclass creates the backend.
 
     Args:
         backend: The backend whose connections are used.
@@ -81,7 +81,7 @@ class SqlMessageLog(BaseMessageLog):
         await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:
-        return await self._write(lambda it: messages.change(it, change))
+        return await self._write(lambda it: log_changes.change(it, change))
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
         if wanted.needle is None:
@@ -116,7 +116,7 @@ class SqlMessageLog(BaseMessageLog):
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:
         return await self._write(
-            lambda it: messages.drop(it, thread_id, namespace, expected_revision)
+            lambda it: log_changes.drop(it, thread_id, namespace, expected_revision)
         )
 
     async def close(self) -> None:

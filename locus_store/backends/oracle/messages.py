@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.sql.message_log import SqlMessageLog
-from locus_store.sql.store import refuse_both
+from locus_store.sql.store.store import refuse_both
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.sql.message_log import SqlMessageLog
-from locus_store.sql.store import refuse_both
+from locus_store.sql.store.store import refuse_both
 
 if TYPE_CHECKING:
     import os
