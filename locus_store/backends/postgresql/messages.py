@@ -12,8 +12,8 @@ from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.sql.columns.column_types import PlainText
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.messages.log_changes import columns_of
+from locus_store.sql.messages.message_log import SqlMessageLog
 from locus_store.sql.store.store import refuse_both
 from locus_store.types import FOREVER
 from locus_store.types.messages import LogChanged, require_revision

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.backend import SqlBackend
+    from locus_store.sql.connections.backend import ConnectedBackend
     from locus_store.sql.store.items import Outcome
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
 
@@ -78,7 +78,7 @@ class SqlStore(BaseStore):
 
     items: ClassVar[type[Items]] = Items
 
-    def __init__(self, backend: SqlBackend, *, owns: bool, **options: Any) -> None:
+    def __init__(self, backend: ConnectedBackend, *, owns: bool, **options: Any) -> None:
         super().__init__(max_state_bytes=backend.max_state_bytes, **options)
         self.backend = backend
         self.moves_between_threads = self.embed is None and backend.moves_between_threads

@@ -5,7 +5,6 @@ The rules are in ``versions.segments``.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -20,7 +19,7 @@ from locus_store.versions import segments
 from locus_store.versions.segments import Raw, RecordSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import Written
@@ -103,17 +102,12 @@ class Joining(StorageBackend):
     A save does not wait for it. The records of one thread are joined at a time, in each event loop.
     """
 
+    _read: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
     def _prepare_joining(self) -> None:
         self._background = PerLoop(Background)
         """Shared by the objects of all tenants."""
-
-    @abstractmethod
-    async def _read(self, body: Callable[[Repository], T]) -> T:
-        """Run ``body`` on one snapshot."""
-
-    @abstractmethod
-    async def _write(self, body: Callable[[Repository], T]) -> T:
-        """Run ``body`` and commit."""
 
     async def write_state(
         self, thread_id: str, data: Mapping[str, Any], *, namespace: str = "", **options: Any

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.backend import SqlBackend
+    from locus_store.sql.connections.backend import ConnectedBackend
     from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.repository import Repository
     from locus_store.types.contents import PackedContents
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class SqlMessageLog(BaseMessageLog):
-    """Runs the statements of ``sql.messages.log_changes``; a subclass creates the backend.
+    """Runs the statements of ``log_changes``; a subclass creates the backend.
 
     Args:
         backend: The backend whose connections are used.
@@ -41,7 +41,7 @@ class SqlMessageLog(BaseMessageLog):
         options: See ``BaseMessageLog``.
     """
 
-    def __init__(self, backend: SqlBackend, *, owns: bool, **options: Any) -> None:
+    def __init__(self, backend: ConnectedBackend, *, owns: bool, **options: Any) -> None:
         super().__init__(max_state_bytes=backend.max_state_bytes, **options)
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
