@@ -300,7 +300,9 @@ def _read_beside(
     if module == "opensearch":
         rest, _, index = rest.partition("/")
     is_engine = name == "engine"
-    if rest and not (is_engine and import_module("locus_store.sql.place").names(place, handed_in)):
+    if rest and not (
+        is_engine and import_module("locus_store.sql.schema.place").names(place, handed_in)
+    ):
         kind = _scheme(url) or module
         raise InvalidArgumentError(
             f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "

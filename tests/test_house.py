@@ -49,7 +49,7 @@ LARGE_CLASSES = {
     "LangGraphStore": 33,
     "RedisBackend": 38,
     "Repository": 45,
-    "SqlBackend": 50,
+    "SqlBackend": 43,
     "SqlStore": 33,
 }
 SHARED_NAMES = {

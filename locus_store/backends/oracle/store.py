@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.items import OracleItems
-from locus_store.sql import vectors
-from locus_store.sql.migration_lock import locked
-from locus_store.sql.store import SqlStore
+from locus_store.sql.schema import vectors
+from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.store.store import SqlStore
 from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.oracle.options import OracleOptions
-    from locus_store.sql.pool import PooledRunner
+    from locus_store.sql.connections.pool import PooledRunner
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 

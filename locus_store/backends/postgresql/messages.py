@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
-from locus_store.sql.column_types import PlainText
-from locus_store.sql.columns import encode_key
-from locus_store.sql.message_log import SqlMessageLog
-from locus_store.sql.messages import columns_of
+from locus_store.sql.columns.column_types import PlainText
+from locus_store.sql.columns.types import encode_key
+from locus_store.sql.messages.log_changes import columns_of
+from locus_store.sql.messages.message_log import SqlMessageLog
 from locus_store.types import FOREVER
 from locus_store.types.arguments import check_backend
 from locus_store.types.messages import LogChanged, require_revision
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.postgresql.options import PostgreSQLOptions
-    from locus_store.sql.pool import PooledRunner
-    from locus_store.sql.scope import Scope
+    from locus_store.sql.connections.pool import PooledRunner
+    from locus_store.sql.threads.scope import Scope
     from locus_store.types.messages import LogChange, LogEdit
 
 

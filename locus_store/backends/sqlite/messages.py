@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
-from locus_store.sql.message_log import SqlMessageLog
+from locus_store.sql.messages.message_log import SqlMessageLog
 from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:

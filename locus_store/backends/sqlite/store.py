@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.items import SQLiteItems
-from locus_store.sql.store import SqlStore
+from locus_store.sql.store.store import SqlStore
 from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
