@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import random
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +23,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Home, Homes
+from locus_store.runtime.retries import Pauses
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import may_repeat
 
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS: Final = 10.0
 MAX_PORT: Final = 65535
-
-PAUSE_SECONDS: Final = 0.05
-"""The average pause before the second attempt; doubled each time, up to a second."""
 
 BUSY: Final = 429
 TOO_LONG: Final = 413
@@ -205,7 +202,7 @@ class HTTPClient(Home):
             ConnectionFailedError: There is no answer, or the service is not there; of a write that
                 was sent, it says that the change may have been written.
         """
-        attempts, was_sent = _Attempts(self._retry_seconds), False
+        pauses, was_sent = Pauses(0.1, 2.0, self._retry_seconds), False
         while True:
             try:
                 answer = await self._sent(method, path, body, headers)
@@ -213,7 +210,7 @@ class HTTPClient(Home):
                 failure = self._lost(exc)
                 was_sent = was_sent or not exc.is_unsent
                 repeats = (is_repeatable or exc.is_unsent) and not is_untrusted(exc)
-                pause = 0.0
+                at_least = 0.0
             else:
                 absence = self._absence(answer)
                 if absence is None:
@@ -221,11 +218,12 @@ class HTTPClient(Home):
                 failure = absence
                 was_sent = was_sent or answer.status != BUSY
                 repeats = is_repeatable or answer.status == BUSY
-                pause = _retry_after(answer)
-            if not repeats or not attempts.are_left(pause):
+                at_least = _retry_after(answer)
+            pause = pauses.next(at_least) if repeats else None
+            if pause is None:
                 raise _doubtful(failure) if is_write and was_sent else failure
             observe.connections.warning("%s: %s; trying again", self.where, failure)
-            await attempts.pause(pause)
+            await asyncio.sleep(pause)
 
     async def _sent(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
@@ -304,24 +302,6 @@ def _doubtful(failure: ConnectionFailedError) -> ConnectionFailedError:
 
 
 _ACCEPTED: Final = f"{bodies.FRAMED}, {bodies.JSON}"
-
-
-class _Attempts:
-    """The attempts of a request, as long as the time for them lasts."""
-
-    def __init__(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._until = self._loop.time() + seconds
-        self._pause = PAUSE_SECONDS
-
-    def are_left(self, at_least: float) -> bool:
-        """Return whether there is time for another one after a pause."""
-        return self._loop.time() + max(at_least, self._pause) < self._until
-
-    async def pause(self, at_least: float) -> None:
-        """Wait, longer each time, and not as long as others."""
-        await asyncio.sleep(at_least + self._pause * (0.5 + random.random()))  # noqa: S311
-        self._pause = min(2 * self._pause, 1.0)
 
 
 def _retry_after(answer: Answer) -> float:
