@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import aiohttp
 import orjson
 from yarl import URL
 
-from locus_store.backends.http.aiohttp_transport import AiohttpTransport, is_untrusted
-from locus_store.backends.http.transports import NoAnswerError, TransportOptions
+from locus_store.backends.http.transport import (
+    NoAnswerError,
+    Transport,
+    TransportOptions,
+    is_untrusted,
+)
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -30,9 +34,7 @@ from locus_store.wire.calls import may_repeat
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import httpx
-
-    from locus_store.backends.http.transports import Answer, Transport
+    from locus_store.backends.http.transport import Answer
     from locus_store.wire.calls import WireCall
 
 RETRY_SECONDS: Final = 10.0
@@ -51,10 +53,7 @@ class ClientOptions(TransportOptions):
     """The options of a client; see ``HTTPBackend``."""
 
     retry_seconds: float = RETRY_SECONDS
-    auth: Any = None
-    """An authentication of httpx."""
-
-    client: httpx.AsyncClient | None = None
+    client: aiohttp.ClientSession | None = None
     """Used instead of connections of our own, and left open."""
 
 
@@ -69,25 +68,16 @@ class HTTPConnections:
     def __init__(self, base_url: str, options: ClientOptions) -> None:
         self.where = _checked_url(base_url)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        make = self._maker(options)
+        if not isinstance(options.client, aiohttp.ClientSession | None):
+            raise InvalidArgumentError("client must be an aiohttp.ClientSession")
+        self._options = options
         refusal = None if options.client is None else ONE_LOOP
-        self._homes = Homes(lambda: HTTPClient(make, self.where, options), refusal)
+        self._homes = Homes(lambda: HTTPClient(self._transport, self.where, options), refusal)
 
-    def _maker(self, options: ClientOptions) -> Callable[[], Transport]:
-        if options.client is None and options.auth is None:
-            return lambda: AiohttpTransport(self.where, options)
-        made = importlib.import_module("locus_store.backends.http.httpx_transport")
-        made.require_httpx(options.client, options.auth)
-
-        def make() -> Transport:
-            if options.client is not None:
-                self._require_owner()
-            transport: Transport = made.HttpxTransport(
-                self.where, options, client=options.client, auth=options.auth
-            )
-            return transport
-
-        return make
+    def _transport(self) -> Transport:
+        if self._options.client is not None:
+            self._require_owner()
+        return Transport(self.where, self._options, self._options.client)
 
     def _require_owner(self) -> None:
         """Refuse to share a caller's client, whose connections belong to one event loop."""
