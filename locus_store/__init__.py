@@ -23,10 +23,12 @@ from locus_store.runtime.extras import keep_available, loaded
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.backends import (
+        FileStore,
         HTTPMessageLog,
         HTTPStore,
         InMemoryMessageLog,
         InMemoryStore,
+        OCIBucketStore,
         OpenSearchStore,
         OracleMessageLog,
         OracleStore,
@@ -98,6 +100,7 @@ __all__ = [
     "ConnectionFailedError",
     "FileBackend",
     "FileCheckpointer",
+    "FileStore",
     "HTTPBackend",
     "HTTPCheckpointer",
     "HTTPMessageLog",
@@ -118,6 +121,7 @@ __all__ = [
     "NotFoundError",
     "NotOwnerError",
     "OCIBucketBackend",
+    "OCIBucketStore",
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
     "OpenSearchStore",
@@ -188,6 +192,7 @@ _LAZY = {
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),
     **dict.fromkeys(("OpenSearchStore", "OracleStore", "RedisStore"), "backends"),
+    **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",

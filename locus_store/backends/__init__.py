@@ -9,6 +9,7 @@ from locus_store.runtime.extras import keep_available, loaded
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.file.store import FileStore
     from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
     from locus_store.backends.http.messages import HTTPMessageLog
     from locus_store.backends.http.store import HTTPStore
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from locus_store.backends.memory.messages import InMemoryMessageLog
     from locus_store.backends.memory.store import InMemoryStore
     from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
+    from locus_store.backends.oci.store import OCIBucketStore
     from locus_store.backends.opensearch.backend import (
         OpenSearchBackend,
         OpenSearchCheckpointer,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FileBackend",
     "FileCheckpointer",
+    "FileStore",
     "HTTPBackend",
     "HTTPCheckpointer",
     "HTTPMessageLog",
@@ -67,6 +70,7 @@ __all__ = [
     "MemoryBackend",
     "MemoryCheckpointer",
     "OCIBucketBackend",
+    "OCIBucketStore",
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
     "OpenSearchStore",
@@ -101,6 +105,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
     **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
+    "FileStore": "backends.file.store",
     "HTTPMessageLog": "backends.http.messages",
     "HTTPStore": "backends.http.store",
     **dict.fromkeys(
@@ -126,6 +131,7 @@ _MODULES = {
     ),
     "InMemoryMessageLog": "backends.memory.messages",
     "InMemoryStore": "backends.memory.store",
+    "OCIBucketStore": "backends.oci.store",
     "OpenSearchStore": "backends.opensearch.store",
     "OracleMessageLog": "backends.oracle.messages",
     "OracleStore": "backends.oracle.store",

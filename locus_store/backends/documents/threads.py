@@ -277,7 +277,7 @@ class DocumentThreads:
         write = _Write(self, thread_id, change, creates=creates, removes=removes)
         missing: str | None = None
         for attempt in range(ATTEMPTS):
-            _pause(attempt)
+            pause(attempt)
             try:
                 with (
                     suppress(ChangedError),
@@ -430,7 +430,7 @@ class _Write(Generic[T]):
         return False
 
 
-def _pause(attempt: int) -> None:
+def pause(attempt: int) -> None:
     """Wait so that other writers can finish: not at first, then longer with each attempt."""
     if attempt:
         most = min(2**attempt / 1000, LONGEST_PAUSE_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
-from locus_store.backends.documents.object_documents import LAYOUT, ObjectDocuments
+from locus_store.backends.documents.object_documents import ITEMS, LAYOUT, ObjectDocuments
 from locus_store.backends.documents.objects import MAX_NAME_BYTES
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.oci.access import (
@@ -89,6 +89,10 @@ class BucketBackend(DocumentBackend):
 
     def __repr__(self) -> str:
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
+
+    def item_documents(self) -> ObjectDocuments:
+        """Return the documents of a store beside the threads."""
+        return ObjectDocuments(self.bucket, self.documents.prefix, heads=ITEMS)
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
