@@ -1,9 +1,10 @@
 """A journal of a store's changes: a head that each change continues, and immutable segments.
 
 The head's first line names the segments in order, and the tokens of the last changes in them. Each
-further line of a head or segment is one change, ``{"n": number, "by": token, "put": [...], ...}``. A line's checksum begins with that of the
-line above, so a line that was changed, lost or added is found. Lines state results: an item as it
-is after the change. A segment that replaces others begins with one line that has all live items.
+further line of a head or segment is one change, ``{"n": number, "by": token, "put": [...], ...}``.
+A line's checksum begins with that of the line above, so a line that was changed, lost or added is
+found. Lines state results: an item as it is after the change. The first segment begins with a line
+that has all items. A removal makes a new first segment, so that removed values are stored no more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from zlib import crc32
 
 import orjson
 
-from locus_store.backends.documents.item_store import Kept
+from locus_store.backends.documents.item_store import KeptItem
 from locus_store.backends.documents.protocol import Body, ChangedError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError, SchemaError
 from locus_store.types.items import StoreItem
@@ -51,7 +52,7 @@ _TOKEN: Final = re.compile(rb'^{"n":\d+,"by":"(\w+)"', re.MULTILINE)
 _TIMES: Final = ("created_at", "updated_at", "expires_at")
 
 
-class Segment(NamedTuple):
+class ItemSegment(NamedTuple):
     """A segment, as the head names it."""
 
     key: str
@@ -72,11 +73,11 @@ class Position:
 
 
 @dataclass(slots=True)
-class Changes:
+class ItemChanges:
     """The changes of one line."""
 
-    put: list[Kept] = field(default_factory=list)
-    renewed: list[Kept] = field(default_factory=list)
+    put: list[KeptItem] = field(default_factory=list)
+    renewed: list[KeptItem] = field(default_factory=list)
     """Items whose time to live began again, and that keep their order."""
 
     removed: list[Name] = field(default_factory=list)
@@ -127,7 +128,7 @@ class ItemJournal:
         """Read the whole journal the next time."""
         self._tag: Tag | None = None
         self._content = b""
-        self._segments: list[Segment] = []
+        self._segments: list[ItemSegment] = []
         self._at = Position()
         self._recent: deque[str] = deque(maxlen=_SEEN)
         """The tokens of the last lines."""
@@ -162,7 +163,7 @@ class ItemJournal:
                 self._recent.extend(_tokens(added.content))
                 return
         head, lines = self._split(content)
-        self._segments = [Segment(*it) for it in head["segments"]]
+        self._segments = [ItemSegment(*it) for it in head["segments"]]
         if not (self._at.number and self._continues(lines)):
             self._at = Position()
             self._state.reset()
@@ -182,7 +183,7 @@ class ItemJournal:
             start = Position(segment.last, segment.check)
         return self._replay(_Lines(lines, start))
 
-    def _apply(self, segment: Segment, start: Position) -> bool:
+    def _apply(self, segment: ItemSegment, start: Position) -> bool:
         found = self.documents.get(segment.key)
         if found is None or found.content is None:
             raise ChangedError
@@ -258,9 +259,10 @@ class ItemJournal:
             ChangedError: Another writer was faster, or the outcome is unknown.
         """
         line, check = _line({"n": self.next_number, "by": token, **row}, self._at.check)
-        is_full = len(self._content) > HEAD_BYTES
-        if self._tag is None or is_full:
-            segments = self._sealed(token) if self._tag is not None else []
+        erases = "removed" in row
+        is_sealed = self._tag is not None and (erases or len(self._content) > HEAD_BYTES)
+        if self._tag is None or is_sealed:
+            segments = self._sealed(token, whole=erases) if is_sealed else []
             head = _head(segments, [*self._recent][-_RECENT:])
             body, content = Body(0, head + line), head + line
             if self._tag is None and self.documents.identity() is None:
@@ -272,14 +274,17 @@ class ItemJournal:
         self._content, self._segments = content, segments
         self._at = Position(self.next_number, check)
         self._recent.append(token)
-        if is_full:
-            self._clean()
+        if is_sealed:
+            self._clean(erases=erases)
 
-    def _sealed(self, token: str) -> list[Segment]:
-        """Write the head's lines as a segment, joined with those that are no longer; return all."""
+    def _sealed(self, token: str, *, whole: bool) -> list[ItemSegment]:
+        """Write the head's lines as a segment, joined with those that are no longer; return all.
+
+        With ``whole``, all items are written as one segment.
+        """
         lines = self._split(self._content)[1]
         kept, size = [*self._segments], len(lines)
-        while kept and kept[-1].size <= size:
+        while kept and (whole or kept[-1].size <= size):
             size += kept.pop().size
         if kept:
             joined = self._segments[len(kept) :]
@@ -289,27 +294,40 @@ class ItemJournal:
             content, _ = _line(row, 0)
         key = f"{self._at.number:0{_DIGITS}}-{token}"
         self.documents.put(key, Body(0, content), tag=None)
-        return [*kept, Segment(key, len(content), self._at.number, self._at.check)]
+        return [*kept, ItemSegment(key, len(content), self._at.number, self._at.check)]
 
-    def _segment(self, segment: Segment) -> bytes:
+    def _segment(self, segment: ItemSegment) -> bytes:
         found = self.documents.get(segment.key)
         if found is None:
             raise ChangedError
         return found.content or b""
 
-    def _clean(self) -> None:
+    def _clean(self, *, erases: bool) -> None:
         """Remove the segments that no head can name any more, those of killed writers too.
 
         A later head names new segments only with more lines than this one's.
+
+        Raises:
+            BackendError: One stays that has values which were removed.
         """
         named = {it.key for it in self._segments}
         last = f"{self._segments[-1].last:0{_DIGITS}}~"
-        with suppress(LocusStoreError):  # the next time
-            for key in [it for it in self.documents.keys() if it < last and it not in named]:
-                found = self.documents.get(key)
-                with suppress(ChangedError):
-                    if found is not None:
-                        self.documents.delete(key, tag=found.tag)
+        try:
+            for key in [*self.documents.keys()]:
+                if key < last and key not in named:
+                    self._discard(key)
+        except LocusStoreError as exc:
+            if erases:  # else the next time
+                raise BackendError(
+                    f"the items are removed, but their values are still stored: {exc}. Any later "
+                    "removal of an item deletes them"
+                ) from exc
+
+    def _discard(self, key: str) -> None:
+        found = self.documents.get(key)
+        with suppress(ChangedError):  # another writer was faster
+            if found is not None:
+                self.documents.delete(key, tag=found.tag)
 
 
 class _Lines:
@@ -352,13 +370,13 @@ def _parsed(line: bytes, check: int) -> dict[str, Any] | None:
     return found
 
 
-def _head(segments: Iterable[Segment], recent: list[str]) -> bytes:
+def _head(segments: Iterable[ItemSegment], recent: list[str]) -> bytes:
     named = [list(it) for it in segments]
     row = {"journal": FORMAT, "id": uuid4().hex, "segments": named, "recent": recent}
     return _line(row, 0)[0]
 
 
-def _row(kept: Kept) -> list[Any]:
+def _row(kept: KeptItem) -> list[Any]:
     item = kept.item
     times = [getattr(item, name) for name in _TIMES]
     found = [item.namespace, item.key, item.version, *times, item.ttl_seconds]
@@ -366,7 +384,7 @@ def _row(kept: Kept) -> list[Any]:
     return [*found, item.value, item.metadata, vectors]
 
 
-def kept_of(row: list[Any], order: int) -> Kept:
+def kept_of(row: list[Any], order: int) -> KeptItem:
     """Return an item of a line."""
     namespace, key, version, created, updated, expires, ttl, value, metadata, vectors = row
     item = StoreItem(
@@ -380,4 +398,4 @@ def kept_of(row: list[Any], order: int) -> Kept:
         expires_at=expires and datetime.fromisoformat(expires),
         ttl_seconds=ttl,
     )
-    return Kept(item, order, tuple(map(base64.b64decode, vectors)))
+    return KeptItem(item, order, tuple(map(base64.b64decode, vectors)))

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptItem:
     """An item in memory."""
 
     item: StoreItem
@@ -46,7 +46,7 @@ class ItemStore(BaseStore):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.needs_no_loop = self.moves_between_threads = self.embed is None
-        self._spaces: dict[Namespace, dict[str, Kept]] = {}
+        self._spaces: dict[Namespace, dict[str, KeptItem]] = {}
         self._order = 0
 
     @abstractmethod
@@ -91,7 +91,7 @@ class ItemStore(BaseStore):
             expires_at=None if ttl is None else at + timedelta(seconds=ttl),
             ttl_seconds=ttl,
         )
-        self._set(change.name, Kept(item, self._next_order(), change.vectors))
+        self._set(change.name, KeptItem(item, self._next_order(), change.vectors))
         return item.version
 
     def _next_order(self) -> int:
@@ -139,7 +139,7 @@ class ItemStore(BaseStore):
         return [None if it is None else _given(it.item) for it in found]
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
-        def page() -> list[Kept]:
+        def page() -> list[KeptItem]:
             kept = {it.item.key: it for it in self._of(namespace, recursive=False)}
             keys = sorted(kept)
             begin = 0 if after is None else bisect_right(keys, after)
@@ -148,7 +148,7 @@ class ItemStore(BaseStore):
         return [_given(it.item) for it in await self._run(page)]
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
-        def recent() -> list[Kept]:
+        def recent() -> list[KeptItem]:
             found = self._taken(wanted)
             found.sort(key=lambda it: it.order, reverse=True)
             return found[wanted.offset : wanted.offset + wanted.limit]
@@ -180,12 +180,12 @@ class ItemStore(BaseStore):
 
     # --- the items
 
-    def _find(self, name: Name) -> Kept | None:
+    def _find(self, name: Name) -> KeptItem | None:
         """Return an item, expired or not."""
         namespace, key = name
         return self._spaces.get(namespace, {}).get(key)
 
-    def _set(self, name: Name, kept: Kept | None) -> None:
+    def _set(self, name: Name, kept: KeptItem | None) -> None:
         """Replace or remove an item; all changes end here."""
         namespace, key = name
         if kept is not None:
@@ -195,15 +195,15 @@ class ItemStore(BaseStore):
             if not space:
                 del self._spaces[namespace]
 
-    def _live(self, name: Name) -> Kept | None:
+    def _live(self, name: Name) -> KeptItem | None:
         found = self._find(name)
         is_over = found is not None and found.item.expires_at and found.is_over(self._now())
         return None if is_over else found
 
-    def _all(self) -> Iterator[Kept]:
+    def _all(self) -> Iterator[KeptItem]:
         return (it for space in self._spaces.values() for it in space.values())
 
-    def _of(self, namespace: Namespace, *, recursive: bool) -> list[Kept]:
+    def _of(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:
         """Return the live items of a namespace, and with ``recursive`` of those below it."""
         at, depth = self._now(), len(namespace)
         spaces = (
@@ -213,7 +213,7 @@ class ItemStore(BaseStore):
         )
         return [it for space in spaces for it in space.values() if not it.is_over(at)]
 
-    def _taken(self, wanted: Wanted) -> list[Kept]:
+    def _taken(self, wanted: Wanted) -> list[KeptItem]:
         """Return the live items that match, in no order."""
         found = self._of(wanted.prefix, recursive=wanted.recursive)
         return [it for it in found if wanted.takes(it.item.value, it.item.metadata)]

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
-from locus_store.backends.documents.item_journal import HEAD, Changes, ItemJournal, kept_of
+from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, kept_of
 from locus_store.backends.documents.item_store import ItemStore
 from locus_store.backends.documents.lanes import Lanes
 from locus_store.backends.documents.protocol import ChangedError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.backends.documents.item_store import Kept
+    from locus_store.backends.documents.item_store import KeptItem
     from locus_store.backends.documents.protocol import Access, Documents
     from locus_store.types.items import Name
 
@@ -78,7 +78,7 @@ class DocumentStore(ItemStore):
         self._lock = threading.Lock()
         self._lanes = Lanes()
         self._waiting: deque[_Job[Any]] = deque()
-        self._before: dict[Name, Kept | None] = {}
+        self._before: dict[Name, KeptItem | None] = {}
         self._journal = ItemJournal(self._documents, self)
 
     def _require_process(self) -> None:
@@ -136,8 +136,7 @@ class DocumentStore(ItemStore):
             pause(attempt)
             try:
                 with self._access(changes=changes) as access:
-                    self._attempt(access, group, trusts=trusts)
-                return
+                    return self._attempt(access, group, trusts=trusts)
             except ChangedError:
                 trusts = False
         raise BackendError(
@@ -165,28 +164,29 @@ class DocumentStore(ItemStore):
             self._journal.refresh(access)
             if group.number is not None and self._journal.has(group.number, group.token):
                 return
+        is_written = False
         try:
-            failed = group.run()
-            changed = self._changed()
+            failed, changed = group.run(), self._changed()
             if trusts and (failed or not changed):
-                raise ChangedError
+                raise ChangedError  # the work may end otherwise on the newest items
             if changed:
                 group.number = self._journal.next_number
                 self._journal.append(access, group.token, changed.row(self.dimension))
-        except BaseException:
-            self._roll_back()
-            raise
+            is_written = True
+        finally:
+            if not is_written:
+                self._roll_back()
         self._before = {}
 
     # --- the items
 
-    def _set(self, name: Name, kept: Kept | None) -> None:
+    def _set(self, name: Name, kept: KeptItem | None) -> None:
         self._before.setdefault(name, self._find(name))
         super()._set(name, kept)
 
-    def _changed(self) -> Changes:
+    def _changed(self) -> ItemChanges:
         """Return what was changed since the last line."""
-        found = Changes()
+        found = ItemChanges()
         for name, before in self._before.items():
             kept = self._find(name)
             if kept is None:
@@ -224,7 +224,7 @@ class DocumentStore(ItemStore):
 
     def everything(self) -> dict[str, Any]:
         """Return one line's changes that put all items."""
-        return Changes(put=[*self._all()]).row(self.dimension)
+        return ItemChanges(put=[*self._all()]).row(self.dimension)
 
     def _require_dimension(self, stored: int | None) -> None:
         """Refuse embeddings of another length.

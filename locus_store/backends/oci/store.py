@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.oci.backend import BucketBackend, OCIBucketBackend
@@ -42,11 +42,12 @@ class OCIBucketStore(DocumentStore):
         backend: BucketBackend | None = None,
         **options: Any,
     ) -> None:
+        if backend is not None and (bucket_name or namespace or options):
+            raise InvalidArgumentError("give a bucket and its options, or backend=, not both")
         owned = None
         if backend is None:
-            backend = owned = OCIBucketBackend[Any](bucket_name, namespace, **options).backend
-        elif bucket_name or namespace or options:
-            raise InvalidArgumentError("give a bucket and its options, or backend=, not both")
+            made = OCIBucketBackend[Any](bucket_name, namespace, **options)
+            backend = owned = cast("BucketBackend", made.backend)
         super().__init__(
             backend.item_documents(),
             owned=owned,
