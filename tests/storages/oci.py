@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store import OCIBucketStore
+from locus_store import OCIBucketMessageLog, OCIBucketStore
 from locus_store.blocking import BlockingCheckpointer
 from storages import Storage
 from storages.blocking import Unblocked
@@ -29,6 +29,9 @@ class OnBucket(Storage):
 
     def store(self, **options: Any) -> Any:
         return OCIBucketStore(**self.bucket.options(), **{"dimension": 3, **options})
+
+    def log(self, **options: Any) -> Any:
+        return OCIBucketMessageLog(**self.bucket.options(**options))
 
     async def close(self) -> None:
         for it in self.backends:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.file.backend import DEFAULT_DIRECTORY, FileBackend
-from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
     import os
@@ -42,14 +42,14 @@ class FileStore(DocumentStore):
         backend: FileBackend | None = None,
         **options: Any,
     ) -> None:
-        if backend is None:
-            backend = FileBackend(DEFAULT_DIRECTORY if directory is None else directory, **options)
-        elif directory is not None or options:
-            raise InvalidArgumentError("give a directory and its options, or backend=, not both")
+        if backend is not None:
+            check_backend(backend, FileBackend, is_alone=directory is None and not options)
+        place = DEFAULT_DIRECTORY if directory is None else directory
+        made = backend or FileBackend(place, **options)
         super().__init__(
-            backend.item_documents(),
+            made.item_documents(),
             dimension=dimension,
             metric=metric,
             embed=embed,
-            max_state_bytes=backend.max_state_bytes,
+            max_state_bytes=made.max_state_bytes,
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from locus_store.backends.documents.store import DocumentStore
-from locus_store.backends.oci.backend import BucketBackend, OCIBucketBackend
-from locus_store.errors import InvalidArgumentError
+from locus_store.backends.oci.backend import BucketBackend, bucket_backend
+from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
     from locus_store.store import Embed
@@ -42,17 +42,15 @@ class OCIBucketStore(DocumentStore):
         backend: BucketBackend | None = None,
         **options: Any,
     ) -> None:
-        if backend is not None and (bucket_name or namespace or options):
-            raise InvalidArgumentError("give a bucket and its options, or backend=, not both")
-        owned = None
-        if backend is None:
-            made = OCIBucketBackend[Any](bucket_name, namespace, **options)
-            backend = owned = cast("BucketBackend", made.backend)
+        if backend is not None:
+            is_alone = (bucket_name, namespace, options) == ("", "", {})
+            check_backend(backend, BucketBackend, is_alone=is_alone)
+        made = backend or bucket_backend(bucket_name, namespace, **options)
         super().__init__(
-            backend.item_documents(),
-            owned=owned,
+            made.item_documents(),
+            owned=None if backend else made,
             dimension=dimension,
             metric=metric,
             embed=embed,
-            max_state_bytes=backend.max_state_bytes,
+            max_state_bytes=made.max_state_bytes,
         )

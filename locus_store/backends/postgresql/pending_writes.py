@@ -11,8 +11,8 @@ from weakref import proxy
 
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
-from locus_store.sql.columns import encode_key
-from locus_store.sql.runner import GROUP_BYTES
+from locus_store.sql.columns.types import encode_key
+from locus_store.sql.connections.runner import GROUP_BYTES
 from locus_store.versions.archives import sealed
 from locus_store.versions.renewing import ttl_slack
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.pool import LoopPool
+    from locus_store.sql.connections.pool import LoopPool
     from locus_store.types import Mark, MustExist, PendingWrite
 
 
