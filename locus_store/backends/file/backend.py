@@ -25,6 +25,9 @@ BUSY_TIMEOUT_SECONDS = 30.0
 DAY = 86_400
 
 
+ITEMS: Final = "store"
+"""The subdirectory of the store's journal; those of long names end with ``+``."""
+
 DEFAULT_DIRECTORY: Final = ".locus_checkpoints"
 """The Locus SDK's default directory."""
 
@@ -61,6 +64,10 @@ class FileBackend(DocumentBackend):
 
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"
+
+    def item_documents(self) -> FileDocuments:
+        """Return the documents of a store beside the threads."""
+        return self._directory.beside(ITEMS)
 
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
