@@ -9,14 +9,13 @@ from locus_store.runtime.progress import expected, step
 from locus_store.runtime.stepping import in_thread, together
 from locus_store.sql import archives
 from locus_store.sql.connections.backend import ConnectedBackend
-from locus_store.sql.connections.callers_transaction import joined
 from locus_store.sql.connections.diagnostics import Examination
+from locus_store.sql.connections.runner import joined
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.threads import copying, listing, searching, version_lists
-from locus_store.sql.threads.existence import has_thread
+from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
 from locus_store.sql.threads.segments import Joining
-from locus_store.sql.threads.sizes import SqlSizes
-from locus_store.sql.threads.thread_info import SqlThreadInfo
+from locus_store.sql.threads.thread_rows import has_thread
 from locus_store.types.arguments import (
     check_days,
     check_limit,

@@ -10,10 +10,9 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
-from locus_store.sql.columns.column_types import PlainText
+from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.messages.log_changes import columns_of
-from locus_store.sql.messages.message_log import SqlMessageLog
+from locus_store.sql.messages.message_log import SqlMessageLog, columns_of
 from locus_store.sql.store.store import refuse_both
 from locus_store.types import FOREVER
 from locus_store.types.messages import LogChanged, require_revision
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.threads.scope import Scope
+    from locus_store.sql.threads.statements import Scope
     from locus_store.types.messages import LogChange, LogEdit
 
 

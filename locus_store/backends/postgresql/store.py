@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.schema.migrations import locked
 from locus_store.sql.store.store import SqlStore, refuse_both
 from locus_store.types.items import StoreCapabilities
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.sql.schema.definition import definition_of
-from locus_store.sql.schema.place import DatabasePlace, place_of
+from locus_store.sql.schema.definition import DatabasePlace, definition_of, place_of
 from locus_store.sql.schema.tables import Tables, tables
 from locus_store.types.user_ids import checked_user_id_type
 
