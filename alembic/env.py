@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.sql.schema.tables import Tables
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 # Migrations find prefix and schema here too.
 options = context.config.attributes

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from locus_store.store import Embed, Hits, Items, Keys, Lists, Namespaces, Versions
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import Name, Namespace, PutItem, StoreCapabilities, StoreItem
-    from locus_store.types.log_edits import New
+    from locus_store.types.logs import New
     from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, Popped
     from locus_store.values.vectors import Metric
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from locus_store.inspector.rows import VersionRow, row
 from locus_store.timeline.blame import trace
-from locus_store.timeline.writers import channel_of, writers
+from locus_store.timeline.graph import channel_of, writers
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.inspector.states import Seen
     from locus_store.inspector.work import Jobs
     from locus_store.timeline.blame import Blamed, Origin, Trace
+    from locus_store.timeline.graph import Writer
     from locus_store.timeline.paths import Query
-    from locus_store.timeline.writers import Writer
     from locus_store.types import Mark
 
 KEPT: Final = 4

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from locus_store.timeline.live import newer
+from locus_store.timeline.graph import newer
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
@@ -32,7 +32,7 @@ class Looks:
     async def newer(
         self, backend: StorageBackend, thread_id: str, sequence: int, *, namespace: str
     ) -> Found:
-        """See ``timeline.live.newer``."""
+        """See ``timeline.graph.newer``."""
         key = backend.tenant, thread_id, namespace
         if key not in self._lines:
             self._lines = {name: it for name, it in self._lines.items() if not it.is_idle()}

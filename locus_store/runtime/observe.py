@@ -329,7 +329,7 @@ def _class_of(exc: BaseException) -> str:
 _SHARED: Final = frozenset(
     {
         *("locus_store.backend", "locus_store.sql.backend"),
-        *("locus_store.types.closing", "locus_store.types.tenants"),
+        *("locus_store.types.tenants", "locus_store.types.tenants"),
     }
 )
 """Modules of classes that backends of several systems derive from."""

@@ -21,7 +21,7 @@ from locus_store.types import (
     ArchivedWrite,
     Tenant,
 )
-from locus_store.types.user_ids import require_user_id
+from locus_store.types.thread_info import require_user_id
 from locus_store.values.filters import has_value, is_found
 from locus_store.versions.archives import last_active_at, occupied
 from locus_store.versions.segments import filled

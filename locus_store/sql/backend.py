@@ -26,7 +26,7 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
-from locus_store.versions.sweeping import Sweep
+from locus_store.versions.erasing import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         Written,
     )
     from locus_store.types.facts import Fact
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 T = TypeVar("T")
 

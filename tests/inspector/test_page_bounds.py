@@ -13,7 +13,7 @@ from services import parts
 from test_changes import client
 
 from locus_store import MemoryBackend
-from locus_store.timeline.differences import differences
+from locus_store.timeline.readable import differences
 from locus_store.timeline.report import report
 from locus_store.types import PendingWrite
 from locus_store.values.frames import value_payload

@@ -54,7 +54,7 @@ from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
 from locus_store.values.surrogates import escaped
 from locus_store.versions import JSON_WRITE, current
-from locus_store.versions.listing import states_from
+from locus_store.versions.reading import states_from
 
 if TYPE_CHECKING:
     from collections.abc import (

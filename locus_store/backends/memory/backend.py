@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.types.log_lists import head_of
+from locus_store.types.logs import head_of
 from locus_store.types.messages import LogChanged, require_revision, unknown_message
 from locus_store.types.thread_info import require_owner
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from locus_store.types import OnConflict
-    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.logs import LogsWanted
     from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
     from locus_store.versions.threads import Thread
 

@@ -10,7 +10,7 @@ from locus_store.messages import BaseMessageLog
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.logs import LogsWanted
     from locus_store.types.messages import (
         LogChange,
         LogChanged,

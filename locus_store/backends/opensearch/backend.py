@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from locus_store.backends.opensearch.versions import VersionPlace
     from locus_store.types import Head, OnConflict, Version
     from locus_store.types.facts import Fact
-    from locus_store.versions.rows import Row
-    from locus_store.versions.spaces import Space
+    from locus_store.versions.spaces import Row, Space
     from locus_store.versions.threads import Thread
 
 

@@ -14,7 +14,7 @@ from locus_store.sql.threads.server_repository import is_fact
 from locus_store.sql.threads.statements import is_live, once
 from locus_store.sql.threads.thread_rows import has_activity
 from locus_store.types import Removed
-from locus_store.versions.sweeping import Swept
+from locus_store.versions.erasing import Swept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema.status import Settings
     from locus_store.sql.schema.tables import Tables
-    from locus_store.versions.sweeping import Swept
+    from locus_store.versions.erasing import Swept
 
 tls_request.install()
 

@@ -16,7 +16,7 @@ from locus_store.sql.messages.message_log import SqlMessageLog, columns_of
 from locus_store.sql.store.store import refuse_both
 from locus_store.types import FOREVER
 from locus_store.types.messages import LogChanged, require_revision
-from locus_store.types.user_ids import require_user_id
+from locus_store.types.thread_info import require_user_id
 from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:

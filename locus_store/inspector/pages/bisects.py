@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.inspector.bounds import ROWS
 from locus_store.inspector.rows import VersionRow, row
 from locus_store.inspector.visits import Page, missing_version
-from locus_store.timeline.bisect import bisect
-from locus_store.timeline.conditions import TYPES
-from locus_store.timeline.questions import AT_PATH, TEXT, asked
-from locus_store.timeline.writers import writers
+from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked, bisect
+from locus_store.timeline.graph import writers
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Visit
     from locus_store.timeline.bisect import Bisected, Turn
-    from locus_store.timeline.writers import Writer
+    from locus_store.timeline.graph import Writer
 
 TESTS: Final = {
     TEXT: "any string of the state contains",

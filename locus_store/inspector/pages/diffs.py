@@ -10,15 +10,14 @@ from locus_store.inspector.bounds import ROWS, CutText, Room
 from locus_store.inspector.pages.versions import heavy, read
 from locus_store.inspector.rows import row
 from locus_store.inspector.visits import Page
-from locus_store.timeline.differences import changed_part, differences
 from locus_store.timeline.paths import located, shown
-from locus_store.timeline.readable import readable
+from locus_store.timeline.readable import changed_part, differences, readable
 
 if TYPE_CHECKING:
     from locus_store.inspector.states import Seen
     from locus_store.inspector.visits import Visit
     from locus_store.inspector.work import Step
-    from locus_store.timeline.differences import Difference
+    from locus_store.timeline.readable import Difference
 
 LONG: Final = 200
 """Characters of a text of which the page shows the changed part only."""

@@ -12,8 +12,8 @@ from locus_store.inspector.pages.messages import has_log
 from locus_store.inspector.pages.writes import namespaces
 from locus_store.inspector.rows import VersionRow, row
 from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
+from locus_store.timeline.bisect import json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, stored_sizes
-from locus_store.timeline.questions import json_or_text
 from locus_store.values.filters import check_key, is_found
 
 if TYPE_CHECKING:

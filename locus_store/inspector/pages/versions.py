@@ -12,8 +12,7 @@ from locus_store.inspector.trees import TreeNode, tree
 from locus_store.inspector.visits import Page, missing_version
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import is_conversation
-from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
-from locus_store.timeline.paths import located, parsed, shown
+from locus_store.timeline.paths import CHANNELS, inside, is_bookkeeping, located, parsed, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.operators import OperatorType
     from sqlalchemy.types import TypeEngine
 
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
     from locus_store.values.filters import Clause
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

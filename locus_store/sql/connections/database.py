@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from locus_store.errors import LocusStoreError
     from locus_store.sql.schema.status import Settings
     from locus_store.sql.schema.tables import Tables
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 
 @dataclass(slots=True)

@@ -18,10 +18,9 @@ from locus_store.sql.threads.pending import batches
 from locus_store.sql.threads.repository import settle
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import FOREVER
-from locus_store.types.contents import contents_of
+from locus_store.types.logs import contents_of
 from locus_store.types.messages import LogChanged, PutMessage, require_revision, sealed, too_short
-from locus_store.types.thread_info import require_owner
-from locus_store.types.user_ids import require_user_id
+from locus_store.types.thread_info import require_owner, require_user_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import ArchivedLog, ArchivedMessage
-    from locus_store.types.contents import PackedContents
-    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.logs import LogsWanted, PackedContents
     from locus_store.types.messages import Cut, LogChange, LogEdit, LogInfo, LogRead, LogWanted
 
 CHANGED: Final = ("role", "metadata", "text", "payload", "digest")

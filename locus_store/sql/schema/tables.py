@@ -40,7 +40,7 @@ from locus_store.sql.columns.types import (
 from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
 
 if TYPE_CHECKING:
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 DEFAULT_PREFIX: Final = "locus_"
 

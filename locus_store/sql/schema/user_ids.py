@@ -13,7 +13,7 @@ from locus_store.sql.schema.definition import OLD_USERS, definition, definition_
 from locus_store.sql.schema.migrations import dialect_name, locked, run_on
 from locus_store.sql.schema.status import USERS_SETTING, read_status
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, check_prefix, tables
-from locus_store.types.user_ids import checked_user_id_type, is_user_id
+from locus_store.types.thread_info import checked_user_id_type, is_user_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from locus_store.sql.schema.migrations import Target
     from locus_store.sql.schema.tables import Tables
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 _BATCH = 1000
 """Ids that are checked at once."""

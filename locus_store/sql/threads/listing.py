@@ -26,8 +26,7 @@ from locus_store.sql.threads.thread_rows import (
 )
 from locus_store.types import Active
 from locus_store.types.arguments import check_names, check_text, thread_pattern
-from locus_store.types.thread_info import DescribesThreads, StoredFacts
-from locus_store.types.user_ids import require_user_id
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from locus_store.sql.threads.thread_rows import (
 )
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
+from locus_store.versions.erasing import Swept
 from locus_store.versions.renewing import ttl_slack
-from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

@@ -9,8 +9,13 @@ import sqlalchemy as sa
 from locus_store.sql.columns.types import Later, before
 from locus_store.sql.threads.statements import is_live, same_thread
 from locus_store.types import FOREVER
-from locus_store.types.thread_info import StoredFacts, facts, require_owner
-from locus_store.types.user_ids import is_user_id, require_user_id
+from locus_store.types.thread_info import (
+    StoredFacts,
+    facts,
+    is_user_id,
+    require_owner,
+    require_user_id,
+)
 from locus_store.versions.archives import minute_of
 
 if TYPE_CHECKING:
