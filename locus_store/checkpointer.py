@@ -26,9 +26,9 @@ from locus_store.backend import (
     needs,
 )
 from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.runtime.background import Saving, saved
 from locus_store.runtime.observe import note, observed
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.runtime.under_way import Saving, saved
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,

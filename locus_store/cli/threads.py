@@ -391,7 +391,7 @@ def fork(
         async with opened_of(url, tenant) as backend:
             source = await thread_named(backend, thread)
             version = await version_named(backend, source, checkpoint, namespace)
-            copied = importlib.import_module("locus_store.transfer.forking").fork
+            copied = importlib.import_module("locus_store.transfer.building").fork
             found = await copied(backend, source, new, version, namespace=namespace)
             require(found, source, version)
             head = await backend.version(new, namespace=namespace)

@@ -21,7 +21,7 @@ from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.diagnostics import facts
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types import Hit
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
