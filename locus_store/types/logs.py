@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import IntegrityError
 from locus_store.types.arguments import (
@@ -21,6 +22,7 @@ from locus_store.types.messages import (
     LogEdit,
     LogName,
     LogWanted,
+    PutMessage,
     content_of,
     distinct,
     log_name,
@@ -33,7 +35,7 @@ from locus_store.values.surrogates import decode_restored
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from locus_store.types.messages import LogChange, NewMessage, PutMessage
+    from locus_store.types.messages import LogChange, NewMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,45 @@ def logs_wanted(
     )
 
 
+class PackedContents(NamedTuple):
+    """The columns of messages that their digests cover, and the digests."""
+
+    message_ids: Sequence[str] = ()
+    roles: Sequence[str] = ()
+    metadata: Sequence[dict[str, Any]] = ()
+    texts: Sequence[str | None] = ()
+    payloads: Sequence[bytes] = ()
+    digests: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all payloads."""
+        return sum(map(len, self.payloads))
+
+
+def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> list[Any]:
+    """Return the contents of messages.
+
+    Raises:
+        IntegrityError: A message is not what was stored, or too large; names it.
+    """
+    thread_id, namespace = log
+    heads = zip(repeat(namespace), *packed[:4], strict=False)
+    sealed = [
+        digest(encode(head) + payload) for head, payload in zip(heads, packed.payloads, strict=True)
+    ]
+    if sealed == list(packed.digests):
+        with suppress(ValueError, IntegrityError):  # raised below, with the message's id
+            return list(map(decode_restored, verified_bodies(packed.payloads, max_state_bytes)))
+    contents = []
+    for message_id, text, payload, found, stored in zip(
+        packed.message_ids, packed.texts, packed.payloads, sealed, packed.digests, strict=True
+    ):
+        require_digest(thread_id, message_id, found, stored)
+        contents.append(content_of(message_id, text, payload or None, max_state_bytes))
+    return contents
+
+
 New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
 """Messages for one log."""
 
@@ -155,40 +196,38 @@ def _edit(
     )
 
 
-class PackedContents(NamedTuple):
-    """The columns of messages that their digests cover, and the digests."""
+class Outbox(NamedTuple):
+    """Edits of other threads' logs that were committed with a change of a thread."""
 
-    message_ids: Sequence[str] = ()
-    roles: Sequence[str] = ()
-    metadata: Sequence[dict[str, Any]] = ()
-    texts: Sequence[str | None] = ()
-    payloads: Sequence[bytes] = ()
-    digests: Sequence[bytes] = ()
+    token: str
+    edits: list[LogEdit]
 
-    @property
-    def size(self) -> int:
-        """The bytes of all payloads."""
-        return sum(map(len, self.payloads))
+    def told(self) -> list[Any]:
+        """Return it for JSON."""
+        return [self.token, [_told_edit(it) for it in self.edits]]
+
+    @classmethod
+    def of(cls, told: list[Any] | None) -> Outbox | None:
+        """Return it from JSON."""
+        return None if told is None else cls(told[0], [_edit_of(*it) for it in told[1]])
 
 
-def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> list[Any]:
-    """Return the contents of messages.
+_EDIT: Final = ("thread_id", "namespace", "ttl_seconds", "user_id", "is_kept", "first_revision")
+_PUT: Final = ("message_id", "may_exist", "role", "metadata", "text")
 
-    Raises:
-        IntegrityError: A message is not what was stored, or too large; names it.
-    """
-    thread_id, namespace = log
-    heads = zip(repeat(namespace), *packed[:4], strict=False)
-    sealed = [
-        digest(encode(head) + payload) for head, payload in zip(heads, packed.payloads, strict=True)
+
+def _told_edit(edit: LogEdit) -> list[Any]:
+    puts = [
+        [[getattr(it, name) for name in _PUT], base64.b64encode(it.payload).decode()]
+        for it in edit.puts
     ]
-    if sealed == list(packed.digests):
-        with suppress(ValueError, IntegrityError):  # raised below, with the message's id
-            return list(map(decode_restored, verified_bodies(packed.payloads, max_state_bytes)))
-    contents = []
-    for message_id, text, payload, found, stored in zip(
-        packed.message_ids, packed.texts, packed.payloads, sealed, packed.digests, strict=True
-    ):
-        require_digest(thread_id, message_id, found, stored)
-        contents.append(content_of(message_id, text, payload or None, max_state_bytes))
-    return contents
+    return [[getattr(edit, name) for name in _EDIT], puts]
+
+
+def _edit_of(facts: list[Any], puts: list[Any]) -> LogEdit:
+    edit = LogEdit(**dict(zip(_EDIT, facts, strict=True)))
+    for ours, payload in puts:
+        named = dict(zip(_PUT, ours, strict=True))
+        content = base64.b64decode(payload, validate=True)
+        edit.puts.append(PutMessage(**named, payload=content, digest=b""))
+    return edit

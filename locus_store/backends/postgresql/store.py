@@ -8,7 +8,8 @@ from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import locked
-from locus_store.sql.store.store import SqlStore, refuse_both
+from locus_store.sql.store.store import SqlStore
+from locus_store.types.arguments import check_backend
 from locus_store.types.items import StoreCapabilities
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class PostgreSQLStore(SqlStore):
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
         if backend is not None:
-            refuse_both(backend, PostgreSQLBackend, dsn is None, table_name, options)
+            is_alone = dsn is None and table_name is None and not options
+            check_backend(backend, PostgreSQLBackend, is_alone=is_alone)
         super().__init__(
             backend or PostgreSQLBackend(dsn, table_name, **options),
             owns=backend is None,

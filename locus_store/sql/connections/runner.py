@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from sqlalchemy.engine import Connection
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime import observe
-from locus_store.runtime.stepping import pause
+from locus_store.runtime.retries import unraced
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -47,17 +45,11 @@ class Runner(Protocol):
         """Finish what was submitted and release what was opened; usable again after."""
 
 
-ATTEMPTS: Final = 6
-"""Tries of work that lost to another transaction's locks, each under a savepoint of its own."""
-
-PAUSE_SECONDS: Final = 0.005
-"""The average pause before the second attempt; doubled each time."""
-
-
 async def joined(database: Database, connection: object, body: Body[T]) -> T:
     """Run ``body`` under a savepoint of the caller's transaction, which stays open.
 
-    A sync ``Connection`` is used on the calling thread, and blocks it.
+    Each attempt after a lost race has a savepoint of its own. A sync ``Connection`` is used on the
+    calling thread, and blocks it.
 
     Raises:
         InvalidArgumentError: ``connection`` is not a connection with a transaction to the opened
@@ -65,15 +57,7 @@ async def joined(database: Database, connection: object, body: Body[T]) -> T:
     """
     work = _under_savepoint(database, body)
     run = _runner(database, connection)
-    for attempt in range(1, ATTEMPTS):
-        try:
-            return await run(work)
-        except database.driver_errors as exc:
-            if not database.lost_race(exc):
-                raise
-            observe.retried("race", exc)
-        await pause(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
-    return await run(work)
+    return await unraced(lambda: run(work), database.lost_race)
 
 
 def _runner(database: Database, given: object) -> Callable[[Body[T]], Awaitable[T]]:

@@ -11,7 +11,6 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import (
     ConflictError,
-    InvalidArgumentError,
     LocusStoreError,
     UnsupportedError,
 )
@@ -336,23 +335,3 @@ def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:
     if outcome is None:
         return Undecided.ALONE
     return Failed(outcome) if isinstance(outcome, ConflictError) else outcome
-
-
-def refuse_both(
-    backend: object,
-    kind: type,
-    is_alone: bool,
-    table_name: object,
-    options: object,
-) -> None:
-    """Refuse a backend combined with options that would create another one.
-
-    Raises:
-        InvalidArgumentError: There are such options, or ``backend`` is of another class.
-    """
-    if not isinstance(backend, kind):
-        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
-    if not is_alone or table_name is not None or options:
-        raise InvalidArgumentError(
-            "give backend= alone: the place and the options are those that it was made with"
-        )

@@ -17,30 +17,25 @@ import sys
 from dataclasses import MISSING, fields
 from enum import Enum, Flag
 from math import isnan
-from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, Json, ValidationError
 
 from locus_store.errors import SerializationError
+from locus_store.values.codec.names import imported, is_class, members_of, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from locus_store.values.codec.names import Name
+
 Kind: TypeAlias = Literal["model", "model of pydantic 1", "dataclass", "enum", "subclass"]
-Name: TypeAlias = tuple[str, str]
-"""A module, and a class's name within it with dots."""
 
 _logger: Final = logging.getLogger("locus_store")
 
 _DATACLASS: Final = "__dataclass_fields__"
 _set: Final = object.__setattr__
-
-
-def name_of(cls: type) -> Name:
-    """Return the name under which objects of a class are stored."""
-    return cls.__module__, cls.__qualname__
 
 
 def is_listed(name: Name, listed: Iterable[tuple[str, ...]]) -> bool:
@@ -54,7 +49,7 @@ def kind_of(cls: Any) -> Kind | None:
 
     Asks no metaclass, no ``__class__`` and no ``__subclasshook__``, which may say anything.
     """
-    if not _is_class(cls):
+    if not is_class(cls):
         return None
     mro = type.__getattribute__(cls, "__mro__")
     if BaseModel in mro:
@@ -64,7 +59,7 @@ def kind_of(cls: Any) -> Kind | None:
         return "model of pydantic 1"
     if Enum in mro:
         return "enum"
-    if any(_DATACLASS in _members(it) for it in mro):
+    if any(_DATACLASS in members_of(it) for it in mro):
         return "dataclass"
     return None if base_of(cls) is None else "subclass"
 
@@ -87,7 +82,7 @@ def base_of(cls: type) -> Any:
     mro = type.__getattribute__(cls, "__mro__")
     own = [it for it in mro if _flags(it) & _HEAP]
     base = next(it for it in mro if not _flags(it) & _HEAP)
-    is_whole = base in _BASES and not any(_members(it).get("__slots__") for it in own)
+    is_whole = base in _BASES and not any(members_of(it).get("__slots__") for it in own)
     return base if own and is_whole else None
 
 
@@ -124,39 +119,6 @@ class Classes:
         if found is None:
             raise SerializationError(_absence(name))
         return found
-
-
-def imported(name: Name) -> Any:
-    """Return an imported module's object, or ``None``; call no ``__getattr__`` of a module."""
-    module, path = name
-    found: Any = sys.modules.get(module)
-    if not issubclass(type(found), ModuleType):
-        return None
-    members: Mapping[str, Any] = object.__getattribute__(found, "__dict__")
-    outer, bracket, arguments = path.partition("[")
-    parts = outer.split(".")
-    if bracket and path in members:  # pydantic adds specialised models to their module
-        return members[path]
-    for part in parts:
-        found = members.get(part)
-        members = _members(found) if _is_class(found) else {}
-    return _specialised(found, parts[-1] + bracket + arguments) if bracket else found
-
-
-def _specialised(model: Any, name: str) -> Any:
-    """Return the class ``Model[int]`` of a generic model, if the program has created it."""
-    if kind_of(model) != "model":
-        return None
-    return next((it for it in type.__subclasses__(model) if it.__name__ == name), None)
-
-
-def _is_class(value: Any) -> bool:
-    return issubclass(type(value), type)
-
-
-def _members(cls: Any) -> Mapping[str, Any]:
-    members: MappingProxyType[str, Any] = type.__dict__["__dict__"].__get__(cls)
-    return members
 
 
 def _absence(name: Name) -> str:

@@ -1,8 +1,8 @@
 """Forms of Python's own values: a tag, and simpler values from which the same value is made.
 
-The one codec of all adapters. A carrier holds the forms: JSON (``json_values``), or LangGraph's
-MessagePack. It asks for the form of a value that it cannot hold by itself, and for the form of each
-value in it. Only exact types have a form: a value of a subclass would come back as another type.
+A carrier holds the forms: tagged JSON, or MessagePack. ``trees`` asks for the form of a value that
+carriers do not hold by themselves, and for the form of each value in it. Only exact types have a
+form: a value of a subclass would come back as another type.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def dumped(value: Any) -> tuple[str, Any] | None:
     Raises:
         RefusedError: The type has one, but the value is not all that it holds.
     """
-    form = FORMS.get(type(value)) or _of_numpy(type(value))
+    form = FORMS.get(type(value)) or numpy_form(type(value))
     return None if form is None else (form.tag, form.dump(value))
 
 
@@ -282,7 +282,8 @@ def array(dtype: str, shape: Sequence[int], order: str, data: bytes) -> Any:
     return flat.reshape(shape, order=order).copy(order="K")
 
 
-def _of_numpy(kind: type) -> ValueForm | None:
+def numpy_form(kind: type) -> ValueForm | None:
+    """Return the form of NumPy's arrays, or of its scalars; ``None`` for another type."""
     found = sys.modules.get("numpy")
     if found is None or not kind.__module__.startswith("numpy"):
         return None
