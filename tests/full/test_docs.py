@@ -372,7 +372,7 @@ def test_every_dsn_that_is_shown_can_be_read(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from locus_store.backends.postgresql import dsn as dsns
-    from locus_store.backends.postgresql.driver_arguments import OURS
+    from locus_store.backends.postgresql.dsn import OURS
 
     monkeypatch.chdir(tmp_path)
     for name in re.findall(r"ssl\w+=(\w+\.\w+)", dsn):

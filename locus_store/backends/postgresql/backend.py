@@ -17,7 +17,6 @@ from locus_store.backends.postgresql.connecting import (
     require_asyncpg,
 )
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
-from locus_store.backends.postgresql.driver_arguments import OURS, cache_size
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
 from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -170,13 +169,13 @@ class PostgreSQLBackend(SqlBackend):
             )
             where, runner = _handed_in(engine, pool)
         else:
-            target = dsns.parse(place or "postgresql://", password=password, ours=OURS)
+            target = dsns.parse(place or "postgresql://", password=password, ours=dsns.OURS)
             settings = dialect.ConnectionSettings(
                 connect_timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
                 statement_timeout_seconds=check_seconds(
                     "statement_timeout", statement_timeout_seconds
                 ),
-                statement_cache_size=cache_size(target.options, pgbouncer=pgbouncer),
+                statement_cache_size=dsns.cache_size(target.options, pgbouncer=pgbouncer),
             )
             where = target.shown
             runner = partial(
