@@ -11,15 +11,17 @@ from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.log_lists import head_of
 from locus_store.types.messages import LogChanged, require_revision, unknown_message
+from locus_store.types.options import CheckpointOptions, StateOptions, complete, parted
 from locus_store.types.thread_info import require_owner
-from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import logs
 from locus_store.versions.threads import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.types import OnConflict
+    from typing_extensions import Unpack
+
+    from locus_store.backends.memory.options import MemoryCheckpointerOptions
     from locus_store.types.log_lists import LogsWanted
     from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
     from locus_store.versions.threads import Thread
@@ -36,8 +38,9 @@ class MemoryBackend(DocumentBackend):
     messages = True
     needs_no_loop = moves_between_threads = True
 
-    def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
-        super().__init__(MemoryDocuments(), max_state_bytes=max_state_bytes)
+    def __init__(self, **options: Unpack[StateOptions]) -> None:
+        given = complete(StateOptions, options, "MemoryBackend")
+        super().__init__(MemoryDocuments(), max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return "MemoryBackend()"
@@ -120,33 +123,19 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer in this process's memory, for tests and trials; lost when it ends.
 
     Args:
-        state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a save does on a conflict.
-        keep_last: Versions to keep per thread.
-        ttl_seconds: A thread's time to live after its last save.
-        max_state_bytes: See ``MemoryBackend``.
-        refresh_on_read: A load renews that time.
+        state_type: See ``StorageBackendAdapter``.
+        options: Of ``MemoryBackend`` and of ``StorageBackendAdapter``.
     """
 
     def __init__(
         self,
         *,
         state_type: type[S] | None = None,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        max_state_bytes: int = MAX_STATE_BYTES,
-        refresh_on_read: bool = False,
+        **options: Unpack[MemoryCheckpointerOptions],
     ) -> None:
-        self._memory_backend = MemoryBackend(max_state_bytes=max_state_bytes)
-        super().__init__(
-            self._memory_backend,
-            state_type=state_type,
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        self._memory_backend = MemoryBackend(**rest)
+        super().__init__(self._memory_backend, state_type=state_type, **own)
 
     # --- as the Locus SDK's, which block
 
@@ -166,20 +155,7 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
 
 
 def memory_checkpointer(
-    *,
-    state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    max_state_bytes: int = MAX_STATE_BYTES,
-    refresh_on_read: bool = False,
+    *, state_type: type[S] | None = None, **options: Unpack[MemoryCheckpointerOptions]
 ) -> MemoryCheckpointer[S]:
     """Return a checkpointer in this process's memory; options as ``MemoryCheckpointer``."""
-    return MemoryCheckpointer(
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        max_state_bytes=max_state_bytes,
-        refresh_on_read=refresh_on_read,
-    )
+    return MemoryCheckpointer(state_type=state_type, **options)

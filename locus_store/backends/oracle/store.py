@@ -37,7 +37,6 @@ class OracleStore(SqlStore):
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         backend: A backend whose connections are used instead of ``dsn`` and the options, for
             example ``checkpointer.backend``. It is left open.
         options: Of ``OracleBackend``.
@@ -59,15 +58,14 @@ class OracleStore(SqlStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
-        table_name: str | None = None,
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
         if backend is not None:
             is_alone = dsn is None and user is None and password is None
-            refuse_both(backend, OracleBackend, is_alone, table_name, options)
+            refuse_both(backend, OracleBackend, is_alone, None, options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
+            backend or OracleBackend(dsn, user, password, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
