@@ -124,6 +124,16 @@ class Storage:
     def __repr__(self) -> str:
         return f"Storage({self.backend!r})"
 
+    @property
+    def has_store(self) -> bool:
+        """Whether ``store`` returns one."""
+        return self._class_of(STORES) is not None
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether ``messages`` returns a message log."""
+        return self._class_of(MESSAGE_LOGS) is not None
+
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
     ) -> StorageBackendAdapter[S]:
@@ -153,7 +163,7 @@ class Storage:
             raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
         options = {"dimension": dimension, "metric": metric, "embed": embed}
         if STORES["memory"] == kind.__name__:
-            return _IN_MEMORY.setdefault(self.backend, kind(**options))
+            return _store_in_memory(self.backend, kind, options)
         made: BaseStore = kind(backend=self.backend, **options)
         self._made.add(made)
         return made
@@ -202,6 +212,16 @@ class Storage:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _store_in_memory(backend: StorageBackend, kind: Any, options: Mapping[str, Any]) -> BaseStore:
+    found = _IN_MEMORY.setdefault(backend, kind(**options))
+    if options["dimension"] not in {None, found.dimension}:
+        raise InvalidArgumentError(
+            f"dimension={options['dimension']}: this storage has a store in memory already, of"
+            f" dimension {found.dimension}"
+        )
+    return found
 
 
 def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.open import open_checkpointer
+from locus_store.open import open_storage
 from locus_store.server.listener import listening, log_to_stderr, require_uvicorn, served
-from locus_store.server.storages import messages_beside, store_beside
 from locus_store.server.workers import supervise
 from locus_store.service.application import app
 
@@ -76,14 +75,13 @@ def opened(settings: ServeOptions) -> ASGIApp:
     Raises:
         InvalidArgumentError: The URL is not valid.
     """
-    backend = open_checkpointer(settings.url).backend
-    store = store_beside(
-        settings.url, backend, dimension=settings.dimension, metric=settings.metric
-    )
+    storage, store = open_storage(settings.url), None
+    if storage.has_store:
+        store = storage.store(dimension=settings.dimension, metric=settings.metric)
     service = app(
-        backend,
+        storage.backend,
         store=store,
-        messages=messages_beside(backend),
+        messages=storage.messages() if storage.has_messages else None,
         token_file=settings.token_file,
         read_only=settings.read_only,
         max_body=settings.max_body,
@@ -95,4 +93,4 @@ def opened(settings: ServeOptions) -> ASGIApp:
         return service
     from locus_store.server.pages import beside  # noqa: PLC0415  (needs Jinja2)
 
-    return beside(service, backend, store, settings)
+    return beside(service, storage.backend, store, settings)

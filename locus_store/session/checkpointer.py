@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import checked_keep_last
 from locus_store.errors import InvalidArgumentError
+from locus_store.open import Storage
 from locus_store.runtime.portals import Portals
 from locus_store.session import states
 from locus_store.session.cache import StateCache
@@ -19,7 +20,6 @@ from locus_store.session.models import MODELS, info_of
 from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
 from locus_store.session.runs import RunMethods
-from locus_store.session.storages import message_log_of, store_of
 from locus_store.session.twins import BlockingTwins
 from locus_store.session.values import Values
 from locus_store.session.writes import Writes, writing
@@ -134,11 +134,11 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     @cached_property
     def log(self) -> BaseMessageLog:
         """The message log of all threads, on the backend's connections."""
-        return message_log_of(self.backend, self.ttl_seconds)
+        return Storage(self.backend).messages(ttl_seconds=self.ttl_seconds)
 
     @cached_property
     def _values(self) -> Values:
-        return Values(store_of(self.backend))
+        return Values(Storage(self.backend).store())
 
     @cached_property
     def _portals(self) -> Portals:  # type: ignore[override]

@@ -102,7 +102,7 @@ def complete(kind: type[T], given: Mapping[str, object], by: str) -> T:
     try:
         return cast("T", _adapter(cast("type", kind)).validate_python(given))
     except ValidationError as exc:
-        raise _refused(exc) from None
+        raise _refused(exc, given) from None
 
 
 def parted(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -143,7 +143,7 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
         try:
             read = _adapter(kind).validate_strings(texts, strict=False)
         except ValidationError as exc:
-            raise _refused(exc) from None
+            raise _refused(exc, texts) from None
         found |= {name: read[name] for name in texts}
     return found
 
@@ -159,10 +159,12 @@ def split_url(url: str, ours: type) -> tuple[str, str]:
     return f"{place}?{rest}" if rest else place, "&".join(own)
 
 
-def _refused(exc: ValidationError) -> InvalidArgumentError:
+def _refused(exc: ValidationError, given: Mapping[str, object]) -> InvalidArgumentError:
     """Return the error for an option; a string may be a secret, and is not repeated."""
-    first, *_ = errors = exc.errors(include_url=False)
-    name, value = first["loc"][0], first["input"]
-    shown = type(value).__name__ if isinstance(value, str | bytes) else repr(value)
+    errors = exc.errors(include_url=False)
+    name = errors[0]["loc"][0]
+    value = given[str(name)]
+    is_shown = value is None or isinstance(value, int | float)
+    shown = repr(value) if is_shown else type(value).__name__
     told = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
     return InvalidArgumentError(f"{name}={shown}: {told.replace('Input should', 'it must')}")

@@ -16,6 +16,7 @@ from locus_store.backends.redis.addresses import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
 )
+from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
 from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
@@ -91,8 +92,8 @@ class RedisStore(BaseStore):
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        backend: A backend whose connections and prefix are used instead of ``url`` and the
-            options, for example ``checkpointer.backend``. It is left open.
+        backend: A backend whose connections are used instead of ``url`` and the options, for
+            example ``checkpointer.backend``; also its ``prefix``, if it has one of its own.
         db: See ``RedisBackend``, as all that follow.
         client: One that tries again by itself repeats puts.
         cluster: ``url`` is a node of a cluster.
@@ -150,7 +151,9 @@ class RedisStore(BaseStore):
             embed=embed,
             max_state_bytes=self.backend.max_state_bytes,
         )
-        *self._keys, self._absent = items.keys_of(self.backend.prefix)
+        if backend is not None and backend.prefix != STATE_PREFIX:
+            prefix = backend.prefix
+        *self._keys, self._absent = items.keys_of(prefix)
         self._is_known = False
         """True once it was seen to be of our layout and dimension."""
         self._calls = PerLoop(self._made_calls)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from locus_store.errors import NotFoundError
 from locus_store.inspector.bounds import MESSAGES, ROWS, CutText, Room, short
 from locus_store.inspector.visits import Download, Page
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage
 from locus_store.timeline.readable import text_of
 from locus_store.values.encoding import encode
 
@@ -96,7 +96,7 @@ async def has_log(visit: Visit) -> bool:
 
 
 def _log(visit: Visit) -> BaseMessageLog:
-    return message_log_of(visit.parts.threads, None)
+    return Storage(visit.parts.threads).messages()
 
 
 async def _info(visit: Visit, log: BaseMessageLog, name: str) -> LogInfo | None:

@@ -11,9 +11,9 @@ from shelf import ObjectsProbe
 
 from locus_store import oci_bucket_checkpointer
 from locus_store.backends.oci.access import BucketPlace
-from locus_store.backends.oci.backend import DEFAULT_PREFIX, BucketBackend
+from locus_store.backends.oci.backend import BucketBackend
 from locus_store.backends.oci.client import BucketObjects
-from locus_store.backends.oci.options import OCIOptions
+from locus_store.backends.oci.options import DEFAULT_PREFIX, OCIOptions
 from locus_store.types.options import complete
 
 if TYPE_CHECKING:
