@@ -27,8 +27,8 @@ class SqlOptions(StateOptions, total=False):
         str | None,
         option(
             None,
-            "prefix of the table names, by default `locus_`: ASCII letters, digits and"
-            " `_`. A name with capitals must be quoted in SQL",
+            "prefix of the table names, by default `locus_`: ASCII letters, digits and `_`, at most"
+            " 52 characters (116 on Oracle). A name with capitals must be quoted in SQL",
         ),
     ]
     tenant: Annotated[str, option("default", "the tenant whose threads this object sees")]

@@ -28,9 +28,16 @@ class OCIOptions(StateOptions, total=False):
 
     compartment_id: Annotated[
         str | None,
-        option(None, "the compartment in which a missing bucket is created; `None`: none is"),
+        option(
+            None, "the compartment in which a missing bucket is created; `None`: it is an error"
+        ),
     ]
-    prefix: Annotated[str, option(DEFAULT_PREFIX, "prefix of the names of all objects")]
+    prefix: Annotated[
+        str,
+        option(
+            DEFAULT_PREFIX, "prefix of the names of all objects; each prefix is a separate store"
+        ),
+    ]
     profile_name: Annotated[Text, option("DEFAULT", "the profile in `config_file`")]
     auth_type: Annotated[
         Literal["api_key", "security_token", "instance_principal", "resource_principal"],
@@ -52,7 +59,10 @@ class OCIOptions(StateOptions, total=False):
         option(None, "an `ObjectStorageClient` instead of the credentials, left open"),
         IN_PYTHON,
     ]
-    pool_size: Annotated[Annotated[int, Field(ge=1, le=256)], option(16, "most calls at once")]
+    pool_size: Annotated[
+        Annotated[int, Field(ge=1, le=256)],
+        option(16, "calls at once; a call that reads several objects has as many threads again"),
+    ]
     retry_seconds: Annotated[
         Patience,
         option(30.0, "how long a call is retried after 429, 5xx, a timeout or a lost connection"),

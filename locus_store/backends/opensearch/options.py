@@ -46,7 +46,7 @@ class OpenSearchOptions(StateOptions, total=False):
         option(
             None,
             "searches also find other forms of a word in this language, as `german`; it belongs to"
-            " the index",
+            " the index: see [below](#searches)",
         ),
     ]
     refresh: Annotated[
@@ -57,14 +57,25 @@ class OpenSearchOptions(StateOptions, total=False):
             " save returns when they show it",
         ),
     ]
-    pool_size: Annotated[Annotated[int, Field(ge=1, le=256)], option(16, "most calls at once")]
+    pool_size: Annotated[
+        Annotated[int, Field(ge=1, le=256)],
+        option(16, "calls at once; a call that reads several documents has as many threads again"),
+    ]
     retry_seconds: Annotated[
         Patience,
-        option(30.0, "how long a call is retried after 429, 503, a timeout or a lost connection"),
+        option(
+            30.0,
+            "how long a call is retried after 408, 429, 502 to 504, a timeout or a lost connection",
+        ),
     ]
     # Less than retry_seconds: a call that one host does not answer asks another one.
     timeout_seconds: Annotated[
-        Seconds, option(10.0, "time limit of each connection and of each answer")
+        Seconds,
+        option(
+            10.0,
+            "time limit of each connection and of each answer; then another host is asked, so keep it"
+            " below half of `retry_seconds`",
+        ),
     ]
 
 

@@ -29,8 +29,8 @@ class RedisOptions(StateOptions, total=False):
         Any,
         option(
             None,
-            "a `redis.asyncio.Redis` or `RedisCluster` instead of `url`, left open. It must read"
-            " from masters and retry nothing by itself: `retry=Retry(NoBackoff(), 0)`",
+            "a `redis.asyncio.Redis` or `RedisCluster` instead of `url`, left open: see"
+            " [a client of your own](#a-client-of-your-own)",
         ),
         IN_PYTHON,
     ]
@@ -66,7 +66,9 @@ class RedisOptions(StateOptions, total=False):
 class Prefix(TypedDict, total=False):
     """The second argument."""
 
-    prefix: Annotated[str, option("locus:state:", "prefix of all keys")]
+    prefix: Annotated[
+        str, option("locus:state:", "prefix of all keys; each prefix is a separate store")
+    ]
 
 
 class RedisURLOptions(RedisOptions, Prefix, total=False):
