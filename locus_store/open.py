@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet
 
+from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.saver import CheckpointSaver
@@ -72,8 +74,10 @@ BACKENDS = {
 """Folder to class of a backend, in its module ``backend``."""
 
 STORES = {
+    "file": "FileStore",
     "http": "HTTPStore",
     "memory": "InMemoryStore",
+    "oci": "OCIBucketStore",
     "opensearch": "OpenSearchStore",
     "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
@@ -83,8 +87,11 @@ STORES = {
 """Folder to class of a store."""
 
 MESSAGE_LOGS = {
+    "file": "FileMessageLog",
     "http": "HTTPMessageLog",
     "memory": "InMemoryMessageLog",
+    "oci": "OCIBucketMessageLog",
+    "opensearch": "OpenSearchMessageLog",
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
     "sqlite": "SQLiteMessageLog",
@@ -126,13 +133,14 @@ class Storage:
 
     @property
     def has_store(self) -> bool:
-        """Whether ``store`` returns one."""
+        """True if ``store`` returns one."""
         return self._class_of(STORES) is not None
 
     @property
     def has_messages(self) -> bool:
-        """Whether ``messages`` returns a message log."""
-        return self._class_of(MESSAGE_LOGS) is not None
+        """True if ``messages`` returns a message log."""
+        is_of_documents = isinstance(self.backend, DocumentBackend)
+        return is_of_documents or self._class_of(MESSAGE_LOGS) is not None
 
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
@@ -174,13 +182,13 @@ class Storage:
         Raises:
             UnsupportedError: The storage keeps no message logs.
         """
-        kind = self._class_of(MESSAGE_LOGS)
-        if kind is None:
-            raise UnsupportedError(
-                f"{type(self.backend).__name__} keeps no message logs; SQLite, PostgreSQL, Oracle,"
-                " memory and a service over HTTP do"
-            )
-        made: BaseMessageLog = kind(backend=self.backend, ttl_seconds=ttl_seconds)
+        made: BaseMessageLog
+        if isinstance(self.backend, DocumentBackend):
+            made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
+        elif kind := self._class_of(MESSAGE_LOGS):
+            made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
+        else:
+            raise UnsupportedError(f"{type(self.backend).__name__} keeps no message logs")
         self._made.add(made)
         return made
 
@@ -293,8 +301,7 @@ def open_store(
     ``keep_last``, ``ttl_seconds``, ``refresh_on_read``) are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``opensearch:``,
-            ``http:`` or ``memory:``.
+        url: Of any storage.
         dimension: Dimensions of the embeddings; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
@@ -317,7 +324,8 @@ def open_message_log(
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``http:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``file:``, ``oci:``, ``opensearch:``,
+            ``http:`` or ``memory:``.
         ttl_seconds: See ``BaseMessageLog``.
         options: Options of the message log, which override those of the URL.
 
@@ -390,7 +398,9 @@ def _place_beside(
     if folder == "opensearch":
         rest, _, index = rest.partition("/")
     is_engine = name == "engine"
-    if rest and not (is_engine and import_module("locus_store.sql.place").names(text, handed_in)):
+    if rest and not (
+        is_engine and import_module("locus_store.sql.schema.definition").names(text, handed_in)
+    ):
         kind = _scheme(url) or folder
         raise InvalidArgumentError(
             f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "

@@ -36,7 +36,7 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 
 
 def option(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Return what stands beside the type of an option."""
+    """Return the annotation of an option: its default, its meaning and its bounds."""
     return Field(default, description=meaning, **bounds)
 
 

@@ -18,7 +18,7 @@ from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame, unpack_frames
 from locus_store.versions import Record
-from locus_store.versions.rows import Row
+from locus_store.versions.spaces import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,9 @@ class Bundle:
         """About the bytes that this takes in an object."""
         payloads = [row.payload() for _, row in self.all_rows()]
         payloads += [it.write.payload for _, it in self.writes]
-        return sum(map(len, payloads)) + ENTRY_BYTES * len(payloads)
+        payloads += [it.payload or b"" for it in self.messages]
+        texts = sum(len(it.text or "") for it in self.messages)
+        return sum(map(len, payloads)) + texts + ENTRY_BYTES * len(payloads)
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.writes or self.messages)

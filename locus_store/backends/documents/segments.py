@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.object_documents import ObjectDocuments
     from locus_store.types import ArchivedWrite
     from locus_store.versions import Line, Record
-    from locus_store.versions.rows import Row
+    from locus_store.versions.spaces import Row
 
 PRINT_BYTES: Final = 4
 """The part of a checkpoint id's digest that the head keeps."""
@@ -81,6 +81,28 @@ class Segment:
         """Return the entry without the digests, for JSON."""
         times = self.oldest, self.newest
         return [self.name, self.size, self.spans, len(self.prints), *times]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSegment:
+    """An entry of the table of messages in a head."""
+
+    name: str
+    count: int
+    size: int
+
+
+def message_table(
+    plan: Iterable[MessageSegment | Bundle], made: Mapping[str, Bundle]
+) -> tuple[MessageSegment, ...]:
+    """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
+    names = {id(it): name for name, it in made.items()}
+    return tuple(
+        it
+        if isinstance(it, MessageSegment)
+        else MessageSegment(names[id(it)], len(it.messages), it.size)
+        for it in plan
+    )
 
 
 def print_of(namespace: str, checkpoint_id: str) -> bytes:

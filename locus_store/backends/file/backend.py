@@ -7,19 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.file.diagnostics import facts
 from locus_store.backends.file.documents import FileDocuments
 from locus_store.backends.file.options import FileCheckpointerOptions, FileOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.runtime.stepping import in_thread
+from locus_store.types.arguments import check_backend
 from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.types.facts import Fact
+
+ITEMS: Final = "store"
+"""The subdirectory of the store's journal; those of long names end with ``+``."""
 
 DEFAULT_DIRECTORY: Final = ".locus_checkpoints"
 """The Locus SDK's default directory."""
@@ -56,12 +61,47 @@ class FileBackend(DocumentBackend):
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"
 
+    def item_documents(self) -> FileDocuments:
+        """Return the documents of a store beside the threads."""
+        return self._directory.beside(ITEMS)
+
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
         await in_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await in_thread(lambda: facts(self._directory))]
+
+
+class FileMessageLog(DocumentMessageLog):
+    """Keeps message logs in the JSON files of their threads.
+
+    Args:
+        directory: See ``FileBackend``; ``.locus_checkpoints`` in the working directory where none
+            is given.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of a directory and options.
+        options: Of ``FileBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        UnsupportedError: The operating system has no POSIX file locks.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        backend: FileBackend | None = None,
+        **options: Unpack[FileOptions],
+    ) -> None:
+        if backend is not None:
+            check_backend(backend, FileBackend, is_alone=directory is None and not options)
+        made = backend or FileBackend(
+            DEFAULT_DIRECTORY if directory is None else directory, **options
+        )
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
 class FileCheckpointer(StorageBackendAdapter[S]):

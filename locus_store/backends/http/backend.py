@@ -11,10 +11,10 @@ from locus_store.backends.http.asking import requests
 from locus_store.backends.http.connections import ClientOptions, HTTPConnections
 from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions, HTTPURLOptions
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.transports import ANSWER_BYTES, TIMEOUT_SECONDS, basic
+from locus_store.backends.http.transport import ANSWER_BYTES, TIMEOUT_SECONDS, basic
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types.arguments import check_days
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, complete, parted
@@ -26,7 +26,7 @@ from locus_store.wire.records import StateNeededError, sent_save
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import httpx
+    import aiohttp
     from typing_extensions import Unpack
 
     from locus_store.types import (
@@ -64,14 +64,13 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         base_url: ``http://host:port`` or ``https://host:port``, with a path if the service is
             mounted below one.
         headers: See ``options.HTTPClientOptions``, as the next three.
-        auth: A pair for HTTP Basic, or an ``httpx.Auth``.
+        auth: A pair (user, password) for HTTP Basic.
         timeout: Seconds for each attempt of a request.
-        client: An ``httpx.AsyncClient`` used instead.
+        client: An ``aiohttp.ClientSession`` used instead.
         options: See ``options.HTTPOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
-        MissingExtraError: httpx is not installed.
     """
 
     factory = "http_checkpointer"
@@ -81,9 +80,9 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         self,
         base_url: str = DEFAULT_URL,
         headers: Mapping[str, str] | None = None,
-        auth: Any = None,
+        auth: tuple[str, str] | None = None,
         timeout: float = TIMEOUT_SECONDS,
-        client: httpx.AsyncClient | None = None,
+        client: aiohttp.ClientSession | None = None,
         **options: Unpack[HTTPOptions],
     ) -> None:
         own = {"headers": headers, "auth": auth, "timeout": timeout, "client": client}
@@ -97,10 +96,8 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             )
         if token is not None and auth is not None:
             raise InvalidArgumentError("give token or auth, not both")
-        is_pair = isinstance(auth, tuple)
         of_client = ClientOptions(
-            headers=_headers(headers, token, auth if is_pair else None),
-            auth=None if is_pair else auth,
+            headers=_headers(headers, token, auth),
             client=client,
             timeout=given["timeout"],
             retry_seconds=given["retry_seconds"],
@@ -204,9 +201,9 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
     Args:
         base_url: See ``HTTPBackend``, as the next ones.
         headers: Sent with each request.
-        auth: As in httpx.
+        auth: A pair (user, password) for HTTP Basic.
         timeout: Seconds for each attempt of a request.
-        client: An ``httpx.AsyncClient`` used instead.
+        client: An ``aiohttp.ClientSession`` used instead.
         state_type: See ``StorageBackendAdapter``.
         options: Of ``HTTPBackend`` and of ``StorageBackendAdapter``.
     """
@@ -215,9 +212,9 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
         self,
         base_url: str = DEFAULT_URL,
         headers: Mapping[str, str] | None = None,
-        auth: Any = None,
+        auth: tuple[str, str] | None = None,
         timeout: float = TIMEOUT_SECONDS,
-        client: httpx.AsyncClient | None = None,
+        client: aiohttp.ClientSession | None = None,
         *,
         state_type: type[S] | None = None,
         **options: Unpack[HTTPCheckpointerOptions],

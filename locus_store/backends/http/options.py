@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from locus_store.backends.http.transports import POOL_SIZE, TIMEOUT_SECONDS
+from locus_store.backends.http.transport import POOL_SIZE, TIMEOUT_SECONDS
 from locus_store.types.options import (
     DAY,
     IN_PYTHON,
@@ -20,28 +20,28 @@ from locus_store.types.options import (
 )
 
 if TYPE_CHECKING:
-    from httpx import AsyncClient
+    from aiohttp import ClientSession
 else:  # it is of an extra
-    AsyncClient = Any
+    ClientSession = Any
 
 
 class HTTPClientOptions(TypedDict, total=False):
-    """What an HTTP client has; the arguments that follow ``base_url``."""
+    """Of an HTTP client; the arguments that follow ``base_url``."""
 
     headers: Annotated[Mapping[str, str] | None, option(None, "sent with each request"), IN_PYTHON]
     auth: Annotated[
-        Any, option(None, "as in httpx: a pair for HTTP Basic, or an `httpx.Auth`"), IN_PYTHON
+        tuple[str, str] | None, option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON
     ]
     timeout: Annotated[
         Annotated[float, Field(gt=0, le=DAY)],
         option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),
     ]
     client: Annotated[
-        AsyncClient | None,
+        ClientSession | None,
         option(
             None,
-            "an `httpx.AsyncClient` instead, left open. It works in the process that created it"
-            " and in the event loop of its first use",
+            "an `aiohttp.ClientSession` instead, left open. It works in the process and the event"
+            " loop of its first use",
         ),
         IN_PYTHON,
     ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
-from locus_store.backends.documents.object_documents import LAYOUT, ObjectDocuments
+from locus_store.backends.documents.message_log import DocumentMessageLog
+from locus_store.backends.documents.object_documents import ITEMS, LAYOUT, ObjectDocuments
 from locus_store.backends.documents.objects import MAX_NAME_BYTES
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.oci.access import BucketPlace, require
@@ -14,7 +15,8 @@ from locus_store.backends.oci.diagnostics import facts
 from locus_store.backends.oci.options import OCICheckpointerOptions, OCIOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
+from locus_store.types.arguments import check_backend
 from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
@@ -80,6 +82,10 @@ class BucketBackend(DocumentBackend):
     def __repr__(self) -> str:
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
 
+    def item_documents(self) -> ObjectDocuments:
+        """Return the documents of a store beside the threads."""
+        return ObjectDocuments(self.bucket, self.documents.prefix, heads=ITEMS)
+
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
         of_bucket = await self._look(facts, self.bucket, self.documents.prefix)
@@ -119,6 +125,37 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
         own, rest = parted(CheckpointOptions, options)
         backend = BucketBackend(bucket_name, namespace, **rest)
         super().__init__(backend, state_type=state_type, **own)
+
+
+class OCIBucketMessageLog(DocumentMessageLog):
+    """Keeps message logs in a bucket of OCI Object Storage.
+
+    Args:
+        bucket_name: See ``OCIBucketBackend``, as ``namespace`` and ``options``.
+        namespace: The Object Storage namespace of the tenancy.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of a bucket and options.
+        options: See ``options.OCIOptions``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: Oracle's SDK is not installed.
+    """
+
+    def __init__(
+        self,
+        bucket_name: str = "",
+        namespace: str = "",
+        *,
+        ttl_seconds: float | None = None,
+        backend: BucketBackend | None = None,
+        **options: Unpack[OCIOptions],
+    ) -> None:
+        if backend is not None:
+            is_alone = (bucket_name, namespace, options) == ("", "", {})
+            check_backend(backend, BucketBackend, is_alone=is_alone)
+        made = backend or BucketBackend(bucket_name, namespace, **options)
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
 oci_bucket_checkpointer = factory(

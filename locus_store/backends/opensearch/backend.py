@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.opensearch import search
 from locus_store.backends.opensearch.access import DEFAULT_INDEX, place_of, require
 from locus_store.backends.opensearch.client import IndexObjects
@@ -13,8 +14,9 @@ from locus_store.backends.opensearch.diagnostics import facts
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types import Hit
+from locus_store.types.arguments import check_backend
 from locus_store.types.options import CheckpointOptions, complete, parted
 from locus_store.values.filters import check_key, has_value, is_found
 
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
     from locus_store.backends.opensearch.versions import VersionPlace
     from locus_store.types import Head, Version
     from locus_store.types.facts import Fact
-    from locus_store.versions.rows import Row
-    from locus_store.versions.spaces import Space
+    from locus_store.versions.spaces import Row, Space
     from locus_store.versions.threads import Thread
 
 
@@ -183,6 +184,37 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
         own, rest = parted(CheckpointOptions, options)
         backend = OpenSearchBackend(hosts, index_name=index_name, use_ssl=use_ssl, **rest)
         super().__init__(backend, state_type=state_type, **own)
+
+
+class OpenSearchMessageLog(DocumentMessageLog):
+    """Keeps message logs in an index of OpenSearch.
+
+    Args:
+        hosts: See ``OpenSearchBackend``, as ``index_name`` and ``options``.
+        index_name: The alias of the index.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of hosts and options.
+        options: Of ``OpenSearchBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: opensearch-py is not installed.
+    """
+
+    def __init__(
+        self,
+        hosts: str | Sequence[str] | None = None,
+        *,
+        index_name: str = DEFAULT_INDEX,
+        ttl_seconds: float | None = None,
+        backend: OpenSearchBackend | None = None,
+        **options: Any,
+    ) -> None:
+        if backend is not None:
+            is_alone = (hosts, index_name, options) == (None, DEFAULT_INDEX, {})
+            check_backend(backend, OpenSearchBackend, is_alone=is_alone)
+        made = backend or OpenSearchBackend(hosts, index_name=index_name, **options)
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
 opensearch_checkpointer = factory(

@@ -73,8 +73,8 @@ class OpenSearchOptions(StateOptions, total=False):
         Seconds,
         option(
             10.0,
-            "time limit of each connection and of each answer; then another host is asked, so keep it"
-            " below half of `retry_seconds`",
+            "time limit of each connection and of each answer; then another host is asked, so keep"
+            " it below half of `retry_seconds`",
         ),
     ]
 

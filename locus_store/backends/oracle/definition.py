@@ -13,10 +13,15 @@ from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.failures import REMEDIES, codes
 from locus_store.backends.oracle.options import URL_OPTIONS, OracleConnections, place
 from locus_store.errors import UnsupportedError
-from locus_store.sql.definition import OLD_USERS, SchemaDefinition, column_type, user_index
-from locus_store.sql.migration_targets import run_on_engine, tables_named
-from locus_store.sql.place import DatabasePlace
-from locus_store.sql.vectors import Method, has_index, index_name
+from locus_store.sql.schema.definition import (
+    OLD_USERS,
+    DatabasePlace,
+    SchemaDefinition,
+    column_type,
+    user_index,
+)
+from locus_store.sql.schema.migrations import run_on_engine, tables_named
+from locus_store.sql.schema.vectors import Method, has_index, index_name
 from locus_store.types.options import CheckpointOptions, read_query
 from locus_store.types.options import table as options_of
 from locus_store.values.vectors import Metric
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import URL, Connection, Dialect
 
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
 
 T = TypeVar("T")
 

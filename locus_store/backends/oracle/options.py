@@ -9,7 +9,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql.options import AsyncEngine, SqlOptions, TableName
+from locus_store.sql.connections.options import AsyncEngine, SqlOptions, TableName
 from locus_store.types.options import IN_PYTHON, CheckpointOptions, Count, Seconds, option
 
 
@@ -21,7 +21,7 @@ class UserOptions(TypedDict, total=False):
 
 
 class OracleConnections(TypedDict, total=False):
-    """What an engine or a pool of the caller's has itself."""
+    """Of connections; an engine or a pool of the caller's has its own."""
 
     wallet_location: Annotated[
         str | None,
@@ -91,7 +91,7 @@ class OracleCheckpointerOptions(OracleOptions, CheckpointOptions, total=False):
 
 
 class OracleURLOptions(OracleOptions, UserOptions, total=False):
-    """What the query string of a URL may hold."""
+    """Of a URL's query string."""
 
 
 URL_OPTIONS = OracleURLOptions

@@ -15,17 +15,16 @@ from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
 from locus_store.backends.postgresql.options import URL_OPTIONS, place
 from locus_store.errors import SchemaError, UnsupportedError
-from locus_store.sql.column_types import PlainText
-from locus_store.sql.conditions import text_literal
-from locus_store.sql.definition import SchemaDefinition, column_type
-from locus_store.sql.migration_targets import (
+from locus_store.sql.columns.dialect_columns import PlainText
+from locus_store.sql.columns.types import text_literal
+from locus_store.sql.schema.definition import DatabasePlace, SchemaDefinition, column_type, place_of
+from locus_store.sql.schema.migrations import (
     missing_driver,
     run_on_engine,
     tables_named,
 )
-from locus_store.sql.place import DatabasePlace, place_of
-from locus_store.sql.schema import tables
-from locus_store.sql.vectors import index_name
+from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.vectors import index_name
 from locus_store.types.options import CheckpointOptions, read_query
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection, Dialect
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from sqlalchemy.engine import URL
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql.options import AsyncEngine, SqlOptions, TableName, require_one
+from locus_store.sql.connections.options import AsyncEngine, SqlOptions, TableName, require_one
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.options import (
     IN_PYTHON,
@@ -132,7 +132,7 @@ class DatabaseOptions(SqlOptions, total=False):
 
 
 class PostgreSQLConnections(ServerOptions, PoolOptions, total=False):
-    """What an engine or a pool of the caller's has itself."""
+    """Of connections; an engine or a pool of the caller's has its own."""
 
 
 class PostgreSQLOptions(PostgreSQLConnections, DatabaseOptions, total=False):

@@ -72,7 +72,7 @@ class Prefix(TypedDict, total=False):
 
 
 class RedisURLOptions(RedisOptions, Prefix, total=False):
-    """What the query string of a URL may hold for this library; the rest is redis-py's."""
+    """Of a URL's query string; the rest is redis-py's."""
 
 
 URL_OPTIONS = RedisURLOptions

@@ -22,9 +22,8 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
-from locus_store.sql.names import prefix_of
-from locus_store.sql.options import refuse_connections
-from locus_store.sql.schema import tables
+from locus_store.sql.connections.options import refuse_connections
+from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.types.arguments import check_tenant
 from locus_store.types.options import CheckpointOptions, complete, parted
 
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Unpack
 
-    from locus_store.sql.repository import Repository
-    from locus_store.sql.runner import Runner
+    from locus_store.sql.connections.runner import Runner
+    from locus_store.sql.threads.repository import Repository
 
 DEFAULT_PATH = "locus_checkpoints.db"
 

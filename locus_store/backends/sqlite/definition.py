@@ -12,9 +12,16 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.sqlite.options import URL_OPTIONS
 from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
-from locus_store.sql.definition import OLD_USERS, SchemaDefinition, column_type, user_index
-from locus_store.sql.migration_targets import missing_driver, reason, tables_named
-from locus_store.sql.place import DatabasePlace, masked, place_of
+from locus_store.sql.schema.definition import (
+    OLD_USERS,
+    DatabasePlace,
+    SchemaDefinition,
+    column_type,
+    masked,
+    place_of,
+    user_index,
+)
+from locus_store.sql.schema.migrations import missing_driver, reason, tables_named
 from locus_store.types.options import CheckpointOptions, table
 
 if TYPE_CHECKING:
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Dialect
 
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from urllib.parse import unquote, urlsplit
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql.options import AsyncEngine, Engine, SqlOptions, TableName
+from locus_store.sql.connections.options import AsyncEngine, Engine, SqlOptions, TableName
 from locus_store.types.options import IN_PYTHON, CheckpointOptions, Patience, option
 
 
 class SQLiteConnections(TypedDict, total=False):
-    """What an engine of the caller's has itself."""
+    """Of connections; an engine of the caller's has its own."""
 
     busy_timeout_seconds: Annotated[
         Patience, option(30.0, "how long to wait for another process's write")
@@ -40,7 +40,7 @@ class SQLiteCheckpointerOptions(SQLiteOptions, CheckpointOptions, total=False):
 
 
 class SQLiteURLOptions(SQLiteOptions, TableName, total=False):
-    """What the query string of a URL may hold."""
+    """Of a URL's query string."""
 
 
 URL_OPTIONS = SQLiteURLOptions

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError
-from locus_store.runtime.dropped import when_dropped
+from locus_store.runtime.portals import when_dropped
 from locus_store.runtime.stepping import in_thread, may_block, now
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
     from locus_store.backends.sqlite.dialect import SQLiteDatabase
-    from locus_store.sql.runner import Body
+    from locus_store.sql.connections.runner import Body
 
 T = TypeVar("T")
 B = TypeVar("B")

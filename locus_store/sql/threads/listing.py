@@ -1,0 +1,296 @@
+"""Lists of threads, the most recently active first.
+
+``threads.active_at`` is indexed, and to the minute: an index on the exact time would turn HOT
+updates off. Within a minute the exact time decides, which is looked up thread by thread. So a page
+is looked for in whole minutes: as many as the index says that it takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from locus_store import versions
+from locus_store.errors import NotFoundError
+from locus_store.sql.threads.pending import batches
+from locus_store.sql.threads.reads import ROOT, head_of_row
+from locus_store.sql.threads.statements import is_live
+from locus_store.sql.threads.thread_rows import (
+    facts_of,
+    has_activity,
+    last_active,
+    of_row,
+    of_user,
+    put_facts,
+)
+from locus_store.types import Active
+from locus_store.types.arguments import check_names, check_text, thread_pattern
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
+from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from sqlalchemy.engine import Row
+
+    from locus_store.sql.threads.reads import Reads
+    from locus_store.sql.threads.repository import Repository
+    from locus_store.types import Head
+    from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
+
+PAGE: Final = 200
+"""Threads that are matched in Python at first, at least."""
+
+GROWTH: Final = 4
+"""Each further page of them is larger by this factor."""
+
+
+def threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
+    """See ``StorageBackend.recent``."""
+    thread_id, is_match = it.tables.threads.c.thread_id, thread_pattern(pattern).match
+    in_sql = sa.true() if pattern == "*" else it.matches(thread_id, pattern)
+    place = None if after is None else _place(it, after)
+    if in_sql is not None:
+        page = page_of(it, limit, in_sql, place=place)
+        return [Active(row.thread_id, row.exact) for row in it.connection.execute(page)]
+    found: list[Active] = []
+    size = max(limit, PAGE)
+    while len(found) < limit:
+        rows = it.connection.execute(page_of(it, size, place=place)).all()
+        found += [Active(row.thread_id, row.exact) for row in rows if is_match(row.thread_id)]
+        if len(rows) < size:
+            break
+        size, place = size * GROWTH, rows[-1]
+    return found[:limit]
+
+
+def heads(it: Reads, limit: int) -> list[Head]:
+    """See ``StorageBackend.heads``; mostly in one statement, as few threads have no head."""
+    found: list[Head] = []
+    place = None
+    while len(found) < limit:
+        rows = it.connection.execute(_with_heads(it, page_of(it, limit, place=place))).all()
+        found += [head_of_row(row) for row in rows if row.checkpoint_id is not None]
+        if len(rows) < limit:
+            break
+        place = rows[-1]
+    return found[:limit]
+
+
+def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
+    """Return the query's threads in order, with the heads of their root namespaces, if any."""
+    checkpoints, lines, page = it.tables.checkpoints, it.tables.lines, threads.subquery("page")
+    is_root = sa.and_(
+        lines.c.tenant == it.scope.tenant,
+        lines.c.thread_id == page.c.thread_id,
+        lines.c.namespace == ROOT,
+    )
+    is_head = sa.and_(checkpoints.c.line == lines.c.line, checkpoints.c.sequence == lines.c.head)
+    return (
+        sa.select(page, *it.head_columns())
+        .outerjoin_from(page, lines, is_root)
+        .outerjoin(checkpoints, is_head)
+        .order_by(*in_order(page.c))
+    )
+
+
+def page_of(
+    it: Reads, limit: int, *conditions: sa.ColumnElement[bool], place: Any = None
+) -> sa.Select[Any]:
+    """Return a query for a page of existing threads that meet the conditions, in order."""
+    c, exact = it.tables.threads.c, last_active(it.tables)
+    is_listed = (c.tenant == it.scope.tenant, is_live(it.tables), it.any_activity(), *conditions)
+    newest = sa.select(c.active_at).where(*is_listed, has_activity(it.tables))
+    if place is not None:  # its minute is looked at anyway
+        newest = newest.where(c.active_at < place.active_at)
+    minutes = newest.order_by(c.active_at.desc(), c.thread.desc()).limit(limit).cte("minutes").c
+    ends = sa.func.min(minutes.active_at), sa.func.max(minutes.active_at)
+    first, last = (sa.select(end).scalar_subquery() for end in ends)
+    if place is None:
+        is_near = c.active_at.between(first, last)
+    else:
+        at = sa.literal(place.active_at, c.active_at.type)
+        is_near = c.active_at.between(sa.func.coalesce(first, at), at)
+    near = (
+        sa.select(c.thread_id, c.active_at, c.thread, exact.label("exact"))
+        .where(*is_listed, is_near)
+        .cte("near")
+        .prefix_with("MATERIALIZED", dialect="postgresql")  # looked up once
+    )
+    page = sa.select(near).where(near.c.exact.is_not(None))
+    if place is not None:
+        page = page.where(_is_behind(near.c, place))
+    return page.order_by(*in_order(near.c)).limit(limit)
+
+
+def in_order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the terms that order the rows of ``page_of``."""
+    return columns.active_at.desc(), columns.exact.desc(), columns.thread.desc()
+
+
+def _is_behind(columns: Any, place: Any) -> sa.ColumnElement[bool]:
+    return sa.or_(
+        columns.active_at < place.active_at,
+        columns.exact < place.exact,
+        sa.and_(columns.exact == place.exact, columns.thread < place.thread),
+    )
+
+
+def _place(it: Reads, thread_id: str) -> Any:
+    """Return the position of a thread in the list.
+
+    Raises:
+        NotFoundError: It does not exist.
+    """
+    c, exact = it.tables.threads.c, last_active(it.tables)
+    found = it.connection.execute(
+        sa.select(c.active_at, exact.label("exact"), c.thread).where(
+            c.tenant == it.scope.tenant, c.thread_id == thread_id
+        )
+    ).first()
+    if found is None or found.exact is None:
+        raise NotFoundError(
+            f"there is no thread {thread_id!r} to list after; begin again without a cursor"
+        )
+    return found
+
+
+T = TypeVar("T")
+
+
+class SqlThreadInfo(DescribesThreads):
+    """Runs the queries below in the transactions of a backend."""
+
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    async def put_facts(self, put: PutThread) -> None:
+        """See ``DescribesThreads``, also for the following methods."""
+        await self._write(lambda it: _put(it, put))
+
+    async def facts_of(self, thread_id: str) -> ThreadFacts | None:
+        return await self._query(lambda it: facts_of(it, thread_id))
+
+    async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+        return await self._query(lambda it: _find(it, wanted))
+
+    async def clear_versions(self, thread_id: str) -> None:
+        check_text("thread_id", thread_id)
+        await self._write(lambda it: versions.clear(it, thread_id, ""))
+
+
+def _put(it: Repository, put: PutThread) -> None:
+    require_user_id(put.user_id, it.tables.user_id_type)
+    it.open_thread(put.thread_id)
+    put_facts(it, put)
+
+
+def _find(it: Reads, wanted: ThreadsWanted) -> list[ThreadFacts]:
+    found: list[Row[Any]] = []
+    last = wanted.offset + wanted.limit
+    size, place = last if wanted.needle is None else max(last, PAGE), None
+    while len(found) < last:
+        rows = it.connection.execute(_page(it, wanted.user_id, size, place)).all()
+        found += [row for row in rows if wanted.takes(row.name, row.metadata)]
+        if len(rows) < size:
+            break
+        size, place = size * GROWTH, rows[-1]
+    return [of_row(row) for row in found[wanted.offset : last]]
+
+
+def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
+    """Return a query for a page of threads with their facts, in order."""
+    threads = it.tables.threads
+    is_theirs = sa.true() if user_id is None else of_user(it, user_id)
+    page = page_of(it, size, is_theirs, place=place).subquery("page")
+    return (
+        sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
+        .join_from(page, threads, threads.c.thread == page.c.thread)
+        .order_by(*in_order(page.c))
+    )
+
+
+class SqlSizes(MeasuresVersions):
+    """Runs the queries below in the transactions of a backend."""
+
+    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    async def sizes(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> dict[int, int]:
+        check_names(thread_id, namespace)
+        return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
+
+    async def counts(self, thread_ids: Sequence[str]) -> dict[str, int]:
+        for it in thread_ids:
+            check_text("thread_id", it)
+        return await self._query(lambda it: _counts(it, thread_ids)) if thread_ids else {}
+
+    async def marks(self, thread_ids: Sequence[str]) -> dict[str, Marked]:
+        for it in thread_ids:
+            check_text("thread_id", it)
+        return await self._query(lambda it: _marks(it, thread_ids)) if thread_ids else {}
+
+
+def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
+    line, c = it.line_of(thread_id, namespace), it.tables.checkpoints.c
+    if line is None:
+        return {}
+    query = sa.select(c.sequence, sa.func.length(c.payload)).where(
+        c.line == line.line, c.sequence.between(first, last)
+    )
+    sizes = {row[0]: row[1] for row in it.connection.execute(query)}
+    if None in sizes.values():
+        for _, one in it.all_segments(line.line, within=(first, last)):
+            joined = {at: len(payload) for at, payload in one.records().items()}
+            sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
+    return {at: size or 0 for at, size in sizes.items()}
+
+
+def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
+    return {name: n for some in batches(thread_ids) for name, n in _counted(it, some)}
+
+
+def _counted(it: Reads, thread_ids: Sequence[str]) -> Sequence[tuple[str, int]]:
+    lines, c = it.tables.lines.c, it.tables.checkpoints.c
+    is_visible = sa.or_(c.sequence >= lines.floor, c.sequence == lines.head)
+    query = (
+        sa.select(lines.thread_id, sa.func.count())
+        .join(it.tables.checkpoints, c.line == lines.line)
+        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids), is_visible)
+        .group_by(lines.thread_id)
+    )
+    return [(row[0], row[1]) for row in it.connection.execute(query)]
+
+
+def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, Marked]:
+    found: dict[str, Marked] = {}
+    for some in batches(thread_ids):
+        waiting, logged = _interrupted(it, some), _logged(it, some)
+        names = waiting | logged.keys()
+        found.update((name, Marked(name in waiting, logged.get(name))) for name in names)
+    return found
+
+
+def _interrupted(it: Reads, thread_ids: Sequence[str]) -> set[str]:
+    lines, c, w = it.tables.lines.c, it.tables.checkpoints.c, it.tables.writes.c
+    query = (
+        sa.select(lines.thread_id)
+        .join(it.tables.checkpoints, (c.line == lines.line) & (c.sequence == lines.head))
+        .join(it.tables.writes, (w.line == c.line) & (w.checkpoint_id == c.checkpoint_id))
+        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids))
+        .where(lines.namespace == ROOT, w.channel == INTERRUPT)
+    )
+    return set(it.connection.scalars(query))
+
+
+def _logged(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
+    threads, logs = it.tables.threads.c, it.tables.logs.c
+    query = (
+        sa.select(threads.thread_id, sa.func.sum(logs.message_count))
+        .join(it.tables.logs, logs.thread == threads.thread)
+        .where(threads.tenant == it.scope.tenant, threads.thread_id.in_(thread_ids))
+        .group_by(threads.thread_id)
+    )
+    return {row[0]: int(row[1]) for row in it.connection.execute(query)}
