@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
@@ -104,6 +103,8 @@ class DocumentThreads:
     def scan(self, limit: int, after: str | None) -> list[str]:
         """See ``DocumentBackend``."""
         keys = self.documents.keys(after or "")
+        if self.documents.keys_are_live:
+            return list(islice(keys, limit))
         there = self.documents.each(lambda it: (it, self._is_there(it)), keys)
         found = list(islice((it for it, is_there in there if is_there), limit))
         if limit and not found:
@@ -209,7 +210,12 @@ class DocumentThreads:
         if kept is not None and found.content is None:
             self._used(thread_id)
             return kept
-        thread, end = self.form.parsed(found.content or b"", thread_id)
+        content = found.content or b""
+        if kept is not None and found.continues:
+            parse = partial(self.form.continued, kept, content)
+        else:
+            parse = partial(self.form.parsed, content, thread_id)
+        thread, end = self.documents.off_loop(parse, len(content))
         made = Parsed(found.tag, thread, end)
         self._keep(made)
         return made
@@ -277,7 +283,8 @@ class DocumentThreads:
         write = _Write(self, thread_id, change, creates=creates, removes=removes)
         missing: str | None = None
         for attempt in range(ATTEMPTS):
-            _pause(attempt)
+            if attempt:
+                self.documents.pause(_pause_after(attempt))
             try:
                 with (
                     suppress(ChangedError),
@@ -304,7 +311,7 @@ class DocumentThreads:
         """Run a write after all earlier writes of the thread, even if the caller is cancelled."""
         if not self.documents.blocks:
             return self.at_once(work)
-        return await self._lanes.run(thread_id, work, self.documents.pool)
+        return await self.documents.run_in_order(self._lanes, thread_id, work)
 
     def at_once(self, work: Callable[[], T]) -> T:
         """Run a write directly, for documents that never block; one write at a time."""
@@ -430,11 +437,10 @@ class _Write(Generic[T]):
         return False
 
 
-def _pause(attempt: int) -> None:
-    """Wait so that other writers can finish: not at first, then longer with each attempt."""
-    if attempt:
-        most = min(2**attempt / 1000, LONGEST_PAUSE_SECONDS)
-        time.sleep(random.uniform(0, most))  # noqa: S311  (no secret)
+def _pause_after(attempt: int) -> float:
+    """Return the seconds before the next attempt, which grow with each."""
+    most = min(2**attempt / 1000, LONGEST_PAUSE_SECONDS)
+    return random.uniform(0, most)  # noqa: S311  (no secret)
 
 
 _all_threads: WeakSet[DocumentThreads] = WeakSet()

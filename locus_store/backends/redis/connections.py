@@ -13,17 +13,21 @@ from redis import exceptions as driver
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import PipelineCommand
 
+from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.redis import failures
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.loops import Homes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from locus_store.backends.redis.scripts import Script
 
 T = TypeVar("T")
+
+_patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+"""The retry time of the write that makes the call."""
 
 _limit: ContextVar[float | None] = ContextVar("limit", default=None)
 """The seconds of an attempt; ``None``: the client's own limit holds."""
@@ -268,25 +272,41 @@ class LoopClient(loops.Home):
                 with suppress(*DRIVER_ERRORS):
                     await connection.disconnect(nowait=True)
 
-    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def again(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that is safe to repeat until it succeeds or its time is over."""
-        before = _limit.set(SILENT_SECONDS)
-        try:
-            return await self._patiently(work, failures.is_lost)
-        finally:
-            _limit.reset(before)
+        return await self._patiently(work, failures.is_lost)
 
-    async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def attempt(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a conditional write; retry only until the server accepts it.
+
+        Raises:
+            ChangedError: Its outcome is unknown, and there is time to look.
+        """
+        return await self._patiently(work, failures.is_lost, repeats=False)
+
+    async def once(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that must not be repeated; retry only until the server accepts it."""
         return await self._patiently(work, lambda _: False)
 
+    async def within_one_time(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run work of several calls, which share the retry time of one."""
+        before = _patience.set(self.patience())
+        try:
+            return await work()
+        finally:
+            _patience.reset(before)
+
     async def _patiently(
         self,
-        work: Callable[[], Coroutine[Any, Any, T]],
+        work: Callable[[], Awaitable[T]],
         may_again: Callable[[BaseException], bool],
+        *,
+        repeats: bool = True,
     ) -> T:
-        patience, caller = self.patience(), asyncio.current_task()
+        patience, caller = _patience.get() or self.patience(), asyncio.current_task()
         asked = caller.cancelling() if caller else 0
+        is_first = may_again is failures.is_lost and not patience.has_waited
+        before = _limit.set(SILENT_SECONDS if is_first else None)
         self._calls += 1
         self._is_idle.clear()
         try:
@@ -296,6 +316,8 @@ class LoopClient(loops.Home):
                 except DRIVER_ERRORS as exc:
                     _limit.set(None)
                     await patience.after(exc, may_again)
+                    if not repeats and failures.is_lost(exc):
+                        raise ChangedError from exc
                 else:
                     self._note_reached()
                     if caller and caller.cancelling() > asked:
@@ -303,6 +325,7 @@ class LoopClient(loops.Home):
                         raise asyncio.CancelledError
                     return answer
         finally:
+            _limit.reset(before)
             self._calls -= 1
             if not self._calls:
                 self._is_idle.set()  # close waits for it
@@ -349,6 +372,7 @@ class Patience:
         self._until = time.monotonic() + seconds
         self._pause = PAUSE_SECONDS
         self._is_unsure = False
+        self.has_waited = False
 
     async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
         """Wait before the next attempt.
@@ -368,6 +392,7 @@ class Patience:
         if not is_better_soon or time.monotonic() + self._pause > self._until:
             raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc
         observe.retried("connection", exc)
+        self.has_waited = True
         await self.rest()
         if isinstance(exc, failures.REPLACING):
             await home.drop_idle()
