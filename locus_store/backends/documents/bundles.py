@@ -34,7 +34,6 @@ _FACTS_AT: Final = len(MAGIC) + 2 * _LENGTH_BYTES
 ENTRY_BYTES: Final = 200
 """The facts of one version or write count as this many bytes."""
 
-_RECORD: Final = ("sequence", "chain", "parent", "checkpoint_id")
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _LINE: Final = (
     "line", "head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run",
@@ -146,8 +145,8 @@ def told(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
 
 def _row(namespace: str, row: Row) -> list[Any]:
     it = row.record
-    ours = [getattr(it, name) for name in _RECORD]
-    return [namespace, *ours, it.digest.hex(), it.metadata, it.labels, row.created_at]
+    place = namespace, it.sequence, it.chain, it.parent, it.checkpoint_id
+    return [*place, it.digest.hex(), it.metadata, it.labels, row.created_at]
 
 
 def _write(namespace: str, it: ArchivedWrite) -> list[Any]:
@@ -207,17 +206,39 @@ def payloads_of(told: dict[str, Any], content: bytes, start: int = 0) -> Iterato
 
 def row_of(told: list[Any], payload: bytes) -> Row:
     """Return the version of its facts and payload."""
-    _, sequence, chain, parent, checkpoint_id, digest, metadata, labels, created_at = told
-    record = Record(
-        sequence=sequence,
-        chain=chain,
-        parent=parent,
-        checkpoint_id=checkpoint_id,
-        digest=bytes.fromhex(digest),
-        metadata=metadata,
-        labels=labels,
-    )
-    return Row(record, datetime.fromisoformat(created_at), payload, is_framed=True)
+    return _ToldRow(told, payload)
+
+
+def time_of(told: list[Any]) -> str:
+    """Return the time of a version in its facts."""
+    at: str = told[-1]
+    return at
+
+
+class _ToldRow(Row):
+    """A version whose facts are parsed when they are asked for: a load asks for few."""
+
+    __slots__ = ("_facts",)
+
+    def __init__(self, facts: list[Any], payload: bytes) -> None:
+        self._facts = facts
+        self._held = True, payload
+        self.told = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Set ``record`` and ``created_at``, of which one is missing."""
+        _, sequence, chain, parent, checkpoint_id, digest, metadata, labels, at = self._facts
+        self.created_at = datetime.fromisoformat(at)
+        self.record = Record(
+            sequence=sequence,
+            chain=chain,
+            parent=parent,
+            checkpoint_id=checkpoint_id,
+            digest=bytes.fromhex(digest),
+            metadata=metadata,
+            labels=labels,
+        )
+        return object.__getattribute__(self, name)
 
 
 def write_of(told: list[Any], payload: bytes) -> ArchivedWrite:

@@ -99,7 +99,7 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
         "form": FORMAT,
         "thread": [getattr(thread, name) for name in _THREAD],
         "created_at": thread.created_at,
-        "at": [thread.active_at, thread.expires_at],
+        "times": [thread.active_at, thread.expires_at],
         "lines": [bundles.told_line(it) for it in thread.spaces.values()],
         "logs": [bundles.told_log(it) for it in thread.logs.values()],
     }
@@ -125,9 +125,9 @@ def _added(edit: Edit, old: Thread) -> tuple[dict[str, Any], Bundle]:
         facts["lines"] = [bundles.told_line(it) for it in lines]
     if logs:
         facts["logs"] = [bundles.told_log(it) for it in logs]
-    implied = max((it.created_at for _, it in bundle.all_rows()), default=old.active_at)
+    implied = edit.now if bundle.rows else old.active_at
     if (thread.active_at, thread.expires_at) != (implied, old.expires_at):
-        facts["at"] = [thread.active_at, thread.expires_at]
+        facts["times"] = [thread.active_at, thread.expires_at]
     return facts, bundle
 
 
@@ -152,6 +152,7 @@ def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thre
     """
     view, at = memoryview(content), 0
     lines: dict[str, list[Any]] = {}
+    times: list[Any] = []
     while at < len(content) or thread is None:
         head_bytes, payload_bytes, expected = _START.unpack_from(content, at)
         begin = at + _START.size
@@ -168,8 +169,14 @@ def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thre
                 _, line = bundles.line_of(told)
                 thread.spaces[told[0]] = Space(told[0], line, is_settled=True)
         _add(thread, facts, bundles.payloads_of(facts, content, middle))
+        if "times" in facts:
+            times = facts["times"]
+        elif "rows" in facts:
+            times = [bundles.time_of(facts["rows"][-1]), *times[1:]]
     for namespace, line in map(bundles.line_of, lines.values()):
         thread.spaces[namespace].line = line
+    for name, told in zip(("active_at", "expires_at"), times, strict=False):
+        setattr(thread, name, told and datetime.fromisoformat(told))
     return thread, checksum
 
 
@@ -184,16 +191,10 @@ def _new_thread(facts: dict[str, Any]) -> Thread:
 def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> None:
     """Add what a pack holds to a thread."""
     for told in facts.get("rows", ()):
-        row = bundles.row_of(told, next(payloads))
-        thread.spaces[told[0]].put(row)
-        thread.active_at = max(thread.active_at, row.created_at)
+        thread.spaces[told[0]].put(bundles.row_of(told, next(payloads)))
     for told in facts.get("writes", ()):
         thread.spaces[told[0]].put_write(bundles.write_of(told, next(payloads)))
     for told in facts.get("messages", ()):
         thread.messages.append(bundles.message_of(told, next(payloads)))
     for log in map(bundles.log_of, facts.get("logs", ())):
         thread.logs[log.namespace] = log
-    if "at" in facts:
-        active_at, expires_at = facts["at"]
-        thread.active_at = datetime.fromisoformat(active_at)
-        thread.expires_at = expires_at and datetime.fromisoformat(expires_at)

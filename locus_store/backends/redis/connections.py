@@ -30,7 +30,7 @@ _patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
 """The retry time of the write that makes the call."""
 
 _limit: ContextVar[float | None] = ContextVar("limit", default=None)
-"""The seconds of an attempt; ``None``: the client's own limit holds."""
+"""The seconds of an attempt; ``None``: those of any answer."""
 
 DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
 """The errors that redis-py raises."""
@@ -78,6 +78,7 @@ class Connections:
         is_owner: Close them on ``close``; otherwise there is one, and its creator closes it.
         at_once: Calls at once; others wait.
         retry_seconds: How long a call is retried while the server cannot be reached.
+        answer_seconds: How long to wait for an answer.
         replicas: How many must have a write before it is acknowledged.
         wait_seconds: How long to wait for them.
     """
@@ -90,6 +91,7 @@ class Connections:
         is_owner: bool,
         at_once: int,
         retry_seconds: float,
+        answer_seconds: float,
         replicas: int,
         wait_seconds: float,
     ) -> None:
@@ -102,6 +104,7 @@ class Connections:
                 is_owner=is_owner,
                 at_once=at_once,
                 retry_seconds=retry_seconds,
+                answer_seconds=answer_seconds,
                 replicas=replicas,
                 wait_seconds=wait_seconds,
             )
@@ -128,6 +131,7 @@ class LoopClient(loops.Home):
         is_owner: bool,
         at_once: int,
         retry_seconds: float,
+        answer_seconds: float,
         replicas: int,
         wait_seconds: float,
     ) -> None:
@@ -135,6 +139,7 @@ class LoopClient(loops.Home):
         self.client: Any = client
         self.where = where
         self._retry_seconds = retry_seconds
+        self._answer_seconds = answer_seconds
         self._replicas = replicas
         self._wait = round(wait_seconds * 1000)
         self._is_owner = is_owner
@@ -205,15 +210,18 @@ class LoopClient(loops.Home):
     async def _run(self, command: Sequence[Any]) -> Any:
         return await self._in_place(self.client.execute_command, *command)
 
-    async def _in_place(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """Await a call while holding one of the slots for concurrent calls."""
+    async def _in_place(
+        self, call: Callable[..., Awaitable[Any]], *args: Any, more_seconds: float = 0
+    ) -> Any:
+        """Await a call while holding one of the slots for concurrent calls.
+
+        A time limit of redis-py would begin a task for each command that it sends.
+        """
         async with self._places:
             try:
-                async with asyncio.timeout(_limit.get()):
+                async with asyncio.timeout((_limit.get() or self._answer_seconds) + more_seconds):
                     return await call(*args)
             except TimeoutError as exc:
-                if _limit.get() is None:
-                    raise
                 raise failures.SilentError("no answer") from exc
             except (AttributeError, TypeError) as exc:
                 # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
@@ -231,7 +239,8 @@ class LoopClient(loops.Home):
 
     async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
         """Run two commands on one connection: ``WAIT`` covers its own connection's writes."""
-        found: list[Any] = await self._in_place(self._paired, first, second)
+        waiting = self._wait / 1000
+        found: list[Any] = await self._in_place(self._paired, first, second, more_seconds=waiting)
         return found
 
     async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
@@ -406,9 +415,9 @@ class Patience:
 
 
 def _wrote_nothing(answer: Any) -> bool:
-    """Return whether a script answered with a reason for writing nothing."""
+    """Return whether a script answered with nothing, or a reason for writing nothing."""
     has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
-    return bool(has_word and answer[0] != b"done")
+    return answer is None or bool(has_word and answer[0] != b"done")
 
 
 def _by_name(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.lanes import Lanes
     from locus_store.backends.documents.protocol import DocumentReads, Tag
     from locus_store.backends.redis.connections import Connections, LoopClient
+    from locus_store.backends.redis.scripts import Script
     from locus_store.types import ArchivedThread
 
 T = TypeVar("T")
@@ -41,6 +42,8 @@ LAYOUT: Final = b"4"
 """The version of the layout of keys and values."""
 
 TOKEN_BYTES: Final = 8
+
+_GET, _PUT, _DELETE = (scripts.DOCUMENTS[name] for name in ("get", "put", "delete"))
 
 CLOCK_SECONDS: Final = 60.0
 """The server is asked for its time this often."""
@@ -96,7 +99,7 @@ class RedisDocuments(Documents):
     async def _get(self, key: str, known: Tag | None) -> Found | None:
         home = await self._home()
         keys = [self.names.document(key)]
-        found = _found(await home.read(scripts.DOCUMENTS["get"], keys, known or b""))
+        found = _found(await home.read(_GET, keys, known or b""))
         if found is None and key not in self.imported:
             await self._refuse_foreign(home, key)
         return found
@@ -107,25 +110,24 @@ class RedisDocuments(Documents):
     async def _get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found | None]:
         home = await self._home()
         calls = [([self.names.document(it)], (tag or b"",)) for it, tag in known.items()]
-        found = await home.each(scripts.DOCUMENTS["get"], calls)
+        found = await home.each(_GET, calls)
         return dict(zip(known, map(_found, found), strict=True))
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         active_at = "" if body.active_at is None else microseconds(body.active_at)
         expires_at = "" if body.expires_at is None else microseconds(body.expires_at) // 1000
-        content = body.kept_bytes, body.rest
-        token = token_bytes(TOKEN_BYTES)
-        _, new = wait(self._write("put", key, tag or b"", token, *content, active_at, expires_at))
-        return new
+        content = token_bytes(TOKEN_BYTES), body.kept_bytes, body.rest
+        return wait(self._write(_PUT, key, tag or b"", *content, active_at, expires_at))
 
     def delete(self, key: str, *, tag: Tag) -> None:
-        wait(self._write("delete", key, tag))
+        wait(self._write(_DELETE, key, tag))
 
-    async def _write(self, script: str, key: str, *args: Any) -> list[Any]:
-        home, keys = await self._home(), self.names.writing(key)
-        write = partial(home.write, scripts.DOCUMENTS[script], keys, key, *args)
-        answer: list[Any] = await home.attempt(write)
-        if answer[0] != b"done":
+    async def _write(self, script: Script, key: str, *args: Any) -> bytes:
+        """Run a conditional script; return its answer."""
+        home = await self._home()
+        keys = self.names.writing(key)
+        answer: bytes | None = await home.attempt(lambda: home.write(script, keys, key, *args))
+        if answer is None:
             raise ChangedError
         return answer
 

@@ -30,10 +30,10 @@ return {tag, content_of(KEYS[1], 1)}
 --- put
 -- ARGV: 1 the thread's id; 2 the tag that must be there ('': none); 3 the token of this put; 4 bytes
 -- kept of the content; 5 the rest; 6 microsecond of activity ('': it does not exist); 7 millisecond of
--- its expiry ('': none). The new tag.
+-- its expiry ('': none). The new tag; nothing if another one is there.
 local name, tag, token, kept, rest = unpack(ARGV, 1, 5)
 local active, ids, expiry = unpack(KEYS, 2, 4)
-if (call('LINDEX', KEYS[1], 0) or '') ~= tag then return {'changed'} end
+if (call('LINDEX', KEYS[1], 0) or '') ~= tag then return false end
 -- The indexes first: a key of these names that is not ours fails before the content is written.
 local expires = tonumber(ARGV[7])
 if expires then
@@ -61,14 +61,14 @@ if expires then
     forget(it)
   end
 end
-return {'done', tag}
+return tag
 
 --- delete
--- ARGV: 1 the thread's id; 2 the tag that must be there.
-if call('LINDEX', KEYS[1], 0) ~= ARGV[2] then return {'changed'} end
+-- ARGV: 1 the thread's id; 2 the tag that must be there. It; nothing if another one is there.
+if call('LINDEX', KEYS[1], 0) ~= ARGV[2] then return false end
 call('DEL', KEYS[1])
 forget(ARGV[1])
-return {'done'}
+return ARGV[2]
 
 --- expired
 -- KEYS: 'expiry'. ARGV: how many at most. Threads whose time is over.
