@@ -209,6 +209,12 @@ def row_of(told: list[Any], payload: bytes) -> Row:
     return _ToldRow(told, payload)
 
 
+def put_row(space: Space, told: list[Any], payload: bytes) -> None:
+    """Add the version of its facts and payload, which is newer than all others, to its namespace."""
+    _, sequence, chain, _, checkpoint_id, *_ = told
+    space.place(_ToldRow(told, payload), sequence, chain, checkpoint_id)
+
+
 def time_of(told: list[Any]) -> str:
     """Return the time of a version in its facts."""
     at: str = told[-1]

@@ -151,9 +151,8 @@ def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thre
         SchemaError: The form is of a newer version of this library.
     """
     view, at = memoryview(content), 0
-    lines: dict[str, list[Any]] = {}
-    times: list[Any] = []
-    while at < len(content) or thread is None:
+    heads, starts = [], []
+    while at < len(content):
         head_bytes, payload_bytes, expected = _START.unpack_from(content, at)
         begin = at + _START.size
         middle = begin + head_bytes
@@ -161,22 +160,13 @@ def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thre
         checksum = crc32(view[begin:at], checksum)
         if checksum != expected or at > len(content):
             raise IntegrityError("a part of it is not as it was written")
-        facts = orjson.loads(view[begin:middle])
-        thread = thread or _new_thread(facts)
-        for told in facts.get("lines", ()):
-            lines[told[0]] = told
-            if told[0] not in thread.spaces:
-                _, line = bundles.line_of(told)
-                thread.spaces[told[0]] = Space(told[0], line, is_settled=True)
-        _add(thread, facts, bundles.payloads_of(facts, content, middle))
-        if "times" in facts:
-            times = facts["times"]
-        elif "rows" in facts:
-            times = [bundles.time_of(facts["rows"][-1]), *times[1:]]
-    for namespace, line in map(bundles.line_of, lines.values()):
-        thread.spaces[namespace].line = line
-    for name, told in zip(("active_at", "expires_at"), times, strict=False):
-        setattr(thread, name, told and datetime.fromisoformat(told))
+        heads.append(view[begin:middle])
+        starts.append(middle)
+    each: list[dict[str, Any]] = orjson.loads(b"[%b]" % b",".join(heads))
+    thread = thread or _new_thread(each[0])
+    for facts, start in zip(each, starts, strict=True):
+        _add(thread, facts, bundles.payloads_of(facts, content, start))
+    _set_last(thread, each)
     return thread, checksum
 
 
@@ -190,11 +180,31 @@ def _new_thread(facts: dict[str, Any]) -> Thread:
 
 def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> None:
     """Add what a pack holds to a thread."""
+    for told in facts.get("lines", ()):
+        if told[0] not in thread.spaces:
+            namespace, line = bundles.line_of(told)
+            thread.spaces[namespace] = Space(namespace, line, is_settled=True)
     for told in facts.get("rows", ()):
-        thread.spaces[told[0]].put(bundles.row_of(told, next(payloads)))
+        bundles.put_row(thread.spaces[told[0]], told, next(payloads))
     for told in facts.get("writes", ()):
         thread.spaces[told[0]].put_write(bundles.write_of(told, next(payloads)))
     for told in facts.get("messages", ()):
         thread.messages.append(bundles.message_of(told, next(payloads)))
     for log in map(bundles.log_of, facts.get("logs", ())):
         thread.logs[log.namespace] = log
+
+
+def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
+    """Set the lines and times of a thread to the last ones of its packs."""
+    lines = {told[0]: told for facts in each for told in facts.get("lines", ())}
+    for namespace, line in map(bundles.line_of, lines.values()):
+        thread.spaces[namespace].line = line
+    active_at = expires_at = None
+    for facts in each:
+        if "times" in facts:
+            active_at, expires_at = facts["times"]
+            thread.expires_at = expires_at and datetime.fromisoformat(expires_at)
+        elif "rows" in facts:
+            active_at = bundles.time_of(facts["rows"][-1])
+    if active_at is not None:
+        thread.active_at = datetime.fromisoformat(active_at)

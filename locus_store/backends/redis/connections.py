@@ -181,16 +181,23 @@ class LoopClient(loops.Home):
         return answer
 
     async def each(
-        self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]
+        self,
+        script: Script,
+        calls: Sequence[tuple[Sequence[str], Sequence[Any]]],
+        *others: tuple[Any, ...],
     ) -> list[Any]:
-        """Run a read-only script many times, in as few round trips as there are servers."""
+        """Run a script that is safe to repeat many times, and then other commands.
+
+        In as few round trips as there are servers.
+        """
+        commands = [*(_by_name(script, *it) for it in calls), *others]
 
         async def run() -> list[Any]:
             answers: list[Any] = []
-            for at in range(0, len(calls), PIPELINE):
+            for at in range(0, len(commands), PIPELINE):
                 pipe = self.client.pipeline(transaction=False)
-                for keys, args in calls[at : at + PIPELINE]:
-                    pipe.execute_command(*_by_name(script, keys, args))
+                for it in commands[at : at + PIPELINE]:
+                    pipe.execute_command(*it)
                 answers += await self._in_place(pipe.execute)
             return answers
 
@@ -201,7 +208,7 @@ class LoopClient(loops.Home):
                 await self.client.script_load(script.source)
                 return await run()
 
-        return await self.again(known) if calls else []
+        return await self.again(known) if commands else []
 
     async def command(self, *command: Any) -> Any:
         """Run a command that is safe to repeat."""
@@ -257,6 +264,12 @@ class LoopClient(loops.Home):
         if isinstance(commands[0].result, driver.MovedError):
             await self.client.nodes_manager.move_slot(commands[0].result)
         return [it.result for it in commands]
+
+    @property
+    def must_confirm(self) -> bool:
+        """True in a write that was perhaps done, of which replicas are to be asked again."""
+        patience = _patience.get()
+        return bool(self._replicas and patience and patience.is_unsure)
 
     async def find_masters(self) -> None:
         """Ask a cluster which node serves which slot; redis-py does not do so behind a pipeline.
@@ -380,7 +393,7 @@ class Patience:
         self._home = home
         self._until = time.monotonic() + seconds
         self._pause = PAUSE_SECONDS
-        self._is_unsure = False
+        self.is_unsure = False
         self.has_waited = False
 
     async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
@@ -394,12 +407,12 @@ class Patience:
         home = self._home
         if not home.is_cluster:
             failures.require_no_cluster(exc, home.where)
-        self._is_unsure = self._is_unsure or failures.may_be_done(exc)
+        self.is_unsure = self.is_unsure or failures.may_be_done(exc)
         is_better_soon = failures.is_transient(exc) or (
             home.was_reached and may_again(exc)  # else a wrong address is reported at once
         )
         if not is_better_soon or time.monotonic() + self._pause > self._until:
-            raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc
+            raise failures.translated(exc, home.where, is_unsure=self.is_unsure) from exc
         observe.retried("connection", exc)
         self.has_waited = True
         await self.rest()

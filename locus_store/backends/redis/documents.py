@@ -6,7 +6,7 @@ Each call is a plain one, which waits for the asynchronous client in a greenlet.
 from __future__ import annotations
 
 import time
-from asyncio import gather, sleep
+from asyncio import sleep
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from secrets import token_bytes
@@ -43,7 +43,8 @@ LAYOUT: Final = b"4"
 
 TOKEN_BYTES: Final = 8
 
-_GET, _PUT, _DELETE = (scripts.DOCUMENTS[name] for name in ("get", "put", "delete"))
+_GET, _CONFIRM = scripts.DOCUMENTS["get"], scripts.DOCUMENTS["confirm"]
+_PUT, _DELETE = scripts.DOCUMENTS["put"], scripts.DOCUMENTS["delete"]
 
 CLOCK_SECONDS: Final = 60.0
 """The server is asked for its time this often."""
@@ -98,11 +99,24 @@ class RedisDocuments(Documents):
 
     async def _get(self, key: str, known: Tag | None) -> Found | None:
         home = await self._home()
-        keys = [self.names.document(key)]
-        found = _found(await home.read(_GET, keys, known or b""))
+        if home.must_confirm:
+            return _found(await home.again(lambda: self._confirmed(home, key)))
+        keys, theirs = [self.names.document(key)], self.names.foreign(key)
+        if known is not None:
+            found = _found(await home.read(_GET, keys, known))
+            kinds = [] if found else await home.each(_GET, [], *(("TYPE", it) for it in theirs))
+        else:
+            others = (("TYPE", it) for it in theirs)
+            answer, *kinds = await home.each(_GET, [(keys, (b"",))], *others)
+            found = _found(answer)
         if found is None and key not in self.imported:
-            await self._refuse_foreign(home, key)
+            self._refuse_foreign(home, dict(zip(theirs, kinds, strict=True)))
         return found
+
+    async def _confirmed(self, home: LoopClient, key: str) -> Any:
+        """Return a document that as many replicas have as a put waits for."""
+        answer = await home.write(_CONFIRM, self.names.writing(key))
+        return answer and answer[1:]
 
     def get_all(self, known: Mapping[str, Tag | None]) -> DocumentReads:
         return _Read(wait(self._get_all(known)))
@@ -230,15 +244,17 @@ class RedisDocuments(Documents):
 
     # --- keys of others
 
-    async def _refuse_foreign(self, home: LoopClient, thread_id: str) -> None:
+    def _refuse_foreign(self, home: LoopClient, kinds: dict[str, Any]) -> None:
         """Refuse a thread that another library keeps below the same prefix.
+
+        Args:
+            home: The connections.
+            kinds: The types of its keys.
 
         Raises:
             SchemaError: The Locus SDK's own backend, or a similar one, keeps it.
         """
-        keys = self.names.foreign(thread_id)
-        kinds = await gather(*(home.command("TYPE", it) for it in keys))
-        for key, kind in zip(keys, kinds, strict=True):
+        for key, kind in kinds.items():
             if kind in {b"string", "string"}:
                 raise SchemaError(
                     f"Redis {home.where} has a key {key!r} that is not ours: the Locus SDK keeps "

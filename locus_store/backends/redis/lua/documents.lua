@@ -27,6 +27,13 @@ if string.sub(known, 1, 8) == string.sub(tag, 1, 8) then
 end
 return {tag, content_of(KEYS[1], 1)}
 
+--- confirm
+-- A document, written as it is there: WAIT waits for writes of its own connection.
+local tag = call('LINDEX', KEYS[1], 0)
+if not tag then return false end
+call('LSET', KEYS[1], 0, tag)
+return {'done', tag, content_of(KEYS[1], 1)}
+
 --- put
 -- ARGV: 1 the thread's id; 2 the tag that must be there ('': none); 3 the token of this put; 4 bytes
 -- kept of the content; 5 the rest; 6 microsecond of activity ('': it does not exist); 7 millisecond of
