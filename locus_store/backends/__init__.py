@@ -8,21 +8,31 @@ from locus_store.runtime.extras import keep_available, loaded
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
-    from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.file.backend import (
+        FileBackend,
+        FileCheckpointer,
+        FileMessageLog,
+        file_checkpointer,
+    )
     from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
     from locus_store.backends.http.messages import HTTPMessageLog
     from locus_store.backends.http.store import HTTPStore
     from locus_store.backends.memory.backend import (
+        InMemoryMessageLog,
         MemoryBackend,
         MemoryCheckpointer,
         memory_checkpointer,
     )
-    from locus_store.backends.memory.messages import InMemoryMessageLog
     from locus_store.backends.memory.store import InMemoryStore
-    from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
+    from locus_store.backends.oci.backend import (
+        OCIBucketBackend,
+        OCIBucketMessageLog,
+        oci_bucket_checkpointer,
+    )
     from locus_store.backends.opensearch.backend import (
         OpenSearchBackend,
         OpenSearchCheckpointer,
+        OpenSearchMessageLog,
         opensearch_checkpointer,
     )
     from locus_store.backends.opensearch.store import OpenSearchStore
@@ -58,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FileBackend",
     "FileCheckpointer",
+    "FileMessageLog",
     "HTTPBackend",
     "HTTPCheckpointer",
     "HTTPMessageLog",
@@ -67,8 +78,10 @@ __all__ = [
     "MemoryBackend",
     "MemoryCheckpointer",
     "OCIBucketBackend",
+    "OCIBucketMessageLog",
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
+    "OpenSearchMessageLog",
     "OpenSearchStore",
     "OracleBackend",
     "OracleCheckpointSaver",
@@ -124,7 +137,10 @@ _MODULES = {
     **dict.fromkeys(
         ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"), "backends.sqlite"
     ),
-    "InMemoryMessageLog": "backends.memory.messages",
+    "InMemoryMessageLog": "backends.memory",
+    "FileMessageLog": "backends.file",
+    "OCIBucketMessageLog": "backends.oci",
+    "OpenSearchMessageLog": "backends.opensearch",
     "InMemoryStore": "backends.memory.store",
     "OpenSearchStore": "backends.opensearch.store",
     "OracleMessageLog": "backends.oracle.messages",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
 from locus_store.runtime.dropped import when_dropped
@@ -15,7 +15,34 @@ from locus_store.runtime.stepping import Begun, is_ours, needs_no_loop, require_
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def blocking_form(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return the blocking form of an async method: a method with the same signature and docstring.
+
+    It hands the name of the async method, and the arguments, to its object's ``_block``.
+    """
+    name = method.__name__
+
+    @wraps(method)
+    def run_method(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._block(name, *args, **kwargs)
+        return result
+
+    return run_method  # type: ignore[return-value]  # of the same signature
+
+
+def blocking_twin(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return the blocking form of an ``a…`` method of ``Twins``; its name has no ``a``."""
+    twin = blocking_form(method)
+    twin.__name__ = method.__name__[1:]
+    return twin
 
 
 class Portals:
@@ -95,6 +122,16 @@ class Portals:
         if loop is not None:
             self._end.detach()
             loop.end()
+
+
+class Twins:
+    """An object whose blocking methods call its own async ones."""
+
+    _portals: Portals
+
+    def _block(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Run the async method of this name, and wait for it."""
+        return self._portals.run(type(self).__name__, getattr(self, name), *args, **kwargs)
 
 
 _inherited: list[object] = []

@@ -15,6 +15,7 @@ from locus_store.types.user_ids import user_name
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from locus_store.types import Mark
     from locus_store.types.user_ids import UserIdType
 
 VERSION_KEY: Final = "_checkpoint_version"
@@ -37,6 +38,11 @@ class Call:
     def of_thread(self, lineage: Lineage | None) -> Lineage | None:
         """Return the lineage if it is of this call's thread: a state may be saved elsewhere."""
         return lineage if lineage and lineage.thread == thread_key(self.thread_id) else None
+
+    def made(self, mark: Mark | None, before: Lineage | None = None) -> Lineage:
+        """Return the lineage of a state that was made from, or saved as, a version."""
+        nonce = {"nonce": before.nonce} if before else {}
+        return Lineage(thread=thread_key(self.thread_id), made_from=mark, head=mark, **nonce)
 
 
 def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool = True) -> Call:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.runtime.portals import Twins, blocking_twin
 from locus_store.session.cache import CACHE_TTL_SECONDS
 from locus_store.session.config import thread_name
 from locus_store.session.values import ROOT, of_thread
@@ -32,7 +33,7 @@ TOOL_RESULT_SECONDS: Final = 7 * 86_400
 STOP: Final = "requested"
 
 
-class RunMethods(ABC):
+class RunMethods(Twins, ABC):
     """Methods that AgentFlow's graphs call beside those of PyAgenity.
 
     Stop requests and results of tools belong to a thread, and to its user. They are kept in the
@@ -184,6 +185,20 @@ class RunMethods(ABC):
         return [
             it async for it in self._values.keys(_cached(namespace)) if it.startswith(prefix or "")
         ]
+
+    # --- blocking
+
+    put_checkpoint = blocking_twin(aput_checkpoint)
+    get_thread_owner = blocking_twin(aget_thread_owner)
+    request_stop = blocking_twin(arequest_stop)
+    is_stop_requested = blocking_twin(ais_stop_requested)
+    clear_stop_request = blocking_twin(aclear_stop_request)
+    put_tool_result = blocking_twin(aput_tool_result)
+    get_tool_result = blocking_twin(aget_tool_result)
+    put_cache_value = blocking_twin(aput_cache_value)
+    get_cache_value = blocking_twin(aget_cache_value)
+    clear_cache_value = blocking_twin(aclear_cache_value)
+    list_cache_keys = blocking_twin(alist_cache_keys)
 
 
 def _cached(namespace: str) -> Namespace:

@@ -465,7 +465,7 @@ def test_forget_counts_the_threads_that_name_no_user(run: Run, url: str) -> None
         save(url, f"named-{thread}", {"n": 1}, with_={"metadata": {"user_id": thread}})
     save(url, "state", {"n": 1}, with_={"labels": {"user_id": "c"}})
     save(url, "nobody", {"n": 1})
-    if url.startswith("redis"):  # it has no message logs
+    if url.startswith("redis"):  # it has no message log yet
         save(url, "log", {"n": 1})
         save(url, "owned", {"n": 1}, with_={"metadata": {"user_id": "a"}})
     else:

@@ -11,8 +11,18 @@ from shelf import ObjectsProbe, Shelf, shelf_backend
 from locus_store import StorageBackendAdapter
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.values.encoding import MAX_STATE_BYTES
 from storages import Storage
+
+
+def bounded(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a message log that are its backend's."""
+    return {name: it for name, it in options.items() if name == "max_state_bytes"}
+
+
+def log_of(backend: DocumentBackend, options: dict[str, Any]) -> DocumentMessageLog:
+    return DocumentMessageLog(backend, owns=True, ttl_seconds=options.get("ttl_seconds"))
 
 
 class OfDrawer(Storage):
@@ -29,6 +39,9 @@ class OfDrawer(Storage):
     def backend(self) -> Any:
         return DocumentBackend(self.drawer)
 
+    def log(self, **options: Any) -> Any:
+        return log_of(DocumentBackend(self.drawer, **bounded(options)), options)
+
     def probe(self) -> DocumentsProbe:
         return DocumentsProbe(self.drawer)
 
@@ -44,6 +57,9 @@ class OnShelf(Storage):
 
     def backend(self) -> Any:
         return shelf_backend(self.shelf)
+
+    def log(self, **options: Any) -> Any:
+        return log_of(shelf_backend(self.shelf, **bounded(options)), options)
 
     def probe(self) -> ObjectsProbe:
         return ObjectsProbe(self.shelf)

@@ -76,7 +76,9 @@ class Bundle:
         """About the bytes that this takes in an object."""
         payloads = [row.payload() for _, row in self.all_rows()]
         payloads += [it.write.payload for _, it in self.writes]
-        return sum(map(len, payloads)) + ENTRY_BYTES * len(payloads)
+        payloads += [it.payload or b"" for it in self.messages]
+        texts = sum(len(it.text or "") for it in self.messages)
+        return sum(map(len, payloads)) + texts + ENTRY_BYTES * len(payloads)
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.writes or self.messages)
@@ -210,7 +212,7 @@ def row_of(told: list[Any], payload: bytes) -> Row:
 
 
 def put_row(space: Space, told: list[Any], payload: bytes) -> None:
-    """Add the version of its facts and payload, which is newer than all others, to its namespace."""
+    """Add the version of its facts and payload to its namespace, in which it is the newest."""
     _, sequence, chain, _, checkpoint_id, *_ = told
     space.place(_ToldRow(told, payload), sequence, chain, checkpoint_id)
 

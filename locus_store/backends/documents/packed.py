@@ -20,6 +20,7 @@ from locus_store.backends.documents.bundles import Bundle
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
+from locus_store.types.log_edits import Outbox
 from locus_store.versions.rows import Row
 from locus_store.versions.spaces import Space
 from locus_store.versions.threads import Thread
@@ -62,8 +63,7 @@ class PackedForm(DocumentForm):
         where = self.documents.where(thread_id)
         try:
             thread, checksum = _applied(thread, end.checksum, content)
-            if thread.thread_id != thread_id:
-                raise IntegrityError(f"it is of the thread {thread.thread_id!r}")
+            _require_id(thread, thread_id)
         except SchemaError as exc:
             raise SchemaError(f"{where} {exc}") from exc
         except (LookupError, TypeError, ValueError, struct.error, IntegrityError) as exc:
@@ -93,6 +93,11 @@ class PackedForm(DocumentForm):
         return body is not None and content.startswith(body.rest, body.kept_bytes)
 
 
+def _require_id(thread: Thread, thread_id: str) -> None:
+    if thread.thread_id != thread_id:
+        raise IntegrityError(f"it is of the thread {thread.thread_id!r}, not {thread_id!r}")
+
+
 def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
     """Return all of a thread as one pack."""
     facts = {
@@ -102,6 +107,7 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
         "times": [thread.active_at, thread.expires_at],
         "lines": [bundles.told_line(it) for it in thread.spaces.values()],
         "logs": [bundles.told_log(it) for it in thread.logs.values()],
+        **_deliveries(thread),
     }
     spaces = thread.spaces.items()
     of_spaces = ((name, of_one.values()) for name, it in spaces for of_one in it.writes.values())
@@ -125,10 +131,16 @@ def _added(edit: Edit, old: Thread) -> tuple[dict[str, Any], Bundle]:
         facts["lines"] = [bundles.told_line(it) for it in lines]
     if logs:
         facts["logs"] = [bundles.told_log(it) for it in logs]
+    if (thread.outbox, thread.delivered) != (old.outbox, old.delivered):
+        facts |= _deliveries(thread)
     implied = edit.now if bundle.rows else old.active_at
     if (thread.active_at, thread.expires_at) != (implied, old.expires_at):
         facts["times"] = [thread.active_at, thread.expires_at]
     return facts, bundle
+
+
+def _deliveries(thread: Thread) -> dict[str, Any]:
+    return {"outbox": thread.outbox and thread.outbox.told(), "delivered": thread.delivered}
 
 
 def _is_changed(old: Space | None, space: Space) -> bool:
@@ -192,6 +204,8 @@ def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> No
         thread.messages.append(bundles.message_of(told, next(payloads)))
     for log in map(bundles.log_of, facts.get("logs", ())):
         thread.logs[log.namespace] = log
+    if "outbox" in facts:
+        thread.outbox, thread.delivered = Outbox.of(facts["outbox"]), facts["delivered"]
 
 
 def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
