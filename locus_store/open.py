@@ -76,6 +76,7 @@ MESSAGE_LOGS = {
     "opensearch": "OpenSearchMessageLog",
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
+    "redis": "RedisMessageLog",
     "sqlite": "SQLiteMessageLog",
 }
 """Module to class of a message log."""

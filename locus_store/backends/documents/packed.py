@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
 
-_START: Final = struct.Struct("<III")
+START: Final = struct.Struct("<III")
+"""The lengths of facts and payloads, and the checksum."""
+
 _THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 
 
@@ -152,7 +154,7 @@ def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, 
     head = orjson.dumps({**facts, **told})
     joined = b"".join(payloads)
     checksum = crc32(joined, crc32(head, checksum))
-    return b"".join((_START.pack(len(head), len(joined), checksum), head, joined)), checksum
+    return b"".join((START.pack(len(head), len(joined), checksum), head, joined)), checksum
 
 
 def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thread, int]:
@@ -165,8 +167,8 @@ def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thre
     view, at = memoryview(content), 0
     heads, starts = [], []
     while at < len(content):
-        head_bytes, payload_bytes, expected = _START.unpack_from(content, at)
-        begin = at + _START.size
+        head_bytes, payload_bytes, expected = START.unpack_from(content, at)
+        begin = at + START.size
         middle = begin + head_bytes
         at = middle + payload_bytes
         checksum = crc32(view[begin:at], checksum)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.addresses import (
@@ -123,6 +124,37 @@ class RedisBackend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await addresses.facts(await self.connections.home())]
+
+
+class RedisMessageLog(DocumentMessageLog):
+    """Keeps message logs in Redis or Valkey, with the threads of a prefix.
+
+    Args:
+        url: See ``RedisBackend``, as ``prefix`` and ``options``.
+        prefix: Prefix of all keys.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of a URL and options.
+        options: Of ``RedisBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: redis-py is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        ttl_seconds: float | None = None,
+        backend: RedisBackend | None = None,
+        **options: Unpack[RedisOptions],
+    ) -> None:
+        if backend is not None:
+            is_alone = (url, prefix, options) == (DEFAULT_URL, DEFAULT_PREFIX, {})
+            check_backend(backend, RedisBackend, is_alone=is_alone)
+        made = backend or RedisBackend(url, prefix, **options)
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
 class RedisCheckpointSaver(CheckpointSaver):
