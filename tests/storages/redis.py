@@ -63,7 +63,8 @@ class RedisProbe:
             edit = Edit(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
             edit.adds_only = False
             draft = self._form.draft(edit, None)
-            assert draft is not None and draft.body is not None
+            assert draft is not None
+            assert draft.body is not None
             self._replace(key, draft.body.rest)
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:

@@ -223,7 +223,13 @@ class DocumentThreads:
             parse = partial(self.form.continued, kept, content)
         else:
             parse = partial(self.form.parsed, content, thread_id)
-        thread, end = self.documents.off_loop(parse, len(content))
+        try:
+            thread, end = self.documents.off_loop(parse, len(content))
+        except IntegrityError:
+            if not found.continues:
+                raise
+            self.forget(thread_id)  # a failover took back what is kept
+            return self.parsed(self.documents, thread_id)
         made = Parsed(found.tag, thread, end)
         self._keep(made)
         return made
@@ -380,6 +386,7 @@ class _Write(Generic[T]):
         self._as_is = as_is
         self._sent: tuple[Draft, T] | None = None
         """The request of the last attempt, and its answer."""
+        self._is_putting = False
         self._onto: Tag | None = None
         """The tag that the last attempt's put named."""
         self._trusts_cache = threads.documents.trusts_cache
@@ -409,6 +416,8 @@ class _Write(Generic[T]):
         try:
             answer = self._attempt_on(access, cached)
         except LocusStoreError as exc:
+            if self._is_putting:  # an error of the storage, not of what is cached
+                raise
             raise ChangedError from exc
         if self._sent is None:
             raise ChangedError
@@ -441,12 +450,14 @@ class _Write(Generic[T]):
         """Write a draft."""
         self._threads.form.prepare(draft)
         self._sent, self._onto = (draft, answer), old.tag if old else None
+        self._is_putting = True
         if draft.body is not None:
             tag = access.put(self._thread_id, draft.body, tag=self._onto)
             self._threads.keep(tag, draft)
         elif old is not None:
             access.delete(self._thread_id, tag=old.tag)
             self._threads.forget(self._thread_id)
+        self._is_putting = False
         self._finish(draft)
 
     def _finish(self, draft: Draft) -> None:

@@ -19,6 +19,7 @@ from locus_store.backends.redis.documents import RedisDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
+from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import time
 from asyncio import sleep
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -128,7 +129,7 @@ class RedisDocuments(Documents):
         return dict(zip(known, map(_found, found), strict=True))
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
-        active_at = "" if body.active_at is None else microseconds(body.active_at)
+        active_at = "" if body.active_at is None else max(0, microseconds(body.active_at))
         expires_at = "" if body.expires_at is None else microseconds(body.expires_at) // 1000
         content = token_bytes(TOKEN_BYTES), body.kept_bytes, body.rest
         return wait(self._write(_PUT, key, tag or b"", *content, active_at, expires_at))
@@ -184,6 +185,14 @@ class RedisDocuments(Documents):
     async def _expire(self) -> int:
         home = await self._home()
         return await self._lists.expire(home)
+
+    def sweep(self) -> None:
+        names = self.keys()
+        while page := list(islice(names, PAGE)):
+            wait(self._heal(page))
+
+    async def _heal(self, names: list[str]) -> None:
+        await self._lists.heal(await self._home(), names)
 
     # --- the store
 

@@ -8,6 +8,7 @@ from locus_store.backends.redis import scripts
 from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of, moment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from locus_store.backends.redis.connections import LoopClient
@@ -97,10 +98,18 @@ class ThreadLists:
             calls = [([it], (PAGE,)) for it in expiry]
             over = await home.each(scripts.DOCUMENTS["expired"], calls)
             names = [it.decode() for some in over for it in some]
-            removing = [(self.keys.writing(it), (it,)) for it in names]
-            count += sum(await home.each(scripts.DOCUMENTS["expire"], removing))
+            count += await self.heal(home, names)
             expiry = [it for it, some in zip(expiry, over, strict=True) if some]
         return count
+
+    async def heal(self, home: LoopClient, names: Iterable[str]) -> int:
+        """Remove those of the threads whose time is over or whose key was lost.
+
+        Returns:
+            How many of them had a time.
+        """
+        calls = [(self.keys.writing(it), (it,)) for it in names]
+        return sum(await home.each(scripts.DOCUMENTS["expire"], calls))
 
 
 def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:

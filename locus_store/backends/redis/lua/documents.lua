@@ -23,7 +23,7 @@ if not tag then return false end
 if tag == known then return {tag} end
 if string.sub(known, 1, 8) == string.sub(tag, 1, 8) then
   local parts = tonumber(string.match(known, '^(%d+) ', 17))
-  if parts < call('LLEN', KEYS[1]) - 1 then return {tag, content_of(KEYS[1], parts + 1), '1'} end
+  if parts < tonumber(string.match(tag, '^(%d+) ', 17)) then return {tag, content_of(KEYS[1], parts + 1), '1'} end
 end
 return {tag, content_of(KEYS[1], 1)}
 
@@ -41,15 +41,16 @@ return {'done', tag, content_of(KEYS[1], 1)}
 local name, tag, token, kept, rest = unpack(ARGV, 1, 5)
 local active, ids, expiry = unpack(KEYS, 2, 4)
 if (call('LINDEX', KEYS[1], 0) or '') ~= tag then return false end
--- The indexes first: a key of these names that is not ours fails before the content is written.
+-- The indexes first: a key of these names that is not ours fails before the content is written. And
+-- first of all what takes memory: where there is none left, it fails, and nothing was done.
+call('ZADD', ids, 0, name)
 local expires = tonumber(ARGV[7])
 if expires then
   call('ZADD', expiry, expires, name)
-elseif call('ZREM', expiry, name) == 1 then
-  call('PERSIST', KEYS[1])
+else
+  call('ZREM', expiry, name)
 end
 if ARGV[6] == '' then call('ZREM', active, name) else call('ZADD', active, ARGV[6], name) end
-if tag == '' then call('ZADD', ids, 0, name) end
 local parts, size = string.match(tag, '^(%d+) (%d+)$', 17)
 kept = tonumber(kept)
 if kept == tonumber(size) then
@@ -82,9 +83,9 @@ return ARGV[2]
 return call('ZRANGEBYSCORE', KEYS[1], '-inf', now_ms, 'LIMIT', 0, ARGV[1])
 
 --- expire
--- ARGV: a thread's id. Remove it if its time is over; how many.
+-- ARGV: a thread's id. Remove it if its time is over, or its list was lost; 1, or 0 where it had none.
 local expires = call('ZSCORE', KEYS[4], ARGV[1])
-if not expires or tonumber(expires) > now_ms then return 0 end
+if call('EXISTS', KEYS[1]) == 1 and not (expires and tonumber(expires) <= now_ms) then return 0 end
 call('DEL', KEYS[1])
 return forget(ARGV[1])
 
