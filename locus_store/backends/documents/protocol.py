@@ -215,6 +215,9 @@ class Documents(Access, ABC):
         self.put(IDENTITY_KEY, Body(0, store.encode()), tag=None)
         self._store = store
 
+    def confirm(self, key: str) -> None:
+        """Make a put or deletion that was done, but not answered, as durable as an answered one."""
+
     def where(self, key: str) -> str:
         """Return the place of a document, for messages."""
         return f"document {key!r}"

@@ -398,6 +398,7 @@ class _Write(Generic[T]):
             ChangedError: The thread was changed meanwhile, or the outcome is unknown.
         """
         if self._sent is not None and self._is_stored(access, self._sent[0]):
+            self._threads.documents.confirm(self._thread_id)
             self._finish(self._sent[0])
             return self._sent[1]
         self._sent = None

@@ -136,7 +136,7 @@ class LoopClient(loops.Home):
         self.where = where
         self._retry_seconds = retry_seconds
         self._answer_seconds = answer_seconds
-        self._replicas = replicas
+        self.replicas = replicas
         self._wait = round(wait_seconds * 1000)
         self._is_owner = is_owner
         self.is_cluster = isinstance(client, RedisCluster)
@@ -161,17 +161,17 @@ class LoopClient(loops.Home):
         Raises:
             BackendError: It was done, and too few replicas said that they have it.
         """
-        if not self._replicas:
+        if not self.replicas:
             return await self._call(script, keys, args)
         # By its text: were its name not known, WAIT would wait for nothing.
-        wait = ("WAIT", self._replicas, self._wait)
+        wait = ("WAIT", self.replicas, self._wait)
         answer, reached = await self._pair(_by_text(script, keys, args), wait)
         for it in (answer, reached):
             if isinstance(it, Exception):
                 raise it
-        if reached < self._replicas and not _wrote_nothing(answer):
+        if reached < self.replicas and not _wrote_nothing(answer):
             raise BackendError(
-                f"written to Redis {self.where}, but only {reached} of {self._replicas} replicas "
+                f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas "
                 f"had it after {self._wait} ms: a failover now may lose it. Saving again is safe"
             )
         return answer
@@ -260,12 +260,6 @@ class LoopClient(loops.Home):
         if isinstance(commands[0].result, driver.MovedError):
             await self.client.nodes_manager.move_slot(commands[0].result)
         return [it.result for it in commands]
-
-    @property
-    def must_confirm(self) -> bool:
-        """True in a write that was perhaps done, of which replicas are to be asked again."""
-        patience = _patience.get()
-        return bool(self._replicas and patience and patience.is_unsure)
 
     async def find_masters(self) -> None:
         """Ask a cluster which node serves which slot; redis-py does not do so behind a pipeline.

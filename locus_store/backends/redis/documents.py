@@ -100,8 +100,6 @@ class RedisDocuments(Documents):
 
     async def _get(self, key: str, known: Tag | None) -> Found | None:
         home = await self._home()
-        if home.must_confirm:
-            return _found(await home.again(lambda: self._confirmed(home, key)))
         keys, theirs = [self.names.document(key)], self.names.foreign(key)
         if known is not None:
             found = _found(await home.read(_GET, keys, known))
@@ -114,10 +112,13 @@ class RedisDocuments(Documents):
             self._refuse_foreign(home, dict(zip(theirs, kinds, strict=True)))
         return found
 
-    async def _confirmed(self, home: LoopClient, key: str) -> Any:
-        """Return a document that as many replicas have as a put waits for."""
-        answer = await home.write(_CONFIRM, self.names.writing(key))
-        return answer and answer[1:]
+    def confirm(self, key: str) -> None:
+        wait(self._confirm(key))
+
+    async def _confirm(self, key: str) -> None:
+        home = await self._home()
+        if home.replicas:
+            await home.again(lambda: home.write(_CONFIRM, self.names.writing(key), key))
 
     def get_all(self, known: Mapping[str, Tag | None]) -> DocumentReads:
         return _Read(wait(self._get_all(known)))

@@ -28,11 +28,15 @@ end
 return {tag, content_of(KEYS[1], 1)}
 
 --- confirm
--- A document, written as it is there: WAIT waits for writes of its own connection.
+-- ARGV: the thread's id. Write what is there once more: WAIT waits for writes of its own connection.
 local tag = call('LINDEX', KEYS[1], 0)
-if not tag then return false end
-call('LSET', KEYS[1], 0, tag)
-return {'done', tag, content_of(KEYS[1], 1)}
+if tag then
+  call('LSET', KEYS[1], 0, tag)
+else
+  call('ZADD', KEYS[3], 0, ARGV[1])
+  call('ZREM', KEYS[3], ARGV[1])
+end
+return 'done'
 
 --- put
 -- ARGV: 1 the thread's id; 2 the tag that must be there ('': none); 3 the token of this put; 4 bytes
