@@ -58,8 +58,10 @@ SCHEMES = {
 """Scheme to (module under ``backends``, factory)."""
 
 STORES = {
+    "file": "FileStore",
     "http": "HTTPStore",
     "memory": "InMemoryStore",
+    "oci": "OCIBucketStore",
     "opensearch": "OpenSearchStore",
     "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
@@ -69,8 +71,11 @@ STORES = {
 """Module to class of a store."""
 
 MESSAGE_LOGS = {
+    "file": "FileMessageLog",
     "http": "HTTPMessageLog",
     "memory": "InMemoryMessageLog",
+    "oci": "OCIBucketMessageLog",
+    "opensearch": "OpenSearchMessageLog",
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
     "sqlite": "SQLiteMessageLog",
@@ -78,7 +83,10 @@ MESSAGE_LOGS = {
 """Module to class of a message log."""
 
 BACKENDS = {
+    "file": "FileBackend",
     "http": "HTTPBackend",
+    "oci": "OCIBucketBackend",
+    "opensearch": "OpenSearchBackend",
     "oracle": "OracleBackend",
     "postgresql": "PostgreSQLBackend",
     "redis": "RedisBackend",
@@ -165,8 +173,7 @@ def open_store(
     ``keep_last``, ``ttl_seconds``, ``refresh_on_read``) are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``opensearch:``,
-            ``http:`` or ``memory:``.
+        url: Of any storage.
         dimension: Dimensions of the embeddings; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
@@ -189,7 +196,8 @@ def open_message_log(
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``http:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``file:``, ``oci:``, ``opensearch:``,
+            ``http:`` or ``memory:``.
         ttl_seconds: See ``BaseMessageLog``.
         options: Options of the message log, which override those of the URL.
 
@@ -219,7 +227,9 @@ def _beside(
         raise InvalidArgumentError(f"no {what} for {_scheme(url)}: URLs; known are: {there}")
     kind = getattr(import_module("locus_store.backends"), classes[module])
     found = _read(url, module, _imported(module, name), options)
-    known = _parameters(_backend(module) if module in BACKENDS else kind)
+    known = {*_parameters(kind)}
+    if module in BACKENDS and _takes_others(kind):
+        known |= _parameters(_backend(module)).keys() - _parameters(StorageBackendAdapter).keys()
     kept = {*known, *PLACES, *named, "max_state_bytes"}
     if refused := sorted(found.keys() - kept - _parameters(StorageBackendAdapter).keys()):
         raise InvalidArgumentError(
@@ -292,7 +302,9 @@ def _read_beside(
     if module == "opensearch":
         rest, _, index = rest.partition("/")
     is_engine = name == "engine"
-    if rest and not (is_engine and import_module("locus_store.sql.place").names(place, handed_in)):
+    if rest and not (
+        is_engine and import_module("locus_store.sql.schema.place").names(place, handed_in)
+    ):
         kind = _scheme(url) or module
         raise InvalidArgumentError(
             f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "
@@ -459,6 +471,11 @@ def _parameters(call: Callable[..., Any]) -> dict[str, str]:
     found = inspect.signature(call).parameters.values()
     named = [it for it in found if it.kind is not it.VAR_KEYWORD and it.name not in PLACES]
     return {it.name: str(it.annotation) for it in named}
+
+
+def _takes_others(call: Callable[..., Any]) -> bool:
+    """Return whether a call takes options that its signature does not name."""
+    return any(it.kind is it.VAR_KEYWORD for it in inspect.signature(call).parameters.values())
 
 
 def _value(name: str, text: str, annotation: str) -> Any:

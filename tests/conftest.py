@@ -168,7 +168,7 @@ def shared_file(tmp_path_factory, migrated) -> Path:
 @pytest.fixture
 def failed_joins(monkeypatch):
     """The thread and the error of each join that failed."""
-    from locus_store.sql import segments as joining
+    from locus_store.sql.threads import segments as joining
 
     failed = []
 

@@ -24,7 +24,7 @@ from locus_store.backends import (
     SQLiteMessageLog,
     SQLiteStore,
 )
-from locus_store.sql import status
+from locus_store.sql.schema import status
 from locus_store.versions import segments
 
 if TYPE_CHECKING:

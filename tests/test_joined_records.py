@@ -18,9 +18,9 @@ from tiers import ALL, first_of, full
 from locus_store import IntegrityError, MemoryBackend, PostgreSQLBackend, SQLiteBackend
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.runtime import observe
-from locus_store.sql import segments as joining
-from locus_store.sql.reads import Reads
-from locus_store.sql.row_locks import LockingRepository
+from locus_store.sql.threads import segments as joining
+from locus_store.sql.threads.reads import Reads
+from locus_store.sql.threads.row_locks import LockingRepository
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite, VersionsWanted
 from locus_store.values import frames
@@ -252,7 +252,7 @@ async def test_closing_waits_for_records_that_are_joined(make: Callable[[], SqlB
 async def test_closing_waits_for_a_bounded_time(
     make: Callable[[], SqlBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("locus_store.sql.segments.JOINING_SECONDS", 0.01)
+    monkeypatch.setattr("locus_store.sql.threads.segments.JOINING_SECONDS", 0.01)
     made, ended = make(), []
 
     async def never(*_: str) -> None:

@@ -11,6 +11,7 @@ from test_round_trips import sqlite_statements
 from locus_store import (
     ConflictError,
     ConnectionFailedError,
+    FileMessageLog,
     InMemoryMessageLog,
     InvalidArgumentError,
     NewMessage,
@@ -38,6 +39,7 @@ async def test_a_url_names_a_message_log(tmp_path: Path, migrated_database: str)
     kinds = {
         f"sqlite:///{tmp_path / 'a.db'}?ttl_seconds=60&keep_last=3": SQLiteMessageLog,
         migrated_database: PostgreSQLMessageLog,
+        f"file:{tmp_path}?busy_timeout_seconds=3": FileMessageLog,
         "memory://": InMemoryMessageLog,
     }
     for url, kind in kinds.items():
@@ -49,7 +51,7 @@ async def test_a_url_names_a_message_log(tmp_path: Path, migrated_database: str)
     assert open_message_log("memory://?ttl_seconds=60", ttl_seconds=5).ttl_seconds == 5
 
 
-@pytest.mark.parametrize("url", ["file:x", "redis://x", "nothing://x", "x.db"])
+@pytest.mark.parametrize("url", ["redis://x", "nothing://x", "x.db"])
 def test_a_url_without_a_message_log_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgumentError):
         open_message_log(url)
@@ -57,7 +59,7 @@ def test_a_url_without_a_message_log_is_refused(url: str) -> None:
 
 def test_backends_declare_whether_they_have_message_logs(tmp_path: Path) -> None:
     backends = (MemoryBackend(), SQLiteBackend(":memory:"), FileBackend(tmp_path))
-    assert [it.capabilities.messages for it in backends] == [True, True, False]
+    assert [it.capabilities.messages for it in backends] == [True, True, True]
     assert RedisBackend.messages is False
 
 
@@ -75,7 +77,7 @@ async def test_a_log_over_a_checkpointers_backend_leaves_it_open(tmp_path: Path)
             SQLiteMessageLog("b.db", backend=checkpointer.backend)
         with pytest.raises(InvalidArgumentError, match="must be a MemoryBackend"):
             InMemoryMessageLog(backend=checkpointer.backend)
-    with pytest.raises(InvalidArgumentError, match="max_state_bytes is the backend's"):
+    with pytest.raises(InvalidArgumentError, match="backend= alone"):
         InMemoryMessageLog(backend=MemoryBackend(), max_state_bytes=1000)
 
 

@@ -16,7 +16,7 @@ from shelf import Shelf, shelf_backend
 from tiers import full
 
 from locus_store import MemoryBackend, postgresql_checkpointer, sqlite_checkpointer
-from locus_store.sql import searching
+from locus_store.sql.threads import searching
 from locus_store.types import VersionsWanted
 from locus_store.values.text import Match
 

@@ -16,18 +16,18 @@ from sqlalchemy.dialects import postgresql
 from locus_store import blocking
 from locus_store.backends.postgresql.columns import dump_valueb
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql import columns, json_columns
-from locus_store.sql.json_text import dump_value, escape_json, escape_text, load_value
+from locus_store.sql.columns import json_columns, types
+from locus_store.sql.columns.json_text import dump_value, escape_json, escape_text, load_value
 from locus_store.sql.migrate import ensure
-from locus_store.sql.names import DEFAULT_PREFIX, max_prefix, prefix_of
-from locus_store.sql.schema import METADATA, Tables, tables
+from locus_store.sql.schema.names import DEFAULT_PREFIX, max_prefix, prefix_of
+from locus_store.sql.schema.tables import METADATA, Tables, tables
 from locus_store.values.canonical import canonical
 
 if TESTS_RUN:
     from sqlalchemy.dialects import oracle
     from sqlalchemy.orm import Session
 
-    from locus_store.sql import models
+    from locus_store.sql.schema import models
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,7 @@ def keys_of(table: sa.Table) -> list[list[sa.Column[Any]]]:
 
 
 def key_bytes(column: sa.Column[Any]) -> int:
-    if isinstance(column.type, columns.Key):
+    if isinstance(column.type, types.Key):
         return 4 * (column.type.length + 1) + 3
     return 4 * (getattr(column.type, "length", None) or 0) or 22
 
@@ -139,14 +139,14 @@ def test_every_index_key_fits_at_the_longest_ids(limit: int, dialect: str) -> No
 
 @given(st.text())
 def test_a_key_is_never_empty_and_comes_back(value: str) -> None:
-    encoded = columns.encode_key(value)
+    encoded = types.encode_key(value)
     assert encoded
-    assert columns.decode_key(encoded) == value
+    assert types.decode_key(encoded) == value
 
 
 @given(st.text(), st.text())
 def test_two_keys_never_become_one(left: str, right: str) -> None:
-    assert (columns.encode_key(left) == columns.encode_key(right)) == (left == right)
+    assert (types.encode_key(left) == types.encode_key(right)) == (left == right)
 
 
 def test_an_empty_key_is_found_again(connection: sa.Connection) -> None:
@@ -164,7 +164,7 @@ import sys
 sys.modules.update(dict.fromkeys(["asyncpg", "oracledb", "aiosqlite"]))  # as if not installed
 from importlib import import_module
 import sqlalchemy as sa
-from locus_store.sql.schema import METADATA
+from locus_store.sql.schema.tables import METADATA
 assert not [it for it in sys.modules if it.startswith("locus_store.backends.")]
 for name in sys.argv[1:]:
     dialect = import_module(f"sqlalchemy.dialects.{name}").dialect()
@@ -184,7 +184,7 @@ def test_a_database_has_its_own_types_though_nothing_imported_its_backend() -> N
 
 
 def test_a_statement_that_is_only_shown_needs_no_database() -> None:
-    assert "julianday" in str(sa.select(columns.now()))
+    assert "julianday" in str(sa.select(types.now()))
 
 
 def test_a_pattern_sees_the_stored_text(connection: sa.Connection) -> None:
@@ -196,7 +196,7 @@ def test_a_pattern_sees_the_stored_text(connection: sa.Connection) -> None:
 
 
 def test_keys_compare_byte_for_byte_on_postgresql() -> None:
-    assert 'COLLATE "C"' in columns.Key(10).compile(dialect=POSTGRESQL)
+    assert 'COLLATE "C"' in types.Key(10).compile(dialect=POSTGRESQL)
 
 
 # --- JSON
@@ -248,22 +248,22 @@ def test_metadata_is_stored_as_json_that_sql_can_ask(connection: sa.Connection) 
 
 @given(st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-5))])))
 def test_an_instant_keeps_its_microsecond(moment: datetime) -> None:
-    assert columns.from_microseconds(columns.to_microseconds(moment)) == moment
+    assert types.from_microseconds(types.to_microseconds(moment)) == moment
 
 
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="time zone"):
-        columns.to_microseconds(datetime(2026, 1, 1))  # noqa: DTZ001
+        types.to_microseconds(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
 def test_the_clock_is_the_servers_and_in_utc(connection: sa.Connection) -> None:
-    here, there = datetime.now(UTC), connection.scalar(sa.select(columns.now()))
+    here, there = datetime.now(UTC), connection.scalar(sa.select(types.now()))
     assert there.tzinfo is UTC
     assert abs(there - here) < timedelta(minutes=1)
 
 
 def test_seconds_are_added_on_the_server(connection: sa.Connection) -> None:
-    asked = sa.select(columns.before(90), columns.now(), columns.after(0.25), columns.minute())
+    asked = sa.select(types.before(90), types.now(), types.after(0.25), types.minute())
     earlier, now, later, minute = connection.execute(asked).one()
     assert now - earlier == timedelta(seconds=90)
     assert later - now == timedelta(milliseconds=250)
@@ -271,15 +271,15 @@ def test_seconds_are_added_on_the_server(connection: sa.Connection) -> None:
 
 
 def test_the_seconds_may_come_from_a_column(connection: sa.Connection) -> None:
-    asked = sa.select(columns.now(), columns.after(sa.literal(2) * 30))
+    asked = sa.select(types.now(), types.after(sa.literal(2) * 30))
     now, later = connection.execute(asked).one()
     assert later - now == timedelta(minutes=1)
 
 
 def test_a_statement_with_the_clock_is_compiled_once(connection: sa.Connection) -> None:
-    keys = {sa.select(columns.after(n))._generate_cache_key().key for n in (1, 2)}
+    keys = {sa.select(types.after(n))._generate_cache_key().key for n in (1, 2)}
     assert len(keys) == 1
-    assert connection.scalar(sa.select(columns.after(1) < columns.after(2)))
+    assert connection.scalar(sa.select(types.after(1) < types.after(2)))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_statement_with_the_clock_is_compiled_once(connection: sa.Connection) 
     [(POSTGRESQL, "statement_timestamp()"), (Later(lambda: ORACLE), "SYSTIMESTAMP")],
 )
 def test_the_clock_is_spelt_for_every_dialect(dialect: Any, words: str) -> None:
-    for element in (columns.now(), columns.after(5), columns.before(5)):
+    for element in (types.now(), types.after(5), types.before(5)):
         assert words in str(element.compile(dialect=dialect))
 
 
@@ -329,7 +329,7 @@ def test_null_is_a_value(connection: sa.Connection) -> None:
 
 @given(json_text, json_text)
 def test_a_path_comes_back_and_keeps_its_order(left: str, right: str) -> None:
-    kind = columns.Path(300)
+    kind = types.Path(300)
     encoded = [kind.process_bind_param(f"x{it}", POSTGRESQL) for it in (left, right)]
     assert "\0" not in "".join(encoded)
     assert [kind.process_result_value(it, POSTGRESQL) for it in encoded] == [

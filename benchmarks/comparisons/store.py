@@ -23,7 +23,7 @@ from langgraph.store.postgres import PostgresStore
 from benchmarks import machine, report
 from benchmarks.places import server
 from locus_store import PostgreSQLStore, SQLiteStore
-from locus_store.sql.vectors import create_vector_index
+from locus_store.sql.schema.vectors import create_vector_index
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -6,7 +6,7 @@ import os
 import traceback
 from typing import NoReturn
 
-from locus_store.sql import segments as joining
+from locus_store.sql.threads import segments as joining
 from locus_store.versions import segments
 
 

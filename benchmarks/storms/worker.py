@@ -337,7 +337,7 @@ def _frames_stay() -> None:
 
 def _lost_acknowledgement() -> None:
     """One save in ten, of those in transactions, is acknowledged and rolled back."""
-    from locus_store.sql import repository
+    from locus_store.sql.threads import repository
 
     save, calls = repository.Repository.save, itertools.count(1)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from locus_store.sql.names import DEFAULT_PREFIX
-from locus_store.sql.schema import tables as defined
+from locus_store.sql.schema.names import DEFAULT_PREFIX
+from locus_store.sql.schema.tables import tables as defined
 
 HERE = Path(__file__).parent
 STYLE = """
@@ -168,7 +168,7 @@ def save() -> str:
             ("one Save: the change, its basis, the expected head", "backend.py"),
             ("a group: saves that wait share one transaction", "backends/…/"),
             ("refuse, append to the head, or branch off", "versions/saving.py"),
-            ("one row of a chain; the head moves", "sql/repository.py"),
+            ("one row of a chain; the head moves", "sql/threads/repository.py"),
             ("commit; then each caller gets its checkpoint id", "backends/…/"),
         ],
     )
@@ -181,7 +181,7 @@ def load() -> str:
         [
             ("load(thread_id)", "checkpointer.py"),
             ("the version that this object knows of the thread, if any", "versions/known.py"),
-            ("one read: the head, and the records of its chain", "sql/reads.py"),
+            ("one read: the head, and the records of its chain", "sql/threads/reads.py"),
             ("no records where the head is the known one", "backend.py"),
             ("fold the records; compare the digest", "versions/reading.py"),
             ("the class that was saved, with the mark of this load", "types/codec.py"),

@@ -8,21 +8,33 @@ from locus_store.runtime.extras import keep_available, loaded
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
-    from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
+    from locus_store.backends.file.backend import (
+        FileBackend,
+        FileCheckpointer,
+        FileMessageLog,
+        file_checkpointer,
+    )
+    from locus_store.backends.file.store import FileStore
     from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
     from locus_store.backends.http.messages import HTTPMessageLog
     from locus_store.backends.http.store import HTTPStore
     from locus_store.backends.memory.backend import (
+        InMemoryMessageLog,
         MemoryBackend,
         MemoryCheckpointer,
         memory_checkpointer,
     )
-    from locus_store.backends.memory.messages import InMemoryMessageLog
     from locus_store.backends.memory.store import InMemoryStore
-    from locus_store.backends.oci.backend import OCIBucketBackend, oci_bucket_checkpointer
+    from locus_store.backends.oci.backend import (
+        OCIBucketBackend,
+        OCIBucketMessageLog,
+        oci_bucket_checkpointer,
+    )
+    from locus_store.backends.oci.store import OCIBucketStore
     from locus_store.backends.opensearch.backend import (
         OpenSearchBackend,
         OpenSearchCheckpointer,
+        OpenSearchMessageLog,
         opensearch_checkpointer,
     )
     from locus_store.backends.opensearch.store import OpenSearchStore
@@ -58,6 +70,8 @@ if TYPE_CHECKING:
 __all__ = [
     "FileBackend",
     "FileCheckpointer",
+    "FileMessageLog",
+    "FileStore",
     "HTTPBackend",
     "HTTPCheckpointer",
     "HTTPMessageLog",
@@ -67,8 +81,11 @@ __all__ = [
     "MemoryBackend",
     "MemoryCheckpointer",
     "OCIBucketBackend",
+    "OCIBucketMessageLog",
+    "OCIBucketStore",
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
+    "OpenSearchMessageLog",
     "OpenSearchStore",
     "OracleBackend",
     "OracleCheckpointSaver",
@@ -101,6 +118,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
     **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
+    "FileStore": "backends.file.store",
     "HTTPMessageLog": "backends.http.messages",
     "HTTPStore": "backends.http.store",
     **dict.fromkeys(
@@ -124,8 +142,12 @@ _MODULES = {
     **dict.fromkeys(
         ("SQLiteBackend", "SQLiteCheckpointSaver", "sqlite_checkpointer"), "backends.sqlite"
     ),
-    "InMemoryMessageLog": "backends.memory.messages",
+    "InMemoryMessageLog": "backends.memory",
+    "FileMessageLog": "backends.file",
+    "OCIBucketMessageLog": "backends.oci",
+    "OpenSearchMessageLog": "backends.opensearch",
     "InMemoryStore": "backends.memory.store",
+    "OCIBucketStore": "backends.oci.store",
     "OpenSearchStore": "backends.opensearch.store",
     "OracleMessageLog": "backends.oracle.messages",
     "OracleStore": "backends.oracle.store",

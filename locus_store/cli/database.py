@@ -169,7 +169,7 @@ def vector_index(
     prefix: Prefix = DEFAULT_PREFIX,
 ) -> None:
     """Create the table of embeddings, and its index (pgvector, Oracle); run it once."""
-    vectors = importlib.import_module("locus_store.sql.vectors")
+    vectors = importlib.import_module("locus_store.sql.schema.vectors")
     made = vectors.create_vector_index(
         url, dimension=dimension, metric=metric, method=method, prefix=prefix, schema=schema
     )
@@ -193,7 +193,7 @@ def user_ids(
     It is refused if a thread's user is not such a number. Restart the processes that have the
     database open.
     """
-    module = importlib.import_module("locus_store.sql.user_ids")
+    module = importlib.import_module("locus_store.sql.schema.user_ids")
     if dialect is not None:
         sys.stdout.write(module.offline_sql(dialect, users, prefix=prefix, schema=schema))
         return

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from locus_store.backend import StorageBackend
+from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.open import MESSAGE_LOGS, STORES
@@ -44,12 +46,11 @@ def message_log_of(backend: StorageBackend, ttl_seconds: float | None) -> BaseMe
     Raises:
         UnsupportedError: The backend keeps no message logs.
     """
+    if isinstance(backend, DocumentBackend):
+        return DocumentMessageLog(backend, owns=False, ttl_seconds=ttl_seconds)
     kind = _class_beside(backend, MESSAGE_LOGS)
     if kind is None:
-        raise UnsupportedError(
-            f"{type(backend).__name__} keeps no message logs; SQLite, PostgreSQL, Oracle, memory "
-            "and a service over HTTP do"
-        )
+        raise UnsupportedError(f"{type(backend).__name__} keeps no message logs")
     log: BaseMessageLog = kind(backend=backend, ttl_seconds=ttl_seconds)
     return log
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
-from locus_store.errors import LocusStoreError
 from locus_store.runtime.progress import expected, step
 from locus_store.runtime.stepping import in_thread, together
-from locus_store.sql import archives, copying, listing, searching, version_lists
-from locus_store.sql.callers_transaction import joined
-from locus_store.sql.diagnostics import Examination
-from locus_store.sql.existence import has_thread
-from locus_store.sql.segments import Joining
-from locus_store.sql.sizes import SqlSizes
-from locus_store.sql.thread_info import SqlThreadInfo
+from locus_store.sql import archives
+from locus_store.sql.connections.backend import ConnectedBackend
+from locus_store.sql.connections.callers_transaction import joined
+from locus_store.sql.connections.diagnostics import Examination
+from locus_store.sql.schema.user_ids import take
+from locus_store.sql.threads import copying, listing, searching, version_lists
+from locus_store.sql.threads.existence import has_thread
+from locus_store.sql.threads.segments import Joining
+from locus_store.sql.threads.sizes import SqlSizes
+from locus_store.sql.threads.thread_info import SqlThreadInfo
 from locus_store.types.arguments import (
     check_days,
     check_limit,
     check_names,
     check_scan,
-    check_tenant,
     check_text,
 )
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -31,14 +30,13 @@ from locus_store.values.text import query_words
 from locus_store.versions.sweeping import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.database import Database
-    from locus_store.sql.repository import Repository
-    from locus_store.sql.runner import Runner
+    from locus_store.sql.connections.database import Database
+    from locus_store.sql.connections.runner import Runner
+    from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         Active,
         ArchivedThread,
@@ -58,6 +56,7 @@ if TYPE_CHECKING:
         Written,
     )
     from locus_store.types.facts import Fact
+    from locus_store.types.user_ids import UserIdType
 
 T = TypeVar("T")
 
@@ -67,23 +66,8 @@ VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
 
-class Shared(NamedTuple):
-    """The objects that a store shares with the backend of its connections."""
-
-    database: Database
-    runner: Runner
-    translating: Callable[[], AbstractContextManager[None]]
-    """A context manager that translates the driver's errors."""
-
-
-class SqlBackend(Joining, FullBackend, SharedByTenants, JoinsTransactions, SqlThreadInfo, SqlSizes):
-    """Runs a repository's methods in transactions; a subclass names its database and runner.
-
-    Args:
-        database: What differs per dialect.
-        runner: Where the transactions run.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
-    """
+class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
+    """Implements the contract with a repository; a subclass names its database and runner."""
 
     persistent_checkpoint_ids = True
     messages = True
@@ -94,66 +78,16 @@ class SqlBackend(Joining, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
     def __init__(
         self, database: Database, runner: Runner, *, max_state_bytes: int = MAX_STATE_BYTES
     ) -> None:
-        super().__init__(max_state_bytes=max_state_bytes)
-        self._database = database
-        database.max_state_bytes = self.max_state_bytes
-        self._runner = runner
-        self._owns_runner = True
+        super().__init__(database, runner, max_state_bytes=max_state_bytes)
         self._prepare_joining()
 
-    @property
-    def shared(self) -> Shared:
-        """Return the objects that a store shares with this backend."""
-        return Shared(self._database, self._runner, self._translating)
-
-    async def _write(self, body: Callable[[Repository], T]) -> T:
-        with self._translating():
-            return await self._runner.write(self._writing(body))
-
-    async def _read(self, body: Callable[[Repository], T]) -> T:
-        database = self._database
-        with self._translating():
-            return await self._runner.read(lambda connection: body(database.on(connection)))
-
-    async def _query(self, body: Callable[[Repository], T]) -> T:
-        database = self._database
-        with self._translating():
-            return await self._runner.query(lambda connection: body(database.on(connection)))
-
-    def _writing(self, body: Callable[[Repository], T]) -> Callable[[Connection], T]:
-        database = self._database
-
-        def run(connection: Connection) -> T:
-            repository = database.on(connection)
-            result = body(repository)
-            repository.finish()
-            return result
-
-        return run
-
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except LocusStoreError:  # some are OSErrors too
-            raise
-        except self._database.driver_errors as exc:
-            raise self._database.translated(exc) from exc
-
-    async def open(self) -> None:
-        """See ``StorageBackend.open``."""
-        await self._read(lambda _: None)
-
     async def close(self) -> None:
-        """See ``StorageBackend.close``."""
+        """See ``StorageBackend``, also for the following methods."""
         if self._owns_runner:
             await self._end_joining()
-            await self._runner.close()
-
-    # --- the contract
+        await super().close()
 
     async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, also for the following methods."""
         return await self._write(lambda repository: repository.save(save))
 
     async def commit_on(self, save: Save, connection: object) -> Written:
@@ -291,6 +225,19 @@ class SqlBackend(Joining, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
             lambda it: copying.copy_thread(it, source_thread_id, dest_thread_id)
         )
 
+    async def require_user_id_type(self, users: UserIdType) -> None:
+        database = self._database
+        if await self._query(lambda it: it.tables.user_id_type) == users:
+            return
+        await self._redefine(
+            partial(take, ours=database.tables, users=users, may_create=database.may_create)
+        )
+        database.user_ids_changed(users)
+
+    async def _redefine(self, body: Callable[[Connection], T]) -> T:
+        """Run a body that changes the schema, and that is alone in doing so."""
+        return await self._write(lambda it: body(it.connection))
+
     # --- whole threads
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
@@ -368,15 +315,6 @@ class SqlBackend(Joining, FullBackend, SharedByTenants, JoinsTransactions, SqlTh
         return await self._write(lambda it: archives.forget_items(it, key, value))
 
     # --- tenants
-
-    @property
-    def tenant(self) -> str:
-        return self._database.tenant
-
-    def _enter(self, tenant: str) -> None:
-        check_tenant(tenant)
-        self._database = self._database.for_tenant(tenant)
-        self._owns_runner = False
 
     async def tenants(self) -> list[Tenant]:
         return await self._read(archives.tenants)

@@ -20,19 +20,18 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.runtime import observe
-from locus_store.sql.definition import definition, definition_of
-from locus_store.sql.migration_lock import locked, process, refuse_transaction
-from locus_store.sql.migration_targets import (
+from locus_store.sql.schema.definition import definition, definition_of
+from locus_store.sql.schema.migration_lock import locked, process, refuse_transaction
+from locus_store.sql.schema.migration_targets import (
     Target,
     absent_place,
     dialect_name,
     reason,
     run_on,
 )
-from locus_store.sql.names import DEFAULT_PREFIX, check_prefix
-from locus_store.sql.place import place_of
-from locus_store.sql.schema import Tables, tables
-from locus_store.sql.status import (
+from locus_store.sql.schema.names import DEFAULT_PREFIX, check_prefix
+from locus_store.sql.schema.place import place_of
+from locus_store.sql.schema.status import (
     Settings,
     Status,
     is_usable,
@@ -40,6 +39,7 @@ from locus_store.sql.status import (
     read_settings,
     read_status,
 )
+from locus_store.sql.schema.tables import Tables, tables
 
 if TYPE_CHECKING:
     from alembic.config import Config

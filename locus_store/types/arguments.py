@@ -236,3 +236,18 @@ def did_you_mean(typed: str, known: Iterable[str]) -> str:
 
     found = get_close_matches(typed, list(known), 1)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def check_backend(backend: object, kind: type, *, is_alone: bool) -> None:
+    """Check a backend that a store or a message log is given.
+
+    Raises:
+        InvalidArgumentError: It is of another class, or there are also options that would create
+            another one (``is_alone`` is off).
+    """
+    if not isinstance(backend, kind):
+        raise InvalidArgumentError(f"backend must be a {kind.__name__}, not {backend!r}")
+    if not is_alone:
+        raise InvalidArgumentError(
+            "give backend= alone: the place and the options are those that it was made with"
+        )

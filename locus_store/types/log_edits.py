@@ -1,16 +1,17 @@
-"""Changes of message logs, from the arguments of ``BaseMessageLog.append``."""
+"""Changes of message logs, from the arguments of ``BaseMessageLog.append``, and of documents."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+import base64
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from locus_store.types.arguments import check_names, checked_user, json_object, listed
-from locus_store.types.messages import KeptMessages, LogEdit, distinct, log_name, put_of
+from locus_store.types.messages import KeptMessages, LogEdit, PutMessage, distinct, log_name, put_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from locus_store.types.messages import LogChange, LogName, NewMessage, PutMessage
+    from locus_store.types.messages import LogChange, LogName, NewMessage
 
 New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
 """Messages for one log."""
@@ -61,3 +62,40 @@ def _edit(
         is_kept=is_kept,
         puts=puts_of(new, namespace, None, max_state_bytes),
     )
+
+
+class Outbox(NamedTuple):
+    """Edits of other threads' logs that were committed with a change of a thread."""
+
+    token: str
+    edits: list[LogEdit]
+
+    def told(self) -> list[Any]:
+        """Return it for JSON."""
+        return [self.token, [_told_edit(it) for it in self.edits]]
+
+    @classmethod
+    def of(cls, told: list[Any] | None) -> Outbox | None:
+        """Return it from JSON."""
+        return None if told is None else cls(told[0], [_edit_of(*it) for it in told[1]])
+
+
+_EDIT: Final = ("thread_id", "namespace", "ttl_seconds", "user_id", "is_kept", "first_revision")
+_PUT: Final = ("message_id", "may_exist", "role", "metadata", "text")
+
+
+def _told_edit(edit: LogEdit) -> list[Any]:
+    puts = [
+        [[getattr(it, name) for name in _PUT], base64.b64encode(it.payload).decode()]
+        for it in edit.puts
+    ]
+    return [[getattr(edit, name) for name in _EDIT], puts]
+
+
+def _edit_of(facts: list[Any], puts: list[Any]) -> LogEdit:
+    edit = LogEdit(**dict(zip(_EDIT, facts, strict=True)))
+    for ours, payload in puts:
+        named = dict(zip(_PUT, ours, strict=True))
+        content = base64.b64decode(payload, validate=True)
+        edit.puts.append(PutMessage(**named, payload=content, digest=b""))
+    return edit

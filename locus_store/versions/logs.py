@@ -63,13 +63,15 @@ def apply(edit: Edit, wanted: LogEdit) -> LogChanged:
     )
     thread.logs = {**thread.logs, wanted.namespace: made}
     edit.touch(wanted)
-    _own(thread, wanted)
+    _own(edit, thread, wanted)
     is_pop = wanted.cut is not None and wanted.cut.kind == "newest"
     return LogChanged(made.revision, mine[-1] if is_pop else None)
 
 
-def _own(thread: Thread, wanted: LogEdit) -> None:
-    thread.user_id = thread.user_id or wanted.user_id
+def _own(edit: Edit, thread: Thread, wanted: LogEdit) -> None:
+    if thread.user_id is None and wanted.user_id is not None:
+        edit.adds_only = False  # the document's first line changes
+        thread.user_id = wanted.user_id
     if wanted.is_kept:
         thread.expires_at = FOREVER
 
@@ -127,7 +129,7 @@ def drop(edit: Edit, namespace: str | None, expected_revision: int | None) -> bo
     edit.adds_only = False
     thread.logs = {name: it for name, it in thread.logs.items() if name not in gone}
     thread.messages = [it for it in thread.messages if it.namespace not in gone]
-    if not (thread.spaces or thread.logs or thread.name is not None or thread.metadata):
+    if thread.is_empty:
         edit.drop_thread()
     elif not thread.has_versions:
         thread.active_at = resting_at(thread.active_at, thread.logs.values())

@@ -32,6 +32,7 @@ from locus_store.versions.spaces import Space, new_line_id
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from locus_store.types.log_edits import Outbox
     from locus_store.types.messages import LogEdit
 
 
@@ -58,6 +59,12 @@ class Thread:
     logs: dict[str, ArchivedLog] = field(default_factory=dict)
     """The message logs by namespace; never changed, only replaced."""
 
+    outbox: Outbox | None = None
+    """What is still to be applied to other threads."""
+
+    delivered: dict[str, str] = field(default_factory=dict)
+    """The token of the last outbox that was applied here, by its thread; only replaced."""
+
     is_listed: bool = False
     """The thread exists, though not all of it may be known here."""
 
@@ -71,6 +78,11 @@ class Thread:
         """True if the thread has more than pending writes."""
         is_named = (self.name, self.user_id) != (None, None)
         return self.is_listed or self.has_versions or bool(self.logs) or is_named
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing would be lost with the thread."""
+        return not (self.spaces or self.logs or self.name is not None or self.metadata)
 
     @property
     def has_versions(self) -> bool:
@@ -91,6 +103,8 @@ class Thread:
             spaces={name: it.copy() for name, it in self.spaces.items()},
             messages=self.messages,
             logs=self.logs,
+            outbox=self.outbox,
+            delivered=self.delivered,
             is_listed=self.is_listed,
         )
 

@@ -21,7 +21,7 @@ from tiers import first_of
 from locus_store import NewMessage, __version__, blocking, open_checkpointer
 from locus_store import __main__ as program
 from locus_store.errors import pip_install
-from locus_store.sql import status
+from locus_store.sql.schema import status
 
 if TESTS_RUN:
     from typer.main import get_command_from_info, get_command_name

@@ -98,7 +98,7 @@ def test_doctor_warns_of_a_clock_that_is_apart(
 ) -> None:
     from datetime import UTC, datetime, timedelta
 
-    from locus_store.sql import diagnostics as module
+    from locus_store.sql.connections import diagnostics as module
 
     class Late(datetime):
         @classmethod
@@ -179,7 +179,7 @@ def test_doctor_shows_no_password(run: Run, migrated_database: str) -> None:
 def test_doctor_says_the_command_where_the_schema_is_behind(
     run: Run, migrated_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from locus_store.sql import status
+    from locus_store.sql.schema import status
 
     monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0099"))
     monkeypatch.setattr(status, "HEAD", "0099")

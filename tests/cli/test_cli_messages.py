@@ -75,13 +75,6 @@ def test_a_thread_with_a_log_alone_names_the_command_that_prints_it(run: Run, ur
         assert "'locus-store threads messages order'" in errors
 
 
-def test_a_storage_without_message_logs_says_so(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    code, _, errors = run("threads", "messages", "t", "--url", f"file://{tmp_path / 'files'}")
-    assert code == 1
-    assert "keeps no message logs" in errors
-
-
 @pytest.mark.parametrize(
     ("content", "text"),
     [

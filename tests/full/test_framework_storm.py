@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from log_urls import url_of
 from tiers import LONG
 
 from locus_store.blocking import open_message_log
@@ -35,21 +36,20 @@ KINDS = {
 }
 """Namespace of a framework's messages, and the writer and number of one."""
 
-DATABASES = ("sqlite", "postgresql")
+DATABASES = ("sqlite", "postgresql", "file", "oci", "opensearch")
 SHORT = [
+    *(("adk", it) for it in DATABASES),
     ("openai", "sqlite"),
     ("claude", "postgresql"),
     ("pydantic", "postgresql"),
     ("agent-framework", "sqlite"),
 ]
-"""The storms of ``make test``."""
+"""The storms of ``make test-all``."""
 
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'log.db'}"
-    return request.getfixturevalue("migrated_database")
+    return url_of(request.param, request, tmp_path)
 
 
 def written(kind: str, url: str, writer: str) -> tuple[set[int], set[int]]:

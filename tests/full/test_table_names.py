@@ -11,8 +11,9 @@ from tiers import first_of
 from locus_store import open_checkpointer
 from locus_store.backends.oracle import oracle_checkpointer
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql import migrate, status, vectors
-from locus_store.sql.names import prefix_of
+from locus_store.sql import migrate
+from locus_store.sql.schema import status, vectors
+from locus_store.sql.schema.names import prefix_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from locus_store.sql import migrate, status
+from locus_store.sql import migrate
+from locus_store.sql.schema import status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

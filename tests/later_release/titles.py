@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context, op
 
-from locus_store.sql.columns import Key
-from locus_store.sql.definition import definition
+from locus_store.sql.columns.types import Key
+from locus_store.sql.schema.definition import definition
 
 BATCH_ROWS = 3
 

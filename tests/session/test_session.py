@@ -726,7 +726,7 @@ async def test_a_save_whose_claim_fails_is_not_written(storage, monkeypatch) -> 
         raise ZeroDivisionError
 
     place = "documents.thread_info" if storage.kind == "memory" else ""
-    module = f"locus_store.backends.{place}" if place else "locus_store.sql.repository"
+    module = f"locus_store.backends.{place}" if place else "locus_store.sql.threads.repository"
     monkeypatch.setattr(f"{module}.put_facts", broken)
     with pytest.raises(ZeroDivisionError):
         await session.aput_state(ALICE, said("a"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from locus_store import OpenSearchMessageLog
 from locus_store.blocking import BlockingCheckpointer, BlockingStore
 from storages import Storage
 from storages.blocking import Unblocked, UnblockedStore
@@ -28,6 +29,9 @@ class OnIndex(Storage):
     async def close(self) -> None:
         for it in self.backends:
             it.index.close()
+
+    def log(self, **options: Any) -> Any:
+        return OpenSearchMessageLog(**self.index.options(**options))
 
     def store(self, **options: Any) -> Any:
         return self.index.store(**options)

@@ -19,7 +19,7 @@ from locus_store import (
 )
 from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.sql.repository import Repository
+from locus_store.sql.threads.repository import Repository
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 from storages import Storage
 from storages.blocking import Unblocked

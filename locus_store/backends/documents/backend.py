@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from locus_store import versions
 from locus_store.backend import FullBackend
+from locus_store.backends.documents.logs import DocumentLogs
 from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim_and_save
 from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.backends.documents.version_lists import DocumentVersionLists, writes_of
@@ -58,7 +59,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
+class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, DocumentLogs):
     """Keeps each thread in a document that is replaced by a conditional put.
 
     Args:
@@ -67,6 +68,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         max_state_bytes: The largest state that is saved or read, as compact JSON.
     """
 
+    messages = True
     persistent_checkpoint_ids = True
 
     def __init__(

@@ -72,7 +72,9 @@ class Bundle:
         """About the bytes that this takes in an object."""
         payloads = [row.payload() for _, row in self.all_rows()]
         payloads += [it.write.payload for _, it in self.writes]
-        return sum(map(len, payloads)) + ENTRY_BYTES * len(payloads)
+        payloads += [it.payload or b"" for it in self.messages]
+        texts = sum(len(it.text or "") for it in self.messages)
+        return sum(map(len, payloads)) + texts + ENTRY_BYTES * len(payloads)
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.writes or self.messages)

@@ -2,9 +2,9 @@
 
 It is one JSON object. Its first line says whose it is, each further one is an entry of its list
 ``log``: a ``line`` (a namespace, and what has become of it), a ``version``, a ``write``, a
-``message``, a ``log`` (a message log without its messages), an ``activity``. Read in order they
-give the thread. Commas stand at the beginning of lines, so that what is added leaves every line as
-it was.
+``message``, a ``log`` (a message log without its messages), an ``activity``, an ``outbox``, a
+``delivery``. Read in order they give the thread. Commas stand at the beginning of lines, so that
+what is added leaves every line as it was.
 
 Each line ends with a checksum of itself, begun with that of the line above: a line that was
 changed, lost, added or moved is found.
@@ -23,6 +23,7 @@ import orjson
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types.log_edits import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
 from locus_store.versions.rows import Row
@@ -100,6 +101,7 @@ def tail(edit: Edit, end: End) -> tuple[Body, End]:
     spaces = {name: Space(name, it.line.copy()) for name, it in old.spaces.items()}
     implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, spaces=spaces)
     implied.expires_at, implied.logs = old.expires_at, old.logs
+    implied.outbox, implied.delivered = old.outbox, old.delivered
     messages = edit.thread.messages[len(old.messages) :]
     rest, after = _continued(b"", end, implied, edit.thread, edit.added, messages=messages)
     if after.entries == end.entries:
@@ -167,6 +169,12 @@ def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
     for name, log in thread.logs.items():
         if implied.logs.get(name) != log:
             yield _of_log(log)
+    if implied.outbox != thread.outbox:
+        yield _encoded("outbox", {"edits": thread.outbox and thread.outbox.told()})
+    for source in implied.delivered.keys() | thread.delivered.keys():
+        token = thread.delivered.get(source)
+        if implied.delivered.get(source) != token:
+            yield _encoded("delivery", {"thread_id": source, "token": token})
     times = {"active_at": thread.active_at, "expires_at": thread.expires_at}
     if times != {name: getattr(implied, name) for name in times}:
         yield _encoded("activity", times)
@@ -332,6 +340,11 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
     elif kind == "log":
         log = _log(it)
         thread.logs[log.namespace] = log
+    elif kind == "outbox":
+        thread.outbox = Outbox.of(it["edits"])
+    elif kind == "delivery":
+        delivered = {**thread.delivered, it["thread_id"]: it["token"]}
+        thread.delivered = {name: token for name, token in delivered.items() if token}
     elif kind == "line":
         _line(thread, it)
     elif kind == "version":

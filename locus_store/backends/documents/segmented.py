@@ -9,10 +9,11 @@ What no head names is removed by ``sweep`` once it is a day old.
 from __future__ import annotations
 
 import hashlib
+import operator
 import secrets
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from locus_store import versions
 from locus_store.backends.documents import bundles, deriving
@@ -21,20 +22,23 @@ from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
 from locus_store.backends.documents.segments import (
+    MessageSegment,
     Segment,
     SegmentedSpace,
     SegmentReader,
     Source,
+    message_table,
     segment_of,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
-from locus_store.types import ArchivedLog
+from locus_store.types import ArchivedLog, ArchivedMessage
+from locus_store.types.log_edits import Outbox
 from locus_store.versions import Line
 from locus_store.versions.spaces import Space
 from locus_store.versions.threads import Thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from locus_store.backends.documents.deriving import Place
     from locus_store.backends.documents.object_documents import ObjectDocuments
@@ -59,8 +63,10 @@ _LINE: Final = (
 )  # fmt: skip
 _LOG: Final = ("namespace", "revision", "last_sequence", "changed_at")
 
-Piece: TypeAlias = Segment | Bundle
+Piece: TypeAlias = "Segment | Bundle"
 """A segment as it is stored, or the content of a new one."""
+
+Named = TypeVar("Named", Segment, MessageSegment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +75,8 @@ class HeadFacts:
 
     size: int
     table: tuple[Segment, ...] = ()
-    messages: str | None = None
-    """The segment that holds the messages."""
+    messages: tuple[MessageSegment, ...] = ()
+    """The segments that hold the older messages, in their order."""
 
     revision: int = 0
     tokens: tuple[str, ...] = ()
@@ -87,7 +93,7 @@ class HeadFacts:
 
     def names(self) -> list[str]:
         """Return the names of the segments."""
-        return [*(it.name for it in self.table), *([self.messages] if self.messages else [])]
+        return [*(it.name for it in self.table), *(it.name for it in self.messages)]
 
 
 class SegmentedForm(DocumentForm):
@@ -144,7 +150,7 @@ class SegmentedForm(DocumentForm):
         head = HeadFacts(
             size=len(content),
             table=tuple(_table(told["segments"], prints)),
-            messages=told["message_segment"],
+            messages=tuple(MessageSegment(*it) for it in told["message_segments"]),
             revision=parts.note["revision"],
             tokens=tuple(parts.note["tokens"]),
             is_activity=parts.note["active"],
@@ -161,12 +167,14 @@ class SegmentedForm(DocumentForm):
             at = datetime.fromisoformat(changed_at)
             log = ArchivedLog(**dict(zip(_LOG, [*ours, at], strict=True)))
             thread.logs[log.namespace] = log
+        thread.outbox = Outbox.of(told["outbox"])
+        thread.delivered = told["delivered"]
         source = Source(self.reader, thread.thread_id, head.table)
         for namespace, *facts in told["lines"]:
             line = Line(**dict(zip(_LINE, facts, strict=True)))
             thread.spaces[namespace] = SegmentedSpace(line, _own(namespace, line, tail), source)
-        if head.messages:
-            thread.messages = self.reader.read(thread.thread_id, [head.messages])[0].messages
+        older = self.reader.read(thread.thread_id, [it.name for it in head.messages])
+        thread.messages = [message for it in (*older, tail) for message in it.messages]
         return thread
 
     # --- writing
@@ -183,11 +191,7 @@ class SegmentedForm(DocumentForm):
         self._merge(thread.thread_id, plan)
         made = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         table = tuple(_entries(plan, made))
-        messages = before.messages
-        if old is None or thread.messages is not old.thread.messages:
-            messages = secrets.token_hex(8) if thread.messages else None
-        if messages and messages != before.messages:
-            made[messages] = Bundle(messages=thread.messages)
+        messages, tail.messages = self._messages(thread, old, made)
         is_activity = thread.active_at == edit.now
         head = HeadFacts(0, table, messages, is_activity=is_activity)
         return self._drafted(thread, tail, head, before, made, beside=beside)
@@ -299,15 +303,44 @@ class SegmentedForm(DocumentForm):
                 tail.writes += [(namespace, it) for it in there]
         return tail
 
-    def _merge(self, thread_id: str, plan: list[Piece]) -> None:
+    def _messages(
+        self, thread: Thread, old: Parsed | None, made: dict[str, Bundle]
+    ) -> tuple[tuple[MessageSegment, ...], list[ArchivedMessage]]:
+        """Return the table of messages, and those that stay in the head; ``made`` gets segments.
+
+        The segments before the first message that differs stay as they are.
+        """
+        plan: list[MessageSegment | Bundle] = []
+        at, now = 0, thread.messages
+        before = old.thread.messages if old else []
+        for it in old.end.messages if old else ():
+            end = at + it.count
+            is_same = now is before or (
+                end <= len(now) and all(map(operator.is_, now[at:end], before[at:end]))
+            )
+            if not is_same:
+                break
+            plan.append(it)
+            at = end
+        tail = Bundle(messages=now[at:])
+        if tail.size > TAIL_BYTES:
+            plan.append(tail)
+            tail = Bundle()
+        self._merge(thread.thread_id, plan)
+        new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
+        made |= new
+        table = message_table(plan, new)
+        return table, tail.messages
+
+    def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
         """Replace neighbours of a size by one, until there are fewer than ``FAN`` of each."""
         while (at := _mergeable(plan)) is not None:
             some = plan[at : at + FAN]
-            stored = [it.name for it in some if isinstance(it, Segment)]
+            stored = [it.name for it in some if not isinstance(it, Bundle)]
             read = dict(zip(stored, self.reader.read(thread_id, stored), strict=True))
             merged = Bundle()
             for it in some:
-                merged.add(read[it.name] if isinstance(it, Segment) else it)
+                merged.add(it if isinstance(it, Bundle) else read[it.name])
             plan[at : at + FAN] = [merged]
 
     def prepare(self, draft: Draft) -> None:
@@ -404,7 +437,9 @@ def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
             for it in thread.spaces.values()
         ],
         "segments": [it.told() for it in head.table],
-        "message_segment": head.messages,
+        "message_segments": [[it.name, it.count, it.size] for it in head.messages],
+        "outbox": thread.outbox and thread.outbox.told(),
+        "delivered": thread.delivered,
     }
 
 
@@ -461,7 +496,7 @@ def _level(size: int) -> int:
     return level
 
 
-def _mergeable(plan: list[Piece]) -> int | None:
+def _mergeable(plan: Sequence[Named | Bundle]) -> int | None:
     """Return where ``FAN`` neighbours begin that are no larger than the last of them."""
     levels = [_level(it.size) for it in plan]
     for at in range(len(plan) - FAN + 1):
@@ -471,7 +506,7 @@ def _mergeable(plan: list[Piece]) -> int | None:
     return None
 
 
-def _entries(plan: list[Piece], made: dict[str, Bundle]) -> Iterator[Segment]:
+def _entries(plan: Sequence[Segment | Bundle], made: dict[str, Bundle]) -> Iterator[Segment]:
     names = {id(it): name for name, it in made.items()}
     for it in plan:
         yield it if isinstance(it, Segment) else segment_of(names[id(it)], it)

@@ -83,6 +83,28 @@ class Segment:
         return [self.name, self.size, self.spans, len(self.prints), *times]
 
 
+@dataclass(frozen=True, slots=True)
+class MessageSegment:
+    """An entry of the table of messages in a head."""
+
+    name: str
+    count: int
+    size: int
+
+
+def message_table(
+    plan: Iterable[MessageSegment | Bundle], made: Mapping[str, Bundle]
+) -> tuple[MessageSegment, ...]:
+    """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
+    names = {id(it): name for name, it in made.items()}
+    return tuple(
+        it
+        if isinstance(it, MessageSegment)
+        else MessageSegment(names[id(it)], len(it.messages), it.size)
+        for it in plan
+    )
+
+
 def print_of(namespace: str, checkpoint_id: str) -> bytes:
     """Return the part of a checkpoint id's digest that the head keeps."""
     text = f"{namespace}\0{checkpoint_id}".encode()

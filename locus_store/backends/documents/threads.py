@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.lanes import Lanes
+from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.protocol import LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
+    from locus_store.types.log_edits import Outbox
 
 T = TypeVar("T")
 
@@ -106,7 +108,8 @@ class DocumentThreads:
         there = self.documents.each(lambda it: (it, self._is_there(it)), keys)
         found = list(islice((it for it, is_there in there if is_there), limit))
         if limit and not found:
-            self._refuse_strays()
+            for stray in self.documents.strays():
+                raise IntegrityError(stray)
         return found
 
     def _is_there(self, thread_id: str) -> bool:
@@ -114,10 +117,6 @@ class DocumentThreads:
             return self.read(thread_id) is not None
         except LocusStoreError:
             return True
-
-    def _refuse_strays(self) -> None:
-        for stray in self.documents.strays():
-            raise IntegrityError(stray)
 
     def live(self) -> Iterator[Thread]:
         """Yield all live threads; do not change them.
@@ -155,8 +154,9 @@ class DocumentThreads:
         self, access: DocumentReads, dated: Dated
     ) -> tuple[datetime | None, Parsed | None]:
         kept = self._kept.get(dated.key)
-        if kept is None or dated.tag is None or kept.tag != dated.tag:
-            return dated.at, self.parsed(access, dated.key)
+        is_known = kept is not None and dated.tag is not None and kept.tag == dated.tag
+        if kept is None or not is_known or kept.thread.outbox:
+            return dated.at, self._settled(access, dated.key)
         self._used(dated.key)
         return dated.at, kept
 
@@ -172,8 +172,16 @@ class DocumentThreads:
 
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""
-        found = self.parsed(documents or self.documents, thread_id)
+        found = self._settled(documents or self.documents, thread_id)
         return self.form.shared(found.thread) if found and found.thread.is_live else None
+
+    def _settled(self, access: DocumentReads, thread_id: str) -> Parsed | None:
+        """Return a thread as it is stored, after its outbox was applied."""
+        found = self.parsed(access, thread_id)
+        while found is not None and found.thread.outbox is not None:
+            deliver(self, thread_id, found.thread.outbox)
+            found = self.parsed(self.documents, thread_id)
+        return found
 
     def damage(self) -> list[str]:
         """Return the faults of the storage itself."""
@@ -199,7 +207,7 @@ class DocumentThreads:
         return [told]
 
     def parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
-        """Return a thread as it is stored, from the cache if it is unchanged."""
+        """Return a thread as it is stored, also its outbox; from the cache if it is unchanged."""
         kept = self._kept.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
         if found is None:
@@ -262,6 +270,8 @@ class DocumentThreads:
     ) -> T | None:
         """Change a thread; return ``None`` if it does not exist and ``creates`` is off.
 
+        Its outbox is applied before.
+
         Args:
             thread_id: The thread.
             change: Edits it.
@@ -273,7 +283,28 @@ class DocumentThreads:
             BackendError: It could not be written, or data that was to be removed stays.
         """
         removes = not creates if removes is None else removes
-        write = _Write(self, thread_id, change, creates=creates, removes=removes)
+        while True:
+            try:
+                return self._write(thread_id, change, creates=creates, removes=removes)
+            except _UnsettledError as exc:
+                deliver(self, thread_id, exc.outbox)
+
+    def write_as_is(
+        self, thread_id: str, change: Callable[[Edit], T], *, creates: bool
+    ) -> T | None:
+        """Change a thread and leave its outbox to the change; see ``write``."""
+        return self._write(thread_id, change, creates=creates, removes=False, as_is=True)
+
+    def _write(
+        self,
+        thread_id: str,
+        change: Callable[[Edit], T],
+        *,
+        creates: bool,
+        removes: bool,
+        as_is: bool = False,
+    ) -> T | None:
+        write = _Write(self, thread_id, change, creates=creates, removes=removes, as_is=as_is)
         missing: str | None = None
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
         for attempt in range(ATTEMPTS):
@@ -313,6 +344,14 @@ class DocumentThreads:
             return work()
 
 
+class _UnsettledError(Exception):
+    """Raised for a thread that has an outbox."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        super().__init__(outbox.token)
+        self.outbox = outbox
+
+
 class _Write(Generic[T]):
     """A change of one thread, and its outcome."""
 
@@ -324,12 +363,14 @@ class _Write(Generic[T]):
         *,
         creates: bool,
         removes: bool,
+        as_is: bool,
     ) -> None:
         self._threads = threads
         self._thread_id = thread_id
         self._change = change
         self._creates = creates
         self._removes = removes
+        self._as_is = as_is
         self._sent: tuple[Draft, T] | None = None
         """The request of the last attempt, and its answer."""
         self._onto: Tag | None = None
@@ -370,6 +411,8 @@ class _Write(Generic[T]):
         """Change and write a thread that was read."""
         if old is None and not self._creates:
             return None
+        if old is not None and old.thread.outbox is not None and not self._as_is:
+            raise _UnsettledError(old.thread.outbox)
         documents, form = self._threads.documents, self._threads.form
         store = documents.identity()
         thread, most = old.thread if old else None, self._threads.max_state_bytes

@@ -3,7 +3,8 @@
 from locus_store.backends.file.backend import (
     FileBackend,
     FileCheckpointer,
+    FileMessageLog,
     file_checkpointer,
 )
 
-__all__ = ["FileBackend", "FileCheckpointer", "file_checkpointer"]
+__all__ = ["FileBackend", "FileCheckpointer", "FileMessageLog", "file_checkpointer"]

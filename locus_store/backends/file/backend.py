@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.file.diagnostics import facts
 from locus_store.backends.file.documents import FileDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.factories import factory
 from locus_store.runtime.stepping import in_thread
+from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_SECONDS = 30.0
 DAY = 86_400
 
+
+ITEMS: Final = "store"
+"""The subdirectory of the store's journal; those of long names end with ``+``."""
 
 DEFAULT_DIRECTORY: Final = ".locus_checkpoints"
 """The Locus SDK's default directory."""
@@ -60,12 +65,53 @@ class FileBackend(DocumentBackend):
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"
 
+    def item_documents(self) -> FileDocuments:
+        """Return the documents of a store beside the threads."""
+        return self._directory.beside(ITEMS)
+
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
         await in_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:
         return [*await super().facts(), *await in_thread(lambda: facts(self._directory))]
+
+
+class FileMessageLog(DocumentMessageLog):
+    """Keeps message logs in the JSON files of their threads.
+
+    Args:
+        directory: See ``FileBackend``, as ``busy_timeout_seconds`` and ``max_state_bytes``;
+            ``.locus_checkpoints`` in the working directory where none is given.
+        busy_timeout_seconds: How long to wait for another process.
+        max_state_bytes: The largest message.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of a directory and options.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        UnsupportedError: The operating system has no POSIX file locks.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        ttl_seconds: float | None = None,
+        backend: FileBackend | None = None,
+    ) -> None:
+        if backend is not None:
+            given = (directory, busy_timeout_seconds, max_state_bytes)
+            is_alone = given == (None, BUSY_TIMEOUT_SECONDS, MAX_STATE_BYTES)
+            check_backend(backend, FileBackend, is_alone=is_alone)
+        made = backend or FileBackend(
+            DEFAULT_DIRECTORY if directory is None else directory,
+            busy_timeout_seconds=busy_timeout_seconds,
+            max_state_bytes=max_state_bytes,
+        )
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
 class FileCheckpointer(StorageBackendAdapter[S]):

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.types.log_lists import head_of
-from locus_store.types.messages import LogChanged, require_revision, unknown_message
-from locus_store.types.thread_info import require_owner
+from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.versions import logs
 from locus_store.versions.threads import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from locus_store.types import OnConflict
-    from locus_store.types.log_lists import LogsWanted
-    from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
-    from locus_store.versions.threads import Thread
 
 
 class MemoryBackend(DocumentBackend):
@@ -33,7 +25,6 @@ class MemoryBackend(DocumentBackend):
 
     factory = "MemoryCheckpointer"
     persistent_checkpoint_ids = False
-    messages = True
     needs_no_loop = moves_between_threads = True
 
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
@@ -52,68 +43,41 @@ class MemoryBackend(DocumentBackend):
         """Return the ids of all threads that have a version."""
         return [thread.thread_id for thread, _ in self._roots()]
 
-    # --- message logs
-
-    async def change_log(self, change: LogChange) -> LogChanged:
-        """See ``BaseMessageLog.change``, and for the following methods its others."""
-        return self._threads.at_once(lambda: self._changed_logs(change))
-
-    def _changed_logs(self, change: LogChange) -> LogChanged:
-        """Change logs while no other write runs; readers may see one thread before another."""
-        for edit in change.edits():
-            thread = self._threads.read(edit.thread_id)
-            require_owner(edit.thread_id, thread.user_id if thread else None, edit.user_id)
-        name, write = change.thread_id, self._threads.write
-        creates = any(edit.puts for edit in change.edits() if edit.thread_id == name)
-        found = write(name, lambda it: logs.change(it, change), creates=creates)
-        if found is None:
-            require_revision((name, change.namespace), change.expected_revision, 0)
-        for other in change.also:
-            if other.puts and other.thread_id != name:
-                write(other.thread_id, partial(logs.apply, wanted=other), creates=True)
-        return found or LogChanged(0)
-
-    async def look_at_log(self, wanted: LogWanted) -> LogRead | None:
-        thread = self._threads.read(wanted.thread_id)
-        if thread is None and wanted.after is not None:
-            raise unknown_message(wanted)
-        return logs.look(thread, wanted, self.max_state_bytes) if thread else None
-
-    async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
-        each = (logs.info_of(it, name) for it, name in self._matching(wanted))
-        return [it for it in each if it is not None]
-
-    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
-        each = (
-            logs.look(it, head_of(it.thread_id, name, whole=wanted.whole), self.max_state_bytes)
-            for it, name in self._matching(wanted)
-        )
-        return [it for it in each if it is not None]
-
-    def _matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
-        found = (
-            (it, name)
-            for it in self._threads.live()
-            for name in sorted(it.logs)
-            if wanted.takes(it.thread_id, name, it.user_id)
-        )
-        return islice(found, wanted.limit)
-
-    async def drop_logs(
-        self, thread_id: str, namespace: str | None, expected_revision: int | None
-    ) -> bool:
-        found = await self._change(
-            thread_id, lambda it: logs.drop(it, namespace, expected_revision)
-        )
-        if found is None:
-            require_revision((thread_id, namespace or ""), expected_revision, 0)
-        return found or False
-
     def version_count(self, thread_id: str) -> int:
         """Return how many versions a thread has."""
         thread = self._threads.read(thread_id)
         space = thread.space("") if thread else None
         return len(space.visible()) if space else 0
+
+
+class InMemoryMessageLog(DocumentMessageLog):
+    """Keeps message logs in this process; usable from any number of threads and event loops.
+
+    Args:
+        ttl_seconds: See ``BaseMessageLog``.
+        max_state_bytes: See ``BaseMessageLog``; excludes ``backend``.
+        backend: The backend whose threads have the logs, for example ``checkpointer.backend``;
+            ``None``: a backend of its own.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+    """
+
+    def __init__(
+        self,
+        *,
+        ttl_seconds: float | None = None,
+        max_state_bytes: int = MAX_STATE_BYTES,
+        backend: MemoryBackend | None = None,
+    ) -> None:
+        if backend is not None:
+            is_alone = max_state_bytes == MAX_STATE_BYTES
+            check_backend(backend, MemoryBackend, is_alone=is_alone)
+        chosen = backend or MemoryBackend(max_state_bytes=max_state_bytes)
+        super().__init__(chosen, owns=False, ttl_seconds=ttl_seconds)
+
+    def __repr__(self) -> str:
+        return "InMemoryMessageLog()"
 
 
 class MemoryCheckpointer(StorageBackendAdapter[S]):

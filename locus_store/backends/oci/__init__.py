@@ -3,7 +3,8 @@
 from locus_store.backends.oci.backend import (
     BucketBackend,
     OCIBucketBackend,
+    OCIBucketMessageLog,
     oci_bucket_checkpointer,
 )
 
-__all__ = ["BucketBackend", "OCIBucketBackend", "oci_bucket_checkpointer"]
+__all__ = ["BucketBackend", "OCIBucketBackend", "OCIBucketMessageLog", "oci_bucket_checkpointer"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
-from locus_store.backends.documents.object_documents import LAYOUT, ObjectDocuments
+from locus_store.backends.documents.message_log import DocumentMessageLog
+from locus_store.backends.documents.object_documents import ITEMS, LAYOUT, ObjectDocuments
 from locus_store.backends.documents.objects import MAX_NAME_BYTES
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.oci.access import (
@@ -23,6 +24,7 @@ from locus_store.backends.oci.diagnostics import facts
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.runtime.factories import factory
+from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -89,6 +91,10 @@ class BucketBackend(DocumentBackend):
 
     def __repr__(self) -> str:
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
+
+    def item_documents(self) -> ObjectDocuments:
+        """Return the documents of a store beside the threads."""
+        return ObjectDocuments(self.bucket, self.documents.prefix, heads=ITEMS)
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
@@ -181,6 +187,53 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
             ttl_seconds=ttl_seconds,
             refresh_on_read=refresh_on_read,
         )
+
+
+class OCIBucketMessageLog(DocumentMessageLog):
+    """Keeps message logs in a bucket of OCI Object Storage.
+
+    Args:
+        bucket_name: See ``OCIBucketBackend``, as ``namespace``, ``prefix`` and ``options``.
+        namespace: The Object Storage namespace of the tenancy.
+        prefix: Prefix of the names of all objects.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of a bucket and options.
+        options: Of ``OCIBucketBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: Oracle's SDK is not installed.
+    """
+
+    def __init__(
+        self,
+        bucket_name: str = "",
+        namespace: str = "",
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        ttl_seconds: float | None = None,
+        backend: BucketBackend | None = None,
+        **options: Any,
+    ) -> None:
+        if backend is not None:
+            given = (bucket_name, namespace, prefix, options)
+            check_backend(backend, BucketBackend, is_alone=given == ("", "", DEFAULT_PREFIX, {}))
+        made = backend or bucket_backend(bucket_name, namespace, prefix, **options)
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
+
+
+def bucket_backend(
+    bucket_name: str,
+    namespace: str,
+    prefix: str = DEFAULT_PREFIX,
+    *,
+    compartment_id: str | None = None,
+    max_state_bytes: int = MAX_STATE_BYTES,
+    **access: Any,
+) -> BucketBackend:
+    """Return a backend; the options are those of ``OCIBucketBackend``."""
+    place = BucketPlace(namespace=namespace, bucket=bucket_name, compartment_id=compartment_id)
+    return BucketBackend(place, BucketAccess(**access), prefix, max_state_bytes=max_state_bytes)
 
 
 oci_bucket_checkpointer = factory(

@@ -3,6 +3,7 @@
 from locus_store.backends.opensearch.backend import (
     OpenSearchBackend,
     OpenSearchCheckpointer,
+    OpenSearchMessageLog,
     opensearch_checkpointer,
 )
 from locus_store.backends.opensearch.store import OpenSearchStore
@@ -10,6 +11,7 @@ from locus_store.backends.opensearch.store import OpenSearchStore
 __all__ = [
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
+    "OpenSearchMessageLog",
     "OpenSearchStore",
     "opensearch_checkpointer",
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.opensearch import search
 from locus_store.backends.opensearch.access import (
     DEFAULT_INDEX,
@@ -23,6 +24,7 @@ from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.runtime.factories import factory
 from locus_store.types import Hit
+from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 
@@ -252,6 +254,37 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
             ttl_seconds=ttl_seconds,
             refresh_on_read=refresh_on_read,
         )
+
+
+class OpenSearchMessageLog(DocumentMessageLog):
+    """Keeps message logs in an index of OpenSearch.
+
+    Args:
+        hosts: See ``OpenSearchBackend``, as ``index_name`` and ``options``.
+        index_name: The alias of the index.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of hosts and options.
+        options: Of ``OpenSearchBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: opensearch-py is not installed.
+    """
+
+    def __init__(
+        self,
+        hosts: str | Sequence[str] | None = None,
+        *,
+        index_name: str = DEFAULT_INDEX,
+        ttl_seconds: float | None = None,
+        backend: OpenSearchBackend | None = None,
+        **options: Any,
+    ) -> None:
+        if backend is not None:
+            is_alone = (hosts, index_name, options) == (None, DEFAULT_INDEX, {})
+            check_backend(backend, OpenSearchBackend, is_alone=is_alone)
+        made = backend or OpenSearchBackend(hosts, index_name=index_name, **options)
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
 opensearch_checkpointer = factory(

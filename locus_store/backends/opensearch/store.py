@@ -36,9 +36,10 @@ from locus_store.backends.opensearch.item_changes import (
     ItemRenewal,
 )
 from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
-from locus_store.errors import InvalidArgumentError, SchemaError
+from locus_store.errors import SchemaError
 from locus_store.runtime.retries import Pauses
 from locus_store.store import BaseStore
+from locus_store.types.arguments import check_backend
 from locus_store.types.items import decode_namespace, encode_namespace
 from locus_store.values import vectors
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -232,7 +233,8 @@ class OpenSearchStore(_Writing, BaseStore):
         )
         if backend is not None:
             given = (hosts, index_name, access, max_state_bytes)
-            _refuse_both(backend, given)
+            is_alone = given == (None, DEFAULT_INDEX, IndexAccess(), MAX_STATE_BYTES)
+            check_backend(backend, OpenSearchBackend, is_alone=is_alone)
             place, access = backend.index.place, backend.index.access
             max_state_bytes = backend.max_state_bytes
         else:
@@ -428,20 +430,6 @@ class OpenSearchStore(_Writing, BaseStore):
             if len(found) < NAMESPACES:
                 return
             after = {"after": found[-1]["key"]}
-
-
-def _refuse_both(backend: object, given: tuple[Any, ...]) -> None:
-    """Refuse a backend combined with a place or options.
-
-    Raises:
-        InvalidArgumentError: There are some, or ``backend`` is of another class.
-    """
-    if not isinstance(backend, OpenSearchBackend):
-        raise InvalidArgumentError(f"backend must be an OpenSearchBackend, not {backend!r}")
-    if given != (None, DEFAULT_INDEX, IndexAccess(), MAX_STATE_BYTES):
-        raise InvalidArgumentError(
-            "give backend= alone: the place and the options are those that it was made with"
-        )
 
 
 def _written(plans: Iterable[tuple[str, Document | None, tuple[Any, int]]]) -> list[Replacement]:

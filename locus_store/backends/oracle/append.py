@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.sql.columns import after, minute, now
-from locus_store.sql.statements import (
+from locus_store.sql.columns.types import after, minute, now
+from locus_store.sql.threads.statements import (
     is_expiry_late,
     is_live,
 )
 from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
     from locus_store.types import Save
 
 

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle.columns import json_value
-from locus_store.sql.conditions import MOST_FORMS
-from locus_store.sql.json_text import escape_text
+from locus_store.sql.columns.conditions import MOST_FORMS
+from locus_store.sql.columns.json_text import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from locus_store.sql.conditions import Condition
+    from locus_store.sql.columns.conditions import Condition
     from locus_store.values.filters import Clause
 
 

@@ -12,11 +12,11 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.failures import REMEDIES, codes
 from locus_store.errors import UnsupportedError
-from locus_store.sql.definition import OLD_USERS, SchemaDefinition, column_type, user_index
-from locus_store.sql.migration_targets import OPTIONS, run_on_engine, tables_named
-from locus_store.sql.options import check_seconds
-from locus_store.sql.place import DatabasePlace
-from locus_store.sql.vectors import Method, has_index, index_name
+from locus_store.sql.connections.options import check_seconds
+from locus_store.sql.schema.definition import OLD_USERS, SchemaDefinition, column_type, user_index
+from locus_store.sql.schema.migration_targets import OPTIONS, run_on_engine, tables_named
+from locus_store.sql.schema.place import DatabasePlace
+from locus_store.sql.schema.vectors import Method, has_index, index_name
 from locus_store.values.vectors import Metric
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import URL, Connection, Dialect
 
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
 
 T = TypeVar("T")
 

@@ -25,15 +25,15 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns import Instant
-from locus_store.sql.database import Database
-from locus_store.sql.failures import LostConnectionError, causes
-from locus_store.sql.json_columns import Json, JsonValue
-from locus_store.sql.migration_lock import locked
-from locus_store.sql.names import derived
-from locus_store.sql.place import PLACE, DatabasePlace
-from locus_store.sql.server_database import ServerDatabase
-from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.sql.columns.json_columns import Json, JsonValue
+from locus_store.sql.columns.types import Instant
+from locus_store.sql.connections.database import Database
+from locus_store.sql.connections.failures import LostConnectionError, causes
+from locus_store.sql.connections.server_database import ServerDatabase
+from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.schema.names import derived
+from locus_store.sql.schema.place import PLACE, DatabasePlace
+from locus_store.sql.threads.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from locus_store.backends.oracle.addresses import OracleAddress
     from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.schema import Tables
-    from locus_store.sql.status import Settings
+    from locus_store.sql.schema.status import Settings
+    from locus_store.sql.schema.tables import Tables
     from locus_store.types import Save, Written
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from locus_store.backends.oracle.backend import OracleBackend
-from locus_store.sql.message_log import SqlMessageLog
-from locus_store.sql.store import refuse_both
+from locus_store.sql.messages.message_log import SqlMessageLog
+from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,7 +47,8 @@ class OracleMessageLog(SqlMessageLog):
     ) -> None:
         if backend is not None:
             is_alone = dsn is None and user is None and password is None
-            refuse_both(backend, OracleBackend, is_alone, table_name, options)
+            is_alone = is_alone and table_name is None and not options
+            check_backend(backend, OracleBackend, is_alone=is_alone)
         super().__init__(
             backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
             owns=backend is None,

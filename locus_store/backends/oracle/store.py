@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.items import OracleItems
-from locus_store.sql import vectors
-from locus_store.sql.migration_lock import locked
-from locus_store.sql.store import SqlStore, refuse_both
+from locus_store.sql.schema import vectors
+from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.store.store import SqlStore
+from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.oracle.options import OracleOptions
-    from locus_store.sql.pool import PooledRunner
+    from locus_store.sql.connections.pool import PooledRunner
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 
@@ -65,7 +66,8 @@ class OracleStore(SqlStore):
     ) -> None:
         if backend is not None:
             is_alone = dsn is None and user is None and password is None
-            refuse_both(backend, OracleBackend, is_alone, table_name, options)
+            is_alone = is_alone and table_name is None and not options
+            check_backend(backend, OracleBackend, is_alone=is_alone)
         super().__init__(
             backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
             owns=backend is None,

@@ -23,14 +23,14 @@ from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql import copying
 from locus_store.sql.backend import SqlBackend
-from locus_store.sql.columns import encode_key
-from locus_store.sql.connection_pool import ConnectionPool
-from locus_store.sql.names import prefix_of
-from locus_store.sql.options import check_seconds, refuse_ours, require_one
-from locus_store.sql.pool import LoopPool, PooledRunner
-from locus_store.sql.schema import tables
+from locus_store.sql.columns.types import encode_key
+from locus_store.sql.connections.connection_pool import ConnectionPool
+from locus_store.sql.connections.options import check_seconds, refuse_ours, require_one
+from locus_store.sql.connections.pool import LoopPool, PooledRunner
+from locus_store.sql.schema.names import prefix_of
+from locus_store.sql.schema.tables import tables
+from locus_store.sql.threads import copying
 from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from locus_store.backends.postgresql.dsn import Target
     from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.repository import Repository
+    from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         LineContents,
         Mark,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.sql.columns import decode_key, encode_key
+from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import unsealed
 from locus_store.versions.contents import LinesFound

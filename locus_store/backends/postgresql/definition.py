@@ -14,18 +14,18 @@ from locus_store.backends.postgresql import connecting, dsn
 from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
 from locus_store.errors import SchemaError, UnsupportedError
-from locus_store.sql.column_types import PlainText
-from locus_store.sql.conditions import text_literal
-from locus_store.sql.definition import SchemaDefinition, column_type
-from locus_store.sql.migration_targets import (
+from locus_store.sql.columns.column_types import PlainText
+from locus_store.sql.columns.conditions import text_literal
+from locus_store.sql.schema.definition import SchemaDefinition, column_type
+from locus_store.sql.schema.migration_targets import (
     OPTIONS,
     missing_driver,
     run_on_engine,
     tables_named,
 )
-from locus_store.sql.place import DatabasePlace, place_of
-from locus_store.sql.schema import tables
-from locus_store.sql.vectors import index_name
+from locus_store.sql.schema.place import DatabasePlace, place_of
+from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.vectors import index_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection, Dialect
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")

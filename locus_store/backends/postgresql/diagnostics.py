@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.diagnostics import Examination, package_version
+from locus_store.sql.connections.diagnostics import Examination, package_version
 from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:

@@ -45,13 +45,13 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.loops import outlasting
-from locus_store.sql.conditions import text_literal
-from locus_store.sql.database import Database
-from locus_store.sql.failures import LostConnectionError, is_overtime, is_refused
-from locus_store.sql.names import derived
-from locus_store.sql.place import PLACE, DatabasePlace
-from locus_store.sql.server_database import ServerDatabase
-from locus_store.sql.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.sql.columns.conditions import text_literal
+from locus_store.sql.connections.database import Database
+from locus_store.sql.connections.failures import LostConnectionError, is_overtime, is_refused
+from locus_store.sql.connections.server_database import ServerDatabase
+from locus_store.sql.schema.names import derived
+from locus_store.sql.schema.place import PLACE, DatabasePlace
+from locus_store.sql.threads.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
 from locus_store.values import frames
 from locus_store.values.text import words
 
@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 
     from locus_store.backends.postgresql.dsn import Target
     from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.schema import Tables
-    from locus_store.sql.status import Settings
+    from locus_store.sql.schema.status import Settings
+    from locus_store.sql.schema.tables import Tables
     from locus_store.versions.sweeping import Swept
 
 tls_request.install()

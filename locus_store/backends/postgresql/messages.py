@@ -10,12 +10,12 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
-from locus_store.sql.column_types import PlainText
-from locus_store.sql.columns import encode_key
-from locus_store.sql.message_log import SqlMessageLog
-from locus_store.sql.messages import columns_of
-from locus_store.sql.store import refuse_both
+from locus_store.sql.columns.column_types import PlainText
+from locus_store.sql.columns.types import encode_key
+from locus_store.sql.messages.log_changes import columns_of
+from locus_store.sql.messages.message_log import SqlMessageLog
 from locus_store.types import FOREVER
+from locus_store.types.arguments import check_backend
 from locus_store.types.messages import LogChanged, require_revision
 from locus_store.types.user_ids import require_user_id
 from locus_store.versions.renewing import ttl_slack
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.postgresql.options import PostgreSQLOptions
-    from locus_store.sql.pool import PooledRunner
-    from locus_store.sql.scope import Scope
+    from locus_store.sql.connections.pool import PooledRunner
+    from locus_store.sql.threads.scope import Scope
     from locus_store.types.messages import LogChange, LogEdit
 
 
@@ -58,7 +58,8 @@ class PostgreSQLMessageLog(SqlMessageLog):
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
         if backend is not None:
-            refuse_both(backend, PostgreSQLBackend, dsn is None, table_name, options)
+            is_alone = dsn is None and table_name is None and not options
+            check_backend(backend, PostgreSQLBackend, is_alone=is_alone)
         super().__init__(
             backend or PostgreSQLBackend(dsn, table_name, **options),
             owns=backend is None,

@@ -9,8 +9,8 @@ from weakref import proxy
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
-from locus_store.sql.columns import encode_key
-from locus_store.sql.runner import GROUP_BYTES
+from locus_store.sql.columns.types import encode_key
+from locus_store.sql.connections.runner import GROUP_BYTES
 from locus_store.versions.archives import sealed
 from locus_store.versions.renewing import ttl_slack
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.pool import LoopPool
+    from locus_store.sql.connections.pool import LoopPool
     from locus_store.types import Mark, MustExist, PendingWrite
 
 

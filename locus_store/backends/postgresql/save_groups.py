@@ -22,8 +22,8 @@ from locus_store.backends.postgresql.dialect import lexemes_of
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
-from locus_store.sql.columns import decode_key, encode_key
-from locus_store.sql.runner import GROUP_BYTES
+from locus_store.sql.columns.types import decode_key, encode_key
+from locus_store.sql.connections.runner import GROUP_BYTES
 from locus_store.types import Mark, Written
 from locus_store.types.user_ids import is_user_id
 from locus_store.values import frames
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.pool import LoopPool
+    from locus_store.sql.connections.pool import LoopPool
     from locus_store.types import Save
     from locus_store.types.user_ids import UserIdType
 

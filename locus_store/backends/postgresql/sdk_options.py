@@ -7,7 +7,7 @@ from typing import Final
 from sqlalchemy.engine import URL
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.sql.options import check_count
+from locus_store.sql.connections.options import check_count
 
 HOST: Final = "localhost"
 PORT: Final = 5432

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.contents import CONTENTS, payloads_in, write_of
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
-from locus_store.sql.columns import decode_key, encode_key
-from locus_store.sql.json_columns import load_json
+from locus_store.sql.columns.json_columns import load_json
+from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.types import Mark, Stored, Version
 from locus_store.types.user_ids import UserIdType
 from locus_store.versions import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Dialect
 
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
     from locus_store.types import PendingWrite
 
 

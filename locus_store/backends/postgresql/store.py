@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
-from locus_store.sql import vectors
-from locus_store.sql.migration_lock import locked
-from locus_store.sql.store import SqlStore, refuse_both
+from locus_store.sql.schema import vectors
+from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.store.store import SqlStore
+from locus_store.types.arguments import check_backend
 from locus_store.types.items import StoreCapabilities
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.postgresql.options import PostgreSQLOptions
-    from locus_store.sql.items import Items
-    from locus_store.sql.pool import PooledRunner
+    from locus_store.sql.connections.pool import PooledRunner
+    from locus_store.sql.store.items import Items
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 
@@ -64,7 +65,8 @@ class PostgreSQLStore(SqlStore):
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
         if backend is not None:
-            refuse_both(backend, PostgreSQLBackend, dsn is None, table_name, options)
+            is_alone = dsn is None and table_name is None and not options
+            check_backend(backend, PostgreSQLBackend, is_alone=is_alone)
         super().__init__(
             backend or PostgreSQLBackend(dsn, table_name, **options),
             owns=backend is None,

@@ -11,14 +11,14 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from locus_store.backends.sqlite.columns import COLUMNS
-from locus_store.sql.columns import encode_key
+from locus_store.sql.columns.types import encode_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.schema import Tables
+    from locus_store.sql.schema.tables import Tables
     from locus_store.types import Save
     from locus_store.versions import Append, Line
 

@@ -17,9 +17,9 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
-from locus_store.sql.names import prefix_of
-from locus_store.sql.options import DAY, refuse_ours
-from locus_store.sql.schema import tables
+from locus_store.sql.connections.options import DAY, refuse_ours
+from locus_store.sql.schema.names import prefix_of
+from locus_store.sql.schema.tables import tables
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.sqlite.options import SQLiteOptions
+    from locus_store.sql.connections.runner import Runner
     from locus_store.sql.migrate import AutoMigrate
-    from locus_store.sql.repository import Repository
-    from locus_store.sql.runner import Runner
+    from locus_store.sql.threads.repository import Repository
     from locus_store.types import OnConflict
 
 DEFAULT_PATH = "locus_checkpoints.db"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.column_types import BigInteger, Binary, Text
-from locus_store.sql.columns import to_microseconds
-from locus_store.sql.dialect_columns import DialectColumns
+from locus_store.sql.columns.column_types import BigInteger, Binary, Text
+from locus_store.sql.columns.dialect_columns import DialectColumns
+from locus_store.sql.columns.types import to_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

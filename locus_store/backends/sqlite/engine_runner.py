@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.sql.database import Database
-    from locus_store.sql.runner import Body
+    from locus_store.sql.connections.database import Database
+    from locus_store.sql.connections.runner import Body
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ import orjson
 import sqlalchemy as sa
 
 from locus_store.backends.sqlite.conditions import on_text, word_in_text
-from locus_store.sql.columns import encode_key, encode_path
-from locus_store.sql.items import Items, item_of
-from locus_store.sql.pending import batches
+from locus_store.sql.columns.types import encode_key, encode_path
+from locus_store.sql.store.items import Items, item_of
+from locus_store.sql.threads.pending import batches
 from locus_store.types.items import encode_namespace
 from locus_store.values import vectors
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.items import Scored
+    from locus_store.sql.store.items import Scored
     from locus_store.types.items import Name, StoreItem, Wanted
     from locus_store.values.filters import Clause
 

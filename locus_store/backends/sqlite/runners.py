@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
     from locus_store.backends.sqlite.dialect import SQLiteDatabase
-    from locus_store.sql.runner import Body
+    from locus_store.sql.connections.runner import Body
 
 T = TypeVar("T")
 B = TypeVar("B")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.items import SQLiteItems
-from locus_store.sql.store import SqlStore, refuse_both
+from locus_store.sql.store.store import SqlStore
+from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
     import os
@@ -54,7 +55,8 @@ class SQLiteStore(SqlStore):
         **options: Unpack[SQLiteOptions],
     ) -> None:
         if backend is not None:
-            refuse_both(backend, SQLiteBackend, path == DEFAULT_PATH, table_name, options)
+            is_alone = path == DEFAULT_PATH and table_name is None and not options
+            check_backend(backend, SQLiteBackend, is_alone=is_alone)
         super().__init__(
             backend or SQLiteBackend(path, table_name, **options),
             owns=backend is None,

@@ -11,16 +11,19 @@ from uuid import uuid4
 import pytest
 from lazily import TESTS_RUN
 from log_urls import EACH, url_of
+from storages.memory import BareBackend
 
 from locus_store import (
+    FileMessageLog,
     InMemoryMessageLog,
     InvalidArgumentError,
+    OCIBucketMessageLog,
+    OpenSearchMessageLog,
     UnsupportedError,
     open_checkpointer,
     open_message_log,
 )
 from locus_store.adapters.logs import names_in, thread_of
-from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS
 
 if TESTS_RUN:
@@ -77,14 +80,21 @@ def chain(*texts: str) -> list[Any]:
 
 
 async def test_the_sdks_conformance_suite_passes_whole(
-    store: LocusSessionStore, service_over: Any
+    store: LocusSessionStore, service_over: Any, request: Any, tmp_path: Path
 ) -> None:
+    if isinstance(store.log, OpenSearchMessageLog):
+        pytest.skip("each of its 15 stores would need an index of its own")
     made = []
 
     def empty() -> LocusSessionStore:
         fresh: Any = InMemoryMessageLog()
         if isinstance(store.log, HTTPMessageLog):
             fresh = HTTPMessageLog(service_over("http"))
+        elif isinstance(store.log, FileMessageLog):
+            fresh = FileMessageLog(tmp_path / uuid4().hex)
+        elif isinstance(store.log, OCIBucketMessageLog):
+            prefix = f"{uuid4().hex}/"
+            fresh = OCIBucketMessageLog(**request.getfixturevalue("bucket").options(prefix=prefix))
         elif not isinstance(store.log, InMemoryMessageLog):
             fresh = store.for_tenant(uuid4().hex).log
         made.append(LocusSessionStore(fresh))
@@ -236,10 +246,12 @@ async def test_a_cancelled_append_is_whole_or_nothing(store: LocusSessionStore) 
         with suppress(asyncio.CancelledError):
             await task
     await store.append({"project_key": PROJECT, "session_id": "end"}, [{"type": "x"}])
-    listed = {it["session_id"] for it in await store.list_sessions(PROJECT)}
-    for n in range(12):
-        loaded = await store.load({"project_key": PROJECT, "session_id": f"s{n}"})
-        assert (len(loaded) if loaded else 0) == (3 if f"s{n}" in listed else 0)
+    for n in range(12):  # an append may go on after its caller was cancelled
+        before = {it["session_id"] for it in await store.list_sessions(PROJECT)}
+        loaded = await store.load({"project_key": PROJECT, "session_id": f"s{n}"}) or []
+        after = {it["session_id"] for it in await store.list_sessions(PROJECT)}
+        assert len(loaded) in ({3} if f"s{n}" in before else {0, 3})
+        assert not loaded or f"s{n}" in after
 
 
 async def test_many_sessions_are_listed_in_pages(
@@ -271,10 +283,8 @@ async def test_an_opened_backend_or_log_stays_open(tmp_path: Path) -> None:
             assert (await log.info("p/s", namespace=SUMMARY)) is not None
             tenant = beside.for_tenant("acme")
             assert await tenant.load(key) is None
-    with pytest.raises(UnsupportedError, match="FileBackend keeps no message logs"):
-        LocusSessionStore(FileBackend(tmp_path))
-    with pytest.raises(InvalidArgumentError, match="no message log for redis"):
-        LocusSessionStore.from_url("redis://localhost")
+    with pytest.raises(UnsupportedError, match="BareBackend keeps no message logs"):
+        LocusSessionStore(BareBackend())
 
 
 async def test_a_search_finds_what_a_person_reads(store: LocusSessionStore) -> None:

@@ -16,7 +16,7 @@ import servers
 import sqlalchemy as sa
 
 from locus_store import BackendError, postgresql_checkpointer
-from locus_store.sql import lending
+from locus_store.sql.connections import lending
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:

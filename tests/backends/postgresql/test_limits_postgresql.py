@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from locus_store import ConnectionFailedError, PostgreSQLBackend
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-from locus_store.sql.schema import tables
+from locus_store.sql.schema.tables import tables
 
 
 @pytest.mark.parametrize(

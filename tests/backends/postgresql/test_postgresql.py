@@ -22,7 +22,7 @@ from locus_store import (
 )
 from locus_store.backends.memory import MemoryBackend
 from locus_store.backends.postgresql import PostgreSQLBackend
-from locus_store.sql.reads import QUERY_BATCH
+from locus_store.sql.threads.reads import QUERY_BATCH
 from locus_store.testing import exact
 from locus_store.types import Expected
 

@@ -21,7 +21,7 @@ from locus_store import (
     UnsupportedError,
 )
 from locus_store.sql import migrate
-from locus_store.sql.vectors import create_vector_index
+from locus_store.sql.schema.vectors import create_vector_index
 
 pytestmark = pytest.mark.anyio
 

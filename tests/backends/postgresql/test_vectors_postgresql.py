@@ -6,7 +6,7 @@ import pytest
 
 from locus_store import InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.sql import migrate
-from locus_store.sql.vectors import create_vector_index
+from locus_store.sql.schema.vectors import create_vector_index
 
 
 @pytest.fixture

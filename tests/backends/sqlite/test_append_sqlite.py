@@ -15,7 +15,7 @@ from locus_store import sqlite_checkpointer
 from locus_store.backends.sqlite.backend import SQLiteBackend
 from locus_store.backends.sqlite.dialect import SQLiteDatabase, SQLiteRepository
 from locus_store.errors import BackendError, ConflictError, LocusStoreError
-from locus_store.sql.repository import Repository
+from locus_store.sql.threads.repository import Repository
 from locus_store.types import Expected, PendingWrite
 
 if TYPE_CHECKING:

@@ -31,8 +31,9 @@ from locus_store.errors import (
     MissingExtraError,
     SchemaError,
 )
-from locus_store.sql import migrate, status
-from locus_store.sql.schema import tables
+from locus_store.sql import migrate
+from locus_store.sql.schema import status
+from locus_store.sql.schema.tables import tables
 
 if TESTS_RUN:
     from alembic import command

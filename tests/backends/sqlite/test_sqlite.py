@@ -24,7 +24,7 @@ from locus_store import (
     sqlite_checkpointer,
 )
 from locus_store.sql import migrate
-from locus_store.sql.vectors import create_vector_index
+from locus_store.sql.schema.vectors import create_vector_index
 
 pytestmark = pytest.mark.anyio
 
@@ -241,7 +241,7 @@ async def test_a_schema_that_is_missing_names_the_command_where_it_may_not_be_ma
 async def test_a_schema_that_is_behind_names_the_command(
     tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from locus_store.sql import status
+    from locus_store.sql.schema import status
 
     path = Path(copyfile(migrated, tmp_path / "checkpoints.db"))
     monkeypatch.setattr(status, "REVISIONS", (*status.REVISIONS, "0099"))

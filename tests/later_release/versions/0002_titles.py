@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import context, op
 from later_release import titles
 
-from locus_store.sql.columns import Key
+from locus_store.sql.columns.types import Key
 
 revision = "0002"
 down_revision = "0001"

@@ -499,7 +499,7 @@ async def test_more_lines_are_found_than_a_statement_takes(
         for n in range(7):
             await backend.save(f"t{n}", {"text": "giraffe"})
         await backend.create_search_index()
-        monkeypatch.setattr("locus_store.sql.pending.BATCH", 2)
+        monkeypatch.setattr("locus_store.sql.threads.pending.BATCH", 2)
         assert sorted(await backend.search("giraffe")) == [f"t{n}" for n in range(7)]
 
 
@@ -627,7 +627,7 @@ async def test_with_an_engine_of_the_callers_the_cause_is_told_too() -> None:
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 @pytest.mark.parametrize("method", ["hnsw", "ivfflat"])
 def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> None:
-    from locus_store.sql.schema import tables
+    from locus_store.sql.schema.tables import tables
 
     made = vector_index(tables(), metric, method, dialect._engine(None).dialect)
     words = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
@@ -639,7 +639,7 @@ def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> No
 
 
 def test_the_longest_keys_stay_within_an_index_of_oracles() -> None:
-    from locus_store.sql.schema import tables
+    from locus_store.sql.schema.tables import tables
 
     for table in tables().metadata.sorted_tables:
         for keys in (*table.indexes, *table.constraints):

@@ -10,7 +10,8 @@ import test_oracle_recorded as recorded
 from oracle_right import RIGHT
 from oracle_wrong import HELD_OUT, WRONG
 
-from locus_store.sql import migrate, user_ids
+from locus_store.sql import migrate
+from locus_store.sql.schema import user_ids
 
 # Wrong statements that are let through.
 FIRST = {

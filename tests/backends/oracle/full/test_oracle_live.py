@@ -23,8 +23,8 @@ from conformance import COUNTS, conforms
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer
 from locus_store.backends.oracle import addresses, dialect
 from locus_store.sql import migrate
-from locus_store.sql.schema import tables
-from locus_store.sql.vectors import create_vector_index
+from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.vectors import create_vector_index
 from locus_store.testing import CheckpointerContract, StorageBackendContract, StoreContract
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
 

@@ -35,8 +35,9 @@ from locus_store.errors import (
     InvalidArgumentError,
     SchemaError,
 )
-from locus_store.sql import migrate, migration_targets, status, vectors
-from locus_store.sql.schema import tables
+from locus_store.sql import migrate
+from locus_store.sql.schema import migration_targets, status, vectors
+from locus_store.sql.schema.tables import tables
 
 if TESTS_RUN:
     from alembic import command

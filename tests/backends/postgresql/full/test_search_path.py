@@ -17,7 +17,8 @@ from locus_store import (
     PostgreSQLStore,
 )
 from locus_store.errors import LocusStoreError, NotFoundError
-from locus_store.sql import migrate, user_ids
+from locus_store.sql import migrate
+from locus_store.sql.schema import user_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,132 @@
+"""Message logs in the documents of their threads."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from locus_store.backends.documents.outboxes import deliver
+from locus_store.errors import BackendError, LocusStoreError
+from locus_store.types.log_edits import Outbox
+from locus_store.types.log_lists import head_of
+from locus_store.types.messages import LogChanged, require_revision, unknown_message
+from locus_store.types.thread_info import require_owner
+from locus_store.versions import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from locus_store.backends.documents.protocol import Documents
+    from locus_store.backends.documents.threads import DocumentThreads
+    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
+    from locus_store.versions.threads import Edit, Thread
+
+
+class DocumentLogs:
+    """Reads and changes the logs of a backend; see ``BaseMessageLog`` for the methods."""
+
+    _documents: Documents
+    _threads: DocumentThreads
+    _look: Callable[..., Awaitable[Any]]
+    _change: Callable[..., Awaitable[Any]]
+
+    async def change_log(self, change: LogChange) -> LogChanged:
+        """See ``BaseMessageLog.change``; the following are its other methods."""
+        return await self._threads.in_order(change.thread_id, lambda: self._changed_logs(change))
+
+    def _changed_logs(self, change: LogChange) -> LogChanged:
+        for edit in change.edits():
+            thread = self._threads.read(edit.thread_id)
+            require_owner(edit.thread_id, thread.user_id if thread else None, edit.user_id)
+        name, edits = change.thread_id, [it for it in change.edits() if it.puts]
+        others = [it for it in edits if it.thread_id != name]
+        outbox = Outbox(uuid4().hex, others) if others else None
+
+        def apply(edit: Edit) -> LogChanged:
+            changed = logs.change(edit, change)
+            if outbox is not None:
+                (edit.thread or edit.begin()).outbox = outbox
+            return changed
+
+        changed = self._threads.write(name, apply, creates=bool(edits))
+        if changed is None:
+            require_revision((name, change.namespace), change.expected_revision, 0)
+        if outbox is not None:
+            self._deliver(name, outbox)
+        return changed or LogChanged(0)
+
+    def _deliver(self, thread_id: str, outbox: Outbox) -> None:
+        try:
+            deliver(self._threads, thread_id, outbox)
+        except LocusStoreError as exc:
+            others = ", ".join(sorted({repr(it.thread_id) for it in outbox.edits}))
+            raise BackendError(
+                f"the change is stored with thread {thread_id!r}, and is applied to {others} when "
+                f"that thread is read next: do not send it again ({exc})"
+            ) from exc
+
+    async def look_at_log(self, wanted: LogWanted) -> LogRead | None:
+        def look() -> LogRead | None:
+            thread = self._threads.read(wanted.thread_id)
+            if thread is None and wanted.after is not None:
+                raise unknown_message(wanted)
+            return logs.look(thread, wanted, self._threads.max_state_bytes) if thread else None
+
+        found: LogRead | None = await self._look(look)
+        return found
+
+    async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
+        def find() -> list[LogInfo]:
+            each = (logs.info_of(it, name) for it, name in self._matching(wanted))
+            return [it for it in each if it is not None]
+
+        found: list[LogInfo] = await self._look(find)
+        return found
+
+    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
+        def find() -> list[LogRead]:
+            each = (
+                logs.look(
+                    it,
+                    head_of(it.thread_id, name, whole=wanted.whole),
+                    self._threads.max_state_bytes,
+                )
+                for it, name in self._matching(wanted)
+            )
+            return [it for it in each if it is not None]
+
+        found: list[LogRead] = await self._look(find)
+        return found
+
+    def _matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
+        """Yield the threads and namespaces of the logs that match, in order."""
+        found = (
+            (it, name)
+            for it in self._threads_of(wanted)
+            for name in sorted(it.logs)
+            if wanted.takes(it.thread_id, name, it.user_id)
+        )
+        return islice(found, wanted.limit)
+
+    def _threads_of(self, wanted: LogsWanted) -> Iterator[Thread]:
+        """Yield the live threads that may have such logs, by thread id."""
+        if wanted.thread_id is not None:
+            each = iter([self._threads.read(wanted.thread_id)])
+        else:
+            first = wanted.after[0] if wanted.after else ""
+            ids = (it for it in self._documents.keys("") if it >= first)
+            named = (it for it in ids if it.startswith(wanted.prefix))
+            each = iter(self._documents.each(self._threads.read, named))
+        return (it for it in each if it is not None)
+
+    async def drop_logs(
+        self, thread_id: str, namespace: str | None, expected_revision: int | None
+    ) -> bool:
+        found: bool | None = await self._change(
+            thread_id, lambda it: logs.drop(it, namespace, expected_revision)
+        )
+        if found is None:
+            require_revision((thread_id, namespace or ""), expected_revision, 0)
+        return found or False

@@ -1,0 +1,92 @@
+"""Outboxes: changes of the message logs of several threads, each of which has its own document.
+
+The put of the first thread's document commits the change, with its edits of other threads in an
+outbox. They are applied to the other documents, and then the outbox is removed. Each read or write
+of a thread that has an outbox applies it first: a change that was cut off in between is finished
+before a part of it is seen. Each of the other documents keeps the token of the outbox, so that it
+is applied once.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+from locus_store.versions import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from locus_store.backends.documents.forms import Parsed
+    from locus_store.backends.documents.protocol import DocumentReads
+    from locus_store.types.log_edits import Outbox
+    from locus_store.types.messages import LogEdit
+    from locus_store.versions.threads import Edit
+
+MOST_DELIVERED: Final = 64
+"""A thread with so many tokens loses half of them, once their outboxes are known to be removed."""
+
+
+class Threads(Protocol):
+    """Access to stored threads, whatever their outboxes are."""
+
+    @property
+    def documents(self) -> DocumentReads: ...
+
+    def parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
+        """Return a thread as it is stored; ``None`` if it has no document."""
+
+    def write_as_is(self, thread_id: str, change: Callable[[Edit], None], *, creates: bool) -> None:
+        """Change a thread."""
+
+
+def deliver(threads: Threads, source: str, outbox: Outbox) -> None:
+    """Apply the outbox of the thread ``source``, and remove it."""
+    for thread_id, edits in groupby(outbox.edits, key=lambda it: it.thread_id):
+        change = _applying(threads, thread_id, source, outbox.token, list(edits))
+        threads.write_as_is(thread_id, change, creates=True)
+    threads.write_as_is(source, lambda it: _remove(it, outbox), creates=False)
+
+
+def _applying(
+    threads: Threads, thread_id: str, source: str, token: str, edits: Iterable[LogEdit]
+) -> Callable[[Edit], None]:
+    old = _removed(threads, thread_id)
+
+    def apply(edit: Edit) -> None:
+        delivered = edit.thread.delivered if edit.thread else {}
+        # The outbox is looked at after the thread was read: its token may have been forgotten.
+        if delivered.get(source) == token or not _is_there(threads, source, token):
+            return
+        for it in edits:
+            logs.apply(edit, it)
+        assert edit.thread is not None  # noqa: S101  (an outbox has no edits without messages)
+        kept = {name: it for name, it in delivered.items() if (name, it) not in old}
+        edit.thread.delivered = {**kept, source: token}
+
+    return apply
+
+
+def _is_there(threads: Threads, source: str, token: str) -> bool:
+    found = threads.parsed(threads.documents, source)
+    outbox = found.thread.outbox if found else None
+    return outbox is not None and outbox.token == token
+
+
+def _removed(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
+    """Return the older half of a thread's many tokens, after their outboxes were removed."""
+    found = threads.parsed(threads.documents, thread_id)
+    delivered = found.thread.delivered if found else {}
+    if len(delivered) < MOST_DELIVERED:
+        return set()
+    old = set(islice(delivered.items(), MOST_DELIVERED // 2))
+    return {(name, token) for name, token in old if not _is_there(threads, name, token)}
+
+
+def _remove(edit: Edit, outbox: Outbox) -> None:
+    if edit.thread is None:
+        edit.drop_thread()  # it has expired
+    elif edit.thread.outbox and edit.thread.outbox.token == outbox.token:
+        edit.thread.outbox = None
+        if edit.thread.is_empty:
+            edit.drop_thread()

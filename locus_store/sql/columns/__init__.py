@@ -1,0 +1,1 @@
+"""Column types, expressions and compiled statements."""

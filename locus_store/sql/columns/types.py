@@ -1,0 +1,414 @@
+"""Column types and the server's clock; the types of JSON are in ``json_columns``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.functions import FunctionElement
+
+from locus_store.sql.columns.column_types import (
+    BigInteger,
+    Binary,
+    Integer,
+    PlainText,
+    stored,
+    text_type,
+)
+from locus_store.sql.columns.dialect_columns import columns_of
+from locus_store.sql.columns.json_text import escape_text, unescape_text
+from locus_store.types.items import NAMESPACES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.engine import Dialect
+    from sqlalchemy.sql.compiler import SQLCompiler
+    from sqlalchemy.sql.operators import OperatorType
+    from sqlalchemy.types import TypeEngine
+
+    from locus_store.types.user_ids import UserIdType
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+# --- instants -------------------------------------------------------------------------------
+
+
+def to_microseconds(moment: datetime) -> int:
+    """Microseconds since 1970 UTC, as SQLite keeps an instant."""
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone")
+    return (moment - EPOCH) // _MICROSECOND
+
+
+def from_microseconds(count: int) -> datetime:
+    """Inverse of ``to_microseconds``; in UTC."""
+    return EPOCH + timedelta(microseconds=count)
+
+
+class Instant(sa.types.TypeDecorator[datetime]):
+    """An aware datetime, read back in UTC with microseconds."""
+
+    impl = sa.DateTime
+    cache_ok = True
+    as_stored = frozenset({NoneType})
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the database's type for it."""
+        return dialect.type_descriptor(columns_of(dialect).instant_type())
+
+    def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
+        """See ``DialectColumns.bound_instant``."""
+        return _BoundInstant(bindparam)
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        """Give the driver what the column holds."""
+        return None if value is None else columns_of(dialect).bind_instant(value)
+
+    def process_literal_param(self, value: datetime | None, dialect: Dialect) -> str:
+        """Render for offline SQL, where nothing is bound."""
+        return str(self.process_bind_param(value, dialect))
+
+    @stored("an instant")
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """Give an aware UTC datetime back."""
+        if value is None:
+            return None
+        if isinstance(value, datetime):
+            # Oracle's driver drops the zone; `now()` stores UTC there for this reason.
+            aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+            return aware.astimezone(UTC)
+        return from_microseconds(value)
+
+
+class _BoundInstant(FunctionElement[datetime]):
+    """A bound instant."""
+
+    type = sa.DateTime()
+    name = "bound_instant"
+    inherit_cache = True
+
+
+@compiles(_BoundInstant)
+def _bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
+    bound = compiler.process(next(iter(element.clauses)), **kw)
+    return columns_of(compiler.dialect).bound_instant(bound)
+
+
+class Clock(FunctionElement[datetime]):
+    """The server's clock in SQL, plus the seconds given as its one clause, if any."""
+
+    type = Instant()
+    name = "clock"
+    inherit_cache = True
+
+
+class Minute(FunctionElement[datetime]):
+    """The server's clock in SQL, cut to the minute."""
+
+    type = Instant()
+    name = "minute"
+    inherit_cache = True
+
+
+class Moment(FunctionElement[datetime]):
+    """The server's clock in microseconds, on SQLite too, where it is this machine's."""
+
+    type = Instant()
+    name = "moment"
+    inherit_cache = True
+
+
+def moment() -> Moment:
+    """Return the server's clock when the statement began: two saves have different ones."""
+    return Moment(sa.bindparam("moment", callable_=_here, type_=Instant()))
+
+
+class Later(FunctionElement[datetime]):
+    """The later of two times in SQL; NULL if both are."""
+
+    type = Instant()
+    name = "later"
+    inherit_cache = True
+
+
+def _here() -> datetime:
+    return datetime.now(UTC)
+
+
+def now() -> Clock:
+    """Return the server's clock when the statement began; on SQLite in milliseconds."""
+    return Clock()
+
+
+def after(seconds: float | sa.ColumnElement[Any]) -> Clock:
+    """Return the server's clock plus ``seconds``: when something expires."""
+    return Clock(_seconds(seconds))
+
+
+def before(seconds: float | sa.ColumnElement[Any]) -> Clock:
+    """Return the server's clock minus ``seconds``: the limit of what is old."""
+    return Clock(-_seconds(seconds))
+
+
+def minute() -> Minute:
+    """Return the server's clock cut to the minute: the coarse step at which activity is indexed."""
+    return Minute()
+
+
+def _seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    if isinstance(value, sa.ColumnElement):
+        return value
+    return sa.bindparam(None, float(value), sa.Double())
+
+
+@compiles(Clock)
+def _clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
+    shifts = [compiler.process(sa.cast(it, sa.Double()), **kw) for it in element.clauses]
+    return columns_of(compiler.dialect).clock(*shifts)
+
+
+@compiles(Minute)
+def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
+    del element, kw
+    return columns_of(compiler.dialect).minute()
+
+
+@compiles(Moment)
+def _moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
+    here = partial(compiler.process, next(iter(element.clauses)), **kw)
+    return columns_of(compiler.dialect).moment(here)
+
+
+@compiles(Later)
+def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
+    one, other = element.clauses
+    greatest = columns_of(compiler.dialect).greatest
+    if greatest:
+        return f"{greatest}({compiler.process(one, **kw)}, {compiler.process(other, **kw)})"
+    later = sa.case((other.is_(None), one), (one > other, one), else_=other)
+    return compiler.process(later, **kw)
+
+
+# --- keys -----------------------------------------------------------------------------------
+
+
+def encode_key(value: str) -> str:
+    """Text as a key column holds it: Oracle reads ``''`` as NULL, so it becomes ``'/'``."""
+    return f"/{value}" if not value or value[0] == "/" else value
+
+
+def decode_key(value: str) -> str:
+    """Inverse of ``encode_key``."""
+    return value[1:] if value[0] == "/" else value
+
+
+_ENCODED_END: Final = "0"
+"""Greater than each key that is encoded, and than the empty text."""
+
+_COMPARISONS: Final = frozenset(
+    {
+        operators.eq,
+        operators.ne,
+        operators.lt,
+        operators.le,
+        operators.gt,
+        operators.ge,
+        operators.in_op,
+        operators.not_in_op,
+        operators.is_distinct_from,
+        operators.is_not_distinct_from,
+    }
+)
+
+
+class Key(sa.types.TypeDecorator[str]):
+    """Text compared byte for byte, the empty string included; ``length`` in characters.
+
+    A value compared with ``=``, ``<``, ``IN`` … is encoded; a pattern (``LIKE``, ``GLOB``) is
+    bound as it is, and sees the encoded text.
+    """
+
+    impl = sa.String
+    cache_ok = True
+    as_stored = frozenset({NoneType})
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length + 1)  # one more for the encoding
+        self.length = length  # part of SQLAlchemy's cache key
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """One more character for the encoding; compared by its bytes."""
+        return text_type(dialect, self.length + 1, columns_of(dialect).key_collation)
+
+    def coerce_compared_value(self, op: OperatorType | None, value: Any) -> Any:
+        """Encode only what is compared whole."""
+        return self if op is None or op in _COMPARISONS else sa.String()
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Encode."""
+        return None if value is None else encode_key(value)
+
+    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
+        """Encode; the implementation quotes."""
+        return "" if value is None else encode_key(value)
+
+    @stored("a key")
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Decode."""
+        return None if value is None else decode_key(value)
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        if kinds != {str}:
+            return None
+        least = min(values)
+        if least >= _ENCODED_END:
+            return values
+        return [value[1:] if value[0] == "/" else value for value in values] if least else None
+
+
+class Path(Key):
+    """Text of parts that are each ended by NUL, compared as ``Key`` is; NUL takes two characters.
+
+    So does U+0001. Bytes do not grow: each of the two is one.
+    """
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Room for what is escaped."""
+        return text_type(dialect, 2 * self.length + 1, columns_of(dialect).key_collation)
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Escape and encode."""
+        return None if value is None else encode_path(value)
+
+    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
+        """Escape and encode; the implementation quotes."""
+        return "" if value is None else encode_path(value)
+
+    @stored("a namespace")
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Decode."""
+        return None if value is None else unescape_text(decode_key(value))
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """See ``ReadsColumn``."""
+        read = super().read_column(values, kinds)
+        return None if read is None else [*map(unescape_text, read)]
+
+
+@lru_cache(NAMESPACES)
+def encode_path(value: str) -> str:
+    """Text as a ``Path`` column holds it."""
+    return encode_key(escape_text(value))
+
+
+class UserId(sa.types.TypeDecorator[str]):
+    """A user's id that is a number in the table and text elsewhere; see ``sql.schema.user_ids``."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def __init__(self, users: UserIdType) -> None:
+        super().__init__()
+        self.users = users  # part of SQLAlchemy's cache key
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return an integer of 32 or 64 bits."""
+        return dialect.type_descriptor(Integer() if self.users == "int" else BigInteger())
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> int | None:
+        """Return the number."""
+        return None if value is None else int(value)
+
+    @stored("a number")
+    def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
+        """Return its text."""
+        return None if value is None else str(value)
+
+
+# --- long text ---------------------------------------------------------------------------------
+
+
+class LongText(PlainText):
+    """Text of any length; the empty one is kept, which Oracle would read as NULL."""
+
+    cache_ok = True
+    as_stored = frozenset({NoneType})
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Store what no text is where the database has no empty one."""
+        return columns_of(dialect).empty_text if value == "" else value
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Give it back."""
+        return "" if value == columns_of(dialect).empty_text else value
+
+
+# --- bytes and surrogates -------------------------------------------------------------------
+
+
+class Blob(sa.types.TypeDecorator[bytes]):
+    """Bytes; empty ones are NULL in the table, as Oracle has it, and ``b""`` read."""
+
+    impl = Binary
+    cache_ok = True
+    as_stored = frozenset({bytes})
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> bytes | None:
+        """Store nothing for nothing."""
+        return value or None
+
+    @stored("bytes")
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
+        """Give bytes back, whatever the driver's type."""
+        return b"" if value is None else bytes(value)
+
+
+class Embedding(sa.types.TypeDecorator[bytes]):
+    """Numbers of 32 bits, little-endian, or the database's own vector."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the database's type for it."""
+        return columns_of(dialect).embedding_type()
+
+    def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
+        """Give the driver what it takes."""
+        return None if value is None else columns_of(dialect).bind_embedding(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
+        """Bytes, whatever the driver gives."""
+        return None if value is None else columns_of(dialect).read_embedding(value)
+
+
+BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")
+"""A surrogate that the server counts; SQLite's AUTOINCREMENT wants exactly INTEGER."""
+
+
+class _Digest(sa.types.TypeDecorator[bytes]):
+    """A few bytes that can be compared and indexed."""
+
+    impl = Binary
+    cache_ok = True
+    as_stored = frozenset({bytes, NoneType})
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the database's type for them."""
+        return dialect.type_descriptor(columns_of(dialect).digest_type(_DIGEST_BYTES))
+
+
+_DIGEST_BYTES: Final = 16
+Digest: Final = _Digest(_DIGEST_BYTES)
+"""Sixteen bytes."""

@@ -1,0 +1,1 @@
+"""Databases, their connections and the runners of transactions."""

@@ -1,0 +1,226 @@
+"""An opened database: the hooks in which dialects differ."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.sql.migrate import AutoMigrate, ensure
+from locus_store.sql.schema.tables import tables
+from locus_store.sql.threads.repository import Repository
+from locus_store.sql.threads.scope import Scope
+from locus_store.sql.threads.statements import statements
+from locus_store.types.tenants import ForTenants
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from locus_store.errors import LocusStoreError
+    from locus_store.sql.schema.status import Settings
+    from locus_store.sql.schema.tables import Tables
+    from locus_store.types.user_ids import UserIdType
+
+
+@dataclass(slots=True)
+class OpenedDatabase:
+    """Facts about the opened database, shared by the objects of all tenants."""
+
+    store: str = ""
+    """``store_id``; ``""`` before the database was opened."""
+
+    has_index: bool = False
+    """There is a full-text index, as far as is known; a save refuses where it is wrong."""
+
+    user_id_type: UserIdType = "string"
+    """The type of the column for users' ids."""
+
+
+class Database(ForTenants, ABC):
+    """A database, its tables, and a tenant.
+
+    It knows neither the backend nor the runner, so that a thread that works for them does not keep
+    them alive.
+
+    Args:
+        tables: Of one prefix and schema; ``scope`` has those with the opened database's types.
+        tenant: The tenant whose threads are read and changed; no others are.
+        auto_migrate: ``True`` creates the schema where none exists, and never upgrades one;
+            ``"upgrade"`` does both; ``False`` only verifies.
+    """
+
+    dialect: ClassVar[str]
+    """SQLAlchemy's name of it."""
+
+    repository: type[Repository] = Repository
+    driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
+    """The errors that ``translated`` accepts; a dialect adds its driver's own."""
+
+    def __init__(
+        self, tables: Tables, *, tenant: str = "default", auto_migrate: AutoMigrate = True
+    ) -> None:
+        if not isinstance(auto_migrate, bool) and auto_migrate != "upgrade":
+            raise InvalidArgumentError(
+                f'auto_migrate={auto_migrate!r} must be True, False or "upgrade"'
+            )
+        self.tables = tables
+        self.tenant = tenant
+        self._auto_migrate = auto_migrate
+        self.max_state_bytes = MAX_STATE_BYTES
+        """The largest state that is folded; its backend sets it."""
+
+        self._facts = OpenedDatabase()
+        self._scope: Scope | None = None
+
+    def _enter(self, tenant: str) -> None:
+        self.tenant = tenant
+        self._scope = None
+
+    @property
+    def may_create(self) -> bool:
+        """True if a missing schema may be created."""
+        return self._auto_migrate is not False
+
+    def opened(self, connection: Connection) -> None:
+        """Verify or create the schema, outside any transaction."""
+        self._ensure(connection, auto_migrate=self._auto_migrate)
+
+    def verified(self, connection: Connection) -> None:
+        """Verify the schema, outside any transaction."""
+        self._ensure(connection, auto_migrate=False)
+
+    def _ensure(self, connection: Connection, *, auto_migrate: AutoMigrate) -> None:
+        settings = ensure(
+            connection,
+            auto_migrate=auto_migrate,
+            prefix=self.tables.prefix,
+            schema=self.tables.schema,
+        )
+        self._facts.store = settings.store_id
+        self._facts.user_id_type = settings.user_id_type
+        self.noted(settings)
+
+    def noted(self, settings: Settings) -> None:
+        """Take a dialect's facts from the settings of the opened database."""
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of the opened database."""
+        assert self.store  # noqa: S101  (a runner opens before it runs)
+        users = self._facts.user_id_type
+        if (
+            self._scope is None
+            or self._scope.store != self.store
+            or self._scope.tables.user_id_type != users
+        ):
+            self._scope = Scope(
+                tables=tables(self.tables.prefix, self.tables.schema, users),
+                tenant=self.tenant,
+                store=self.store,
+                max_state_bytes=self.max_state_bytes,
+            )
+        return self._scope
+
+    @property
+    def store(self) -> str:
+        """Identity of the opened database; ``""`` before it is opened."""
+        return self._facts.store
+
+    @property
+    def user_id_type(self) -> UserIdType:
+        """The type of the column for users' ids."""
+        return self._facts.user_id_type
+
+    def user_ids_changed(self, users: UserIdType) -> None:
+        """Take the type that the column for users' ids now has."""
+        self._facts.user_id_type = users
+
+    @property
+    def has_index(self) -> bool:
+        """True if there is a full-text index, as far as this object knows."""
+        return self._facts.has_index
+
+    @has_index.setter
+    def has_index(self, has_index: bool) -> None:
+        self._facts.has_index = has_index
+
+    def on(self, connection: Connection) -> Repository:
+        """Return the repository on a connection of the opened database."""
+        return self.repository(connection, self.scope)
+
+    # --- inside a transaction of the caller's
+
+    def require_joinable(self, connection: object) -> None:
+        """Check that only the caller uses the caller's connection.
+
+        Raises:
+            InvalidArgumentError: Other users share it.
+        """
+
+    def join(self, connection: Connection) -> None:
+        """Begin the caller's transaction, if a savepoint does not begin it."""
+
+    def keep_index(self, connection: Connection) -> None:
+        """Prevent other sessions from creating the full-text index during this transaction."""
+
+    def require_opened(self, connection: Connection) -> None:
+        """Check that the caller's connection leads to the opened database.
+
+        Raises:
+            InvalidArgumentError: It leads to another one.
+        """
+        setting = statements(self.tables, connection.dialect).setting
+        try:
+            row = setting.first(connection, {"name": "store_id"})
+        except self.driver_errors as exc:
+            if not self.lost_schema(exc):
+                raise
+            row = None
+        if row is None or row[0] != self.scope.store:
+            raise InvalidArgumentError(
+                "connection= leads to another database, or another schema, than these tables are "
+                "in; nothing was written"
+            )
+
+    def lost_race(self, exc: BaseException) -> bool:
+        """Return whether the statement lost to another transaction and may be retried."""
+        del exc
+        return False
+
+    def refused_values(self, exc: BaseException) -> bool:
+        """Return whether the database refused a value; the statement may succeed without it."""
+        return isinstance(exc, DBAPIError) and not isinstance(exc, OperationalError)
+
+    def lost_schema(self, exc: BaseException) -> bool:
+        """Return whether the tables are missing."""
+        del exc
+        return False
+
+    # --- transactions of our own
+
+    @abstractmethod
+    def begin_write(self, connection: Connection) -> None:
+        """Begin a transaction that excludes all other writers."""
+
+    @abstractmethod
+    def begin_read(self, connection: Connection) -> None:
+        """Begin a transaction that sees one snapshot."""
+
+    @abstractmethod
+    def identity(self) -> object:
+        """Return a value that changes when the opened database is replaced by another one.
+
+        Raises:
+            ConnectionFailedError: The opened database no longer exists.
+        """
+
+    @abstractmethod
+    def translated(self, exc: Exception) -> LocusStoreError:
+        """Return the error to raise for a driver's."""
+
+    def left(self) -> None:
+        """Check, with all connections closed, that the database at this place may be opened."""

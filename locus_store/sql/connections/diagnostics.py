@@ -1,0 +1,219 @@
+"""Read-only facts about a database and its contents, for ``locus-store doctor``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns.types import now
+from locus_store.sql.schema.status import HEAD, read_settings
+from locus_store.sql.schema.vectors import DIMENSION_SETTING
+from locus_store.types.facts import Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.sql.threads.repository import Repository
+
+CLOCK_SECONDS: Final = 5.0
+"""A server's clock may differ by so much from this machine's."""
+
+COUNTED: Final = 1_000_000
+"""Rows that are counted one by one; beyond that it takes long."""
+
+SAMPLE: Final = 10_000
+"""Versions whose bytes are averaged."""
+
+LONGEST: Final = 3
+"""Threads that are named."""
+
+
+class Examination:
+    """Collects facts about a database within one read transaction.
+
+    The methods under "dialect hooks" are all that may differ between databases.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
+        self.connection = repository.connection
+        self.tables = repository.tables
+
+    def facts(self) -> list[Fact]:
+        """Collect the facts, one after the other."""
+        return [
+            self.clock(),
+            *self.software(),
+            *self.schema(),
+            *self.settings(),
+            *self.sizes(),
+        ]
+
+    def of_tenant(self) -> list[Fact]:
+        """Return facts about the repository's tenant."""
+        return [*self.lengths(), *self.leftovers()]
+
+    # --- dialect hooks
+
+    def software(self) -> Iterator[Fact]:
+        """Yield the versions of driver and server."""
+        yield Fact("SQLAlchemy", sa.__version__)
+        dialect = self.connection.dialect
+        found = ".".join(map(str, dialect.server_version_info or ())) or "unknown"
+        yield Fact("server", f"{dialect.name} {found}")
+
+    def settings(self) -> Iterator[Fact]:
+        """Return facts about the database's settings that matter to the library."""
+        yield from ()
+
+    def table_bytes(self, table: sa.Table) -> int | None:
+        """Return the bytes of a table with its indexes; ``None`` if unknown."""
+        del table
+        return None
+
+    def total_bytes(self) -> int | None:
+        """Return the bytes of all tables of this library."""
+        sizes = [self.table_bytes(it) for it in self._tables()]
+        return None if None in sizes else sum(it or 0 for it in sizes)
+
+    def estimated_rows(self, table: sa.Table) -> int | None:
+        """Return the estimated number of rows, if the database keeps one."""
+        del table
+        return None
+
+    # --- the same for all
+
+    def clock(self) -> Fact:
+        """Return the difference between the server's clock and this machine's."""
+        theirs = self.connection.execute(sa.select(now())).scalar_one()
+        apart = (theirs - datetime.now(UTC)).total_seconds()
+        if abs(apart) <= CLOCK_SECONDS:
+            return Fact("clock", "the server's and this machine's agree", "ok")
+        return Fact(
+            "clock",
+            f"the server is {abs(apart):.0f} s {'ahead' if apart > 0 else 'behind'}",
+            "warn",
+            "synchronize both by NTP; order and expiry use the server's clock only",
+        )
+
+    def schema(self) -> Iterator[Fact]:
+        """Yield the revision and the indexes; the schema is known to be usable."""
+        settings = read_settings(self.connection, self.tables)
+        revision = settings.revision if settings else "unknown"
+        is_newest = revision == HEAD
+        yield Fact(
+            "schema",
+            f"revision {revision}" + ("" if is_newest else f"; this library knows {HEAD}"),
+            "ok" if is_newest else "info",
+        )
+        has_index = self.repository.has_index
+        yield Fact(
+            "full-text index",
+            "yes" if has_index else "no: a search reads everything",
+            "ok" if has_index else "info",
+            "" if has_index else "if you search: locus-store db search-index",
+        )
+        numbers = settings.raw.get(DIMENSION_SETTING) if settings else None
+        yield Fact("vector index", f"{numbers} numbers" if numbers else "no")
+
+    def sizes(self) -> Iterator[Fact]:
+        """Yield rows and bytes, in total and per version."""
+        for table in self._tables():
+            rows, size = self._rows(table), self.table_bytes(table)
+            yield Fact(
+                f"rows of {table.name}", rows + (f", {_size(size)}" if size is not None else "")
+            )
+        total = self.total_bytes()
+        if total is not None:
+            yield Fact("size", _size(total))
+        payload = self.tables.checkpoints.c.payload
+        some = sa.select(sa.func.length(payload).label("size")).limit(SAMPLE).subquery()
+        mean = self.connection.execute(sa.select(sa.func.avg(some.c.size))).scalar()
+        if mean is not None:
+            yield Fact(
+                "bytes per version", f"{float(mean):,.0f} on average ({SAMPLE:,} at most looked at)"
+            )
+
+    def _tables(self) -> tuple[sa.Table, ...]:
+        it = self.tables
+        return (
+            it.threads,
+            it.lines,
+            it.checkpoints,
+            it.segments,
+            it.writes,
+            it.logs,
+            it.messages,
+            it.store,
+        )
+
+    def _rows(self, table: sa.Table) -> str:
+        estimated = self.estimated_rows(table)
+        if estimated is not None and estimated > COUNTED:
+            return f"about {estimated:,}"
+        first = sa.select(sa.literal(1)).select_from(table).limit(COUNTED + 1).subquery()
+        found = self.connection.execute(sa.select(sa.func.count()).select_from(first)).scalar_one()
+        return f"{found:,}" if found <= COUNTED else f"more than {COUNTED:,}"
+
+    def lengths(self) -> Iterator[Fact]:
+        """Yield the threads with the most saves."""
+        lines = self.tables.lines
+        found = self.connection.execute(
+            sa.select(lines.c.thread_id, lines.c.namespace, lines.c.last_sequence)
+            .where(lines.c.tenant == self.repository.scope.tenant, lines.c.head.is_not(None))
+            .order_by(lines.c.last_sequence.desc(), lines.c.line)
+            .limit(LONGEST)
+        ).all()
+        named = [f"{it.thread_id!r}{_within(it.namespace)}: {it.last_sequence:,}" for it in found]
+        if named:
+            yield Fact("longest threads, in saves", ", ".join(named))
+
+    def leftovers(self) -> Iterator[Fact]:
+        """Yield facts about invisible rows that a sweep would remove."""
+        threads, lines = self.tables.threads, self.tables.lines
+        checkpoints = self.tables.checkpoints
+        tenant = self.repository.scope.tenant
+        over = self._count(
+            sa.select(threads.c.thread).where(
+                threads.c.tenant == tenant, threads.c.expires_at <= now()
+            )
+        )
+        yield Fact(
+            "expired threads",
+            f"{over:,}",
+            "warn" if over else "ok",
+            "give their space back: locus-store threads expire" if over else "",
+        )
+        hidden = self._count(
+            sa.select(checkpoints.c.sequence)
+            .join(lines, lines.c.line == checkpoints.c.line)
+            .where(lines.c.tenant == tenant, lines.c.floor > 0)
+            .where(checkpoints.c.sequence < lines.c.floor, checkpoints.c.sequence != lines.c.head)
+        )
+        yield Fact("versions hidden by keep_last", f"{hidden:,}, which go with later saves")
+
+    def _count(self, rows: sa.Select[Any]) -> int:
+        count = sa.select(sa.func.count()).select_from(rows.subquery())
+        return int(self.connection.execute(count).scalar_one())
+
+
+def _within(namespace: str) -> str:
+    return f" ({namespace!r})" if namespace else ""
+
+
+def package_version(name: str) -> str:
+    """Return the version of an installed distribution."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _size(size: int) -> str:
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size} bytes"

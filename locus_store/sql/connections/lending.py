@@ -1,0 +1,296 @@
+"""The connections of one event loop, and the loans of them for the driver's own statements."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, WeakSet
+
+from sqlalchemy import event
+from sqlalchemy.exc import DisconnectionError
+
+from locus_store.runtime import loops, observe
+from locus_store.sql.connections.connection_pool import ConnectionPool
+from locus_store.sql.connections.failures import LostConnectionError
+from locus_store.sql.connections.greenlets import await_only, greenlet_spawn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.pool import ConnectionPoolEntry
+
+    from locus_store.sql.connections.server_database import ServerDatabase
+
+PING_SECONDS: Final = 1.0
+"""A connection that was idle for longer is tried before it is used.
+
+A connection that is lent again and again goes through SQLAlchemy's checkout once in this time.
+"""
+
+PING_LIMIT_SECONDS: Final = 2.0
+"""A connection that does not answer in this time is replaced, and so are all older ones."""
+
+SILENT_SECONDS: Final = 3.0
+"""A call that takes longer may wait for a connection that a firewall or a host has forgotten."""
+
+READER_SECONDS: Final = 5.0
+"""A database that is read-only by default is connected to again after this time, and not for each
+save: it may be a primary that was fenced before the standby took its place."""
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks for such calls."""
+
+
+@dataclass(slots=True)
+class Loan:
+    """A connection of the driver, in autocommit."""
+
+    entry: Any
+    """SQLAlchemy's: a ``ConnectionPoolEntry``, or what its checkout returns."""
+
+    pool: ConnectionPool | None = None
+    """The pool that it was taken from; ``None``: SQLAlchemy has checked it out."""
+
+    @property
+    def driver(self) -> Any:
+        """The driver's connection."""
+        return self.entry.driver_connection
+
+
+class Lender(loops.Home):
+    """The connections of one event loop.
+
+    Args:
+        database: What differs per database.
+        engine: Its connections.
+        owned: Whether the engine is ours, so that its connections are tried before use.
+    """
+
+    def __init__(self, database: ServerDatabase, engine: AsyncEngine, *, owned: bool) -> None:
+        super().__init__()
+        self.database = database
+        self._engine = engine
+        self._sync = engine.sync_engine
+        self._is_over = False
+        """The pool was disposed of: connections still in use are closed afterwards."""
+        self._lost_at = time.monotonic()
+        self._dead_at = self._lost_at
+        """Connections that were opened before are replaced when they are idle."""
+        self._connections: WeakSet[Any] = WeakSet()
+        self._readers: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+        """Those to a database that is read-only by default, and the time until it is believed."""
+        self._working: dict[Any, float] = {}
+        """The connections with a call under way, and its beginning."""
+        self._looking: asyncio.TimerHandle | None = None
+        self._is_watching = owned
+        if owned:
+            event.listen(self._sync, "connect", self._note_new)
+            event.listen(self._sync, "checkin", _note_use)
+            event.listen(self._sync, "checkout", self._try_idle)
+
+    # --- loans
+
+    @asynccontextmanager
+    async def driver(self) -> AsyncIterator[Any]:
+        """Borrow a connection of the driver, in autocommit."""
+        loan = self._idle() or Loan(await greenlet_spawn(self._sync.raw_connection))
+        async with self._lent(loan):
+            yield loan.driver
+
+    def send(
+        self,
+        query: str,
+        values: tuple[Any, ...],
+        answered: Callable[[list[Any] | BaseException], None],
+        *,
+        timeout_seconds: float | None = None,
+    ) -> bool:
+        """Send a statement in this step; ``False``: no connection was ready, nothing was sent.
+
+        Args:
+            query: The statement.
+            values: Its parameters.
+            answered: Called once with the rows or the error, even if the caller is cancelled.
+            timeout_seconds: Of the statement; ``None``: the connection's.
+        """
+        loan = self._idle()
+        if loan is None:
+            return False
+        self._watch(loan.driver)
+        work = loan.driver.fetch(query, *values, timeout=timeout_seconds)
+        self.step(work, partial(self._sent, loan, answered))
+        return True
+
+    def _sent(
+        self, loan: Loan, answered: Callable[[Any], None], rows: list[Any] | BaseException
+    ) -> None:
+        self._working.pop(loan.driver, None)
+        if isinstance(rows, BaseException) and self._is_spoilt(loan, rows):
+            loan.entry.invalidate()
+            if isinstance(rows, Exception):
+                rows = _lost(rows)
+        if not self._put_back(loan):
+            self.spawn(greenlet_spawn(self._put_away, loan))
+        answered(rows)
+
+    def _idle(self) -> Loan | None:
+        """Take an idle connection that needs no checkout; ``None`` if there is none."""
+        pool = self._sync.pool
+        if not isinstance(pool, ConnectionPool) or self._is_over:
+            return None
+        entry = pool.take(self._is_ready)
+        return None if entry is None else Loan(entry, pool)
+
+    def _is_ready(self, entry: ConnectionPoolEntry) -> bool:
+        """Return whether SQLAlchemy has tried a connection lately, and nothing failed since."""
+        tried_at = entry.info.get("tried_at")
+        return (
+            tried_at is not None
+            and tried_at > max(self._lost_at, time.monotonic() - PING_SECONDS)
+            and not self._is_old(entry)
+            and entry.driver_connection is not None
+        )
+
+    @asynccontextmanager
+    async def _lent(self, loan: Loan) -> AsyncIterator[None]:
+        """Return a connection at the end, or drop it."""
+        driver = loan.driver
+        self._watch(driver)
+        try:
+            yield
+        except BaseException as exc:
+            self._working.pop(driver, None)
+            if self._is_spoilt(loan, exc):
+                await greenlet_spawn(loan.entry.invalidate)
+                if isinstance(exc, Exception):
+                    raise LostConnectionError from exc
+            raise
+        finally:
+            self._working.pop(driver, None)
+            if not self._put_back(loan):
+                await greenlet_spawn(self._put_away, loan)
+
+    def _is_spoilt(self, loan: Loan, exc: BaseException) -> bool:
+        """Return whether a connection is to be dropped after an error."""
+        loan.entry.info.pop("tried_at", None)  # the answer to a statement may be outstanding
+        loan.entry.info["is_unsure"] = True
+        return not isinstance(exc, Exception) or self._ended(loan.driver, exc)
+
+    def _put_back(self, loan: Loan) -> bool:
+        """Return a connection without a greenlet; ``False`` if it takes one."""
+        if loan.pool is None or self._is_over:
+            return False
+        loan.entry.info["used_at"] = time.monotonic()
+        return loan.pool.put_back(loan.entry)
+
+    def _put_away(self, loan: Loan) -> None:
+        if loan.pool is None:
+            if self._is_over:
+                loan.entry.detach()
+            loan.entry.close()
+            return
+        if self._is_over:
+            loan.entry.close()
+        loan.pool.put_away(loan.entry)
+
+    def _ended(self, driver: Any, exc: Exception) -> bool:
+        if self.database.lost_primary(exc) and self._readers.get(driver, 0) < time.monotonic():
+            self._replace_all()  # the others lead to the same server
+            return True
+        return self.database.is_closed(driver) or self.database.lost_connection(exc)
+
+    # --- their age
+
+    def _note_new(self, connection: Any, record: Any) -> None:
+        driver = connection.driver_connection
+        record.info["made_at"] = time.monotonic()
+        self._connections.add(driver)
+        if self.database.only_reads(driver):
+            self._readers[driver] = time.monotonic() + READER_SECONDS
+
+    def _is_old(self, record: Any) -> bool:
+        return bool(record.info.get("made_at", self._dead_at) <= self._dead_at)
+
+    def _replace_all(self) -> None:
+        """Close the idle connections; those in use are replaced when they are lent again."""
+        self._dead_at = time.monotonic()
+        pool = self._sync.pool
+        if isinstance(pool, ConnectionPool):
+            for entry in pool.idle():
+                if entry.driver_connection is not None:
+                    self.database.abort(entry.driver_connection)
+
+    def _try_idle(self, connection: Any, record: Any, fairy: Any) -> None:
+        """Test a connection before use if it was idle, or if others were lost since."""
+        del fairy
+        now = time.monotonic()
+        used_at = record.info.get("used_at", now)
+        is_unsure = record.info.pop("is_unsure", False)
+        if self._is_old(record):
+            self.database.abort(connection.driver_connection)
+            raise DisconnectionError
+        if is_unsure or used_at <= max(self._lost_at, now - PING_SECONDS):
+            try:
+                self._ping(connection.driver_connection)
+            except Exception as exc:
+                observe.replaced("an idle connection is lost", exc)
+                raise DisconnectionError from exc
+        record.info["tried_at"] = time.monotonic()
+
+    def _ping(self, driver: Any) -> None:
+        try:
+            await_only(asyncio.wait_for(self.database.ping(driver), PING_LIMIT_SECONDS))
+        except TimeoutError:
+            self._replace_all()
+            self.database.abort(driver)
+            raise
+
+    # --- calls without an answer
+
+    def _watch(self, driver: Any) -> None:
+        """Note that a call has begun; see ``SILENT_SECONDS``."""
+        if not self._is_watching:
+            return
+        self._working[driver] = time.monotonic()
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        if self._is_over or not self._working:
+            return
+        self._looking = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        limit = time.monotonic() - SILENT_SECONDS
+        silent = [driver for driver, began_at in self._working.items() if began_at <= limit]
+        if silent:
+            self._working |= dict.fromkeys(silent, inf)  # each is asked about once
+            self.spawn(self._asked_about(silent))
+
+    async def _asked_about(self, silent: list[Any]) -> None:
+        """End the calls of which the server knows nothing; they are repeated where that is safe."""
+        for driver in await self._forgotten(silent):
+            if driver in self._working:
+                self._replace_all()
+                self.database.abort(driver)
+
+    @abstractmethod
+    async def _forgotten(self, drivers: list[Any]) -> list[Any]:
+        """Return those of the connections on which the server does no work."""
+
+
+def _note_use(connection: Any, record: Any) -> None:
+    del connection
+    record.info["used_at"] = time.monotonic()
+
+
+def _lost(exc: Exception) -> LostConnectionError:
+    error = LostConnectionError()
+    error.__cause__ = exc
+    return error

@@ -1,0 +1,374 @@
+"""The runner of a database server: a pool of connections per event loop.
+
+A connection belongs to the loop that made it, so each loop that uses a backend has its own pool.
+There is no lock around a pool: as many callers work at once as it has connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
+from locus_store.runtime import observe
+from locus_store.runtime.loops import Homes
+from locus_store.runtime.retries import unraced
+from locus_store.sql.connections.failures import LostConnectionError, is_overtime
+from locus_store.sql.connections.greenlets import dispose, greenlet_spawn
+from locus_store.sql.connections.lending import Lender
+from locus_store.sql.migrate import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from sqlalchemy.engine import Connection
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.sql.connections.runner import Body
+    from locus_store.sql.connections.server_database import ServerDatabase
+
+T = TypeVar("T")
+
+CLOSE_SECONDS: Final = 5.0
+"""The time for which ``close`` waits for the server to close the connection."""
+
+ONE_LOOP: Final = (
+    "an async engine or pool belongs to one event loop at a time; pass a dsn instead to use a "
+    "store from several"
+)
+
+
+class UndoneError(LostConnectionError):
+    """The connection was closed before the commit was sent: nothing was written."""
+
+
+class PooledRunner:
+    """Runs bodies on connections of asynchronous engines, one engine per event loop.
+
+    Args:
+        database: What differs per database.
+        make_engine: Gives the engine of a loop.
+        owns_engines: Dispose of them on ``close``; else it is one, and its owner's.
+        is_one_loops: Its connections may be used by one event loop at a time.
+        make_opening_engine: For migrations, which no statement timeout may cut short.
+    """
+
+    runs_in_threads = False
+
+    def __init__(
+        self,
+        database: ServerDatabase,
+        make_engine: Callable[[], AsyncEngine],
+        *,
+        owns_engines: bool = True,
+        is_one_loops: bool = False,
+        make_opening_engine: Callable[[], AsyncEngine] | None = None,
+    ) -> None:
+        self.database = database
+        first = threading.Lock()
+
+        def make() -> LoopPool:
+            return LoopPool(
+                database,
+                make_engine(),
+                make_opening_engine or make_engine,
+                owned=owns_engines,
+                first=first,
+            )
+
+        self._homes = Homes(make, ONE_LOOP if is_one_loops else None)
+
+    async def write(self, body: Body[T], begin: Body[None] | None = None) -> T:
+        """See ``Runner``; retried if it wrote nothing and the cause was outside of it.
+
+        Args:
+            body: What runs.
+            begin: Begins the transaction in another way than ``begin_write``.
+        """
+        home = await self.home()
+        return await home.shielded(home.noted(home.transaction(body, begin)))
+
+    async def write_once(self, body: Body[T]) -> T:
+        """Run a body that is one writing statement, and so needs no transaction.
+
+        Run again where it wrote nothing for no fault of its own; never where that is not known.
+        """
+        home = await self.home()
+        return await home.shielded(home.noted(home.statement(body)))
+
+    async def read(self, body: Body[T]) -> T:
+        """See ``Runner``."""
+        home = await self.home()
+        return await home.again(lambda: home.unraced(self.database.begin_read, body))
+
+    async def query(self, body: Body[T]) -> T:
+        """Run a body that is one statement, and so needs no transaction."""
+        home = await self.home()
+        return await home.again(lambda: home.run(self.database.begin_statement, body))
+
+    async def define(self, body: Body[T]) -> T:
+        """Run a body that changes the schema, outside of any transaction."""
+        home = await self.home()
+        return await home.shielded(home.noted(home.define(body)))
+
+    async def ready(self) -> None:
+        """See ``Runner``."""
+        await self.home()
+
+    async def home(self) -> LoopPool:
+        """Return the running loop's connections, with the schema verified."""
+        home = await self._homes.mine()
+        if not home.is_open:
+            await home.open()
+        return home
+
+    async def close(self) -> None:
+        """See ``Runner``; the pools of other loops are closed by those loops."""
+        await self._homes.close()
+
+
+class LoopPool(Lender):
+    """The connections of one event loop.
+
+    Args:
+        database: What differs per database.
+        engine: Its connections.
+        make_opening_engine: Gives the engine on which a schema is made.
+        owned: Whether ``close`` disposes of the engine.
+        first: Held while a shared engine connects for the first time: SQLAlchemy's own lock
+            around that belongs to one loop.
+    """
+
+    def __init__(
+        self,
+        database: ServerDatabase,
+        engine: AsyncEngine,
+        make_opening_engine: Callable[[], AsyncEngine],
+        *,
+        owned: bool,
+        first: threading.Lock,
+    ) -> None:
+        super().__init__(database, engine, owned=owned)
+        self.is_open = False
+        self._make_opening_engine = make_opening_engine
+        self._owned = owned
+        self._first = first
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Verify or create the schema, once."""
+        async with self._opening:
+            if self.is_open:
+                return
+            await self.begin()
+            await self.again(self._open)
+            if not self._is_over:
+                self.is_open = True
+                observe.opened(self.database)
+
+    async def _open(self) -> None:
+        if not self._owned:
+            await _acquired(self._first)
+            try:
+                await self._open_theirs()
+            finally:
+                self._first.release()
+            return
+        with suppress(SchemaError):
+            await greenlet_spawn(self._opened, self._sync, self.database.verified)
+            return
+        if self.database.may_create:
+            await asyncio.to_thread(load)
+        await self.define(self.database.opened)
+
+    async def _open_theirs(self) -> None:
+        if self.database.may_create:
+            with suppress(SchemaError):
+                await greenlet_spawn(self._opened, self._sync, self.database.verified)
+                return
+            await asyncio.to_thread(load)
+        await greenlet_spawn(self._opened, self._sync, self.database.opened)
+
+    async def define(self, body: Body[T]) -> T:
+        """Run a body that changes the schema, on a separate connection if the engine is ours."""
+        if not self._owned:
+            return await unraced(lambda: self._spawned(self._sync, body), self.database.lost_race)
+        engine = self._make_opening_engine()
+        try:
+            return await unraced(
+                lambda: self._spawned(engine.sync_engine, body), self.database.lost_race
+            )
+        finally:
+            await dispose(engine)
+
+    async def _spawned(self, engine: Any, body: Body[T]) -> T:
+        return await greenlet_spawn(self._opened, engine, body)
+
+    def _opened(self, engine: Any, look: Body[T]) -> T:
+        with self._connected(engine) as connection:
+            return look(connection)
+
+    @contextmanager
+    def _connected(self, engine: Any) -> Iterator[Connection]:
+        with engine.connect() as connection:
+            try:
+                yield connection
+            except BaseException as exc:
+                self._undo(connection, exc)
+                raise
+            finally:
+                if not connection.invalidated:
+                    self.database.leave(connection)
+                    if self._is_over:
+                        connection.detach()
+
+    def _undo(self, connection: Connection, exc: BaseException) -> None:
+        """Roll back after an error; if that fails, drop the connection and keep ``exc``.
+
+        A connection whose task was cancelled may be in the middle of a statement: it is dropped.
+        """
+        if not isinstance(exc, Exception) or self._is_lost(connection, exc):
+            connection.invalidate()
+            return
+        try:
+            connection.rollback()
+        except self.database.driver_errors as failed:
+            observe.replaced("a rollback failed on its connection", failed)
+            connection.invalidate()
+
+    async def _forgotten(self, drivers: list[Any]) -> list[Any]:
+        engine = self._make_opening_engine()
+        failures: tuple[type[Exception], ...] = (*self.database.driver_errors, LocusStoreError)
+        try:
+            return await self._spawned(
+                engine.sync_engine, lambda it: self.database.forgotten(it, drivers)
+            )
+        except failures:
+            return []  # the server cannot be asked: the statements' own limits hold
+        finally:
+            await dispose(engine)
+
+    # --- running
+
+    async def transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
+        """Run a body and commit; retry after a lost race or a lost connection."""
+        begin = begin or self.database.begin_write
+        try:
+            return await self.unraced(begin, body)
+        except UndoneError as exc:
+            self.note(exc)
+            observe.retried("connection", exc)
+        return await self.unraced(begin, body)
+
+    async def statement(self, body: Body[T]) -> T:
+        """Run a body in autocommit; retry after a lost race."""
+        try:
+            return await self.unraced(self.database.begin_statement, body)
+        except UndoneError as exc:
+            if not self.database.lost_primary(exc):  # the statement may have been executed
+                raise LostConnectionError from exc
+            self.note(exc)
+            observe.retried("connection", exc)
+        return await self.unraced(self.database.begin_statement, body)
+
+    async def unraced(self, begin: Body[None], body: Body[T]) -> T:
+        """Run a body; retry after a lost race."""
+        return await unraced(lambda: self.run(begin, body), self.database.lost_race)
+
+    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run repeatable work; retry once if the connection was lost, or if time ran out."""
+        try:
+            return await self.noted(work())
+        except Exception as exc:
+            if not self.database.lost_connection(exc) and not is_overtime(exc):
+                raise
+            observe.retried("connection", exc)
+        return await self.noted(work())
+
+    async def noted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` and record its error; see ``note``."""
+        try:
+            return await work
+        except Exception as exc:
+            self.note(exc)
+            raise
+
+    def note(self, exc: BaseException) -> None:
+        """Record what an error implies for the connections and the schema."""
+        is_lost = self.database.lost_connection(exc) or is_overtime(exc)
+        if is_lost or isinstance(exc, ConnectionFailedError):
+            self._lost_at = time.monotonic()  # the others are probably lost too
+        elif self.database.lost_schema(exc):
+            self.is_open = False
+
+    async def run(self, begin: Body[None], body: Body[T]) -> T:
+        """Run a body between ``begin`` and a commit."""
+        return await greenlet_spawn(self._run, begin, body)
+
+    def _run(self, begin: Body[None], body: Body[T]) -> T:
+        with self._connected(self._sync) as connection, self._watched(connection):
+            lost: type[LostConnectionError] = UndoneError
+            try:
+                begin(connection)
+                result = body(connection)
+                lost = LostConnectionError
+                connection.commit()
+            except self.database.driver_errors as exc:
+                # SQLAlchemy closes the connection of a statement that timed out.
+                if self._is_lost(connection, exc) and not is_overtime(exc):
+                    raise lost from exc
+                raise
+            return result
+
+    @contextmanager
+    def _watched(self, connection: Connection) -> Iterator[None]:
+        driver: Any = connection.connection.driver_connection
+        self._watch(driver)
+        try:
+            yield
+        finally:
+            self._working.pop(driver, None)
+
+    def _is_lost(self, connection: Connection, exc: Exception) -> bool:
+        """Return whether a connection is unusable after an error."""
+        if connection.invalidated:  # SQLAlchemy saw it
+            return True
+        if connection.closed:
+            return False
+        driver: Any = connection.connection.driver_connection
+        return driver is None or self._ended(driver, exc)
+
+    def leave(self) -> None:
+        """Close the pool in its own event loop; at once if no call is in progress."""
+        pool: Any = self._engine.pool
+        if self._tasks or not self._owned or pool.checkedout():
+            super().leave()
+            return
+        self._owned = False  # what is closed here is not disposed of again
+        for connection in list(self._connections):
+            connection.terminate()
+        observe.closed(self.database)
+
+    async def _release(self) -> None:
+        if not self._owned:
+            return
+        self._is_over = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await dispose(self._engine)
+        if self.is_open:
+            self.is_open = False
+            observe.closed(self.database)
+
+
+async def _acquired(lock: threading.Lock) -> None:
+    """Wait for a lock between threads; a cancelled caller releases it."""
+    waiting = asyncio.ensure_future(asyncio.to_thread(lock.acquire))
+    try:
+        await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        waiting.add_done_callback(lambda it: None if it.cancelled() else lock.release())
+        raise

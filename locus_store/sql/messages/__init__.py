@@ -1,0 +1,1 @@
+"""Statements of message logs."""

@@ -1,0 +1,369 @@
+"""Reads of message logs in SQL. The statement of a page is compiled once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam as bind
+
+from locus_store.sql.columns.compiled import Compiled
+from locus_store.sql.columns.json_columns import SharedJson
+from locus_store.sql.columns.json_text import unescape_text
+from locus_store.sql.threads.statements import is_live
+from locus_store.types import ArchivedMessage
+from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.contents import PackedContents
+from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
+from locus_store.types.user_ids import is_user_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from locus_store.sql.schema.tables import Tables
+    from locus_store.sql.threads.reads import Reads
+    from locus_store.sql.threads.statements import Statements
+    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.messages import LogWanted
+
+MESSAGE: Final = (
+    *("namespace", "sequence", "message_id", "role", "metadata"),
+    *("created_at", "text", "payload", "digest"),
+)
+"""The columns of a message; the last one is not a field of ``ArchivedMessage``."""
+
+CONTENT: Final = ("message_id", "role", "metadata", "text", "payload", "digest")
+"""The columns of a message of ``PackedContents``."""
+
+LOG: Final = ("revision", "message_count", "changed_at")
+"""The columns of a log, without its name."""
+
+_OF_LOG: Final = 2 + len(LOG)
+"""Columns of a log with its name, which come first in the rows of ``find_heads``."""
+
+SCANNED: Final = 1000
+"""Messages that a search reads at a time."""
+
+LAST_CHARACTER: Final = 0x10FFFF
+_SURROGATES: Final = range(0xD800, 0xE000)
+
+
+class PageShape(NamedTuple):
+    """The form of the statement that reads a page; the values are its parameters."""
+
+    is_newest: bool
+    is_limited: bool
+    has_after: bool
+    has_id: bool
+
+    @classmethod
+    def of(cls, wanted: LogWanted) -> PageShape:
+        """Return the form of a read."""
+        is_limited = wanted.limit is not None or wanted.offset > 0
+        return cls(
+            wanted.newest, is_limited, wanted.after is not None, wanted.message_id is not None
+        )
+
+
+def look(it: Reads, wanted: LogWanted) -> LogRead | None:
+    """See ``BaseMessageLog.look``; one statement, whose plan reads no other messages."""
+    rows = _compiled(it.sql, PageShape.of(wanted)).rows(it.connection, _values(it, wanted))
+    if wanted.after is not None and (not rows or rows[0][-1] is None):
+        raise unknown_message(wanted)
+    if not rows:
+        return None
+    first, end = len(LOG), len(LOG) + len(MESSAGE) - 1
+    found = ((wanted.namespace, *row[first:end]) for row in rows if row[first] is not None)
+    read = [message_of(row, wanted.thread_id) for row in found]
+    return LogRead(_info(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
+
+
+@lru_cache(maxsize=256)
+def _compiled(sql: Statements, shape: PageShape) -> Compiled:
+    """Return the statement of a page: ``LOG``, ``MESSAGE[1:]``, and the cursor's sequence."""
+    t, page = sql.tables, _page(sql.tables, shape).subquery("page")
+    query = _log(t).add_columns(*(page.c[name] for name in MESSAGE[1:]))
+    joined = query.outerjoin(page, page.c.thread == t.logs.c.thread)
+    if shape.has_after:
+        joined = joined.add_columns(_place(t).label("place"))
+    return Compiled(joined.order_by(page.c.sequence), sql.dialect)
+
+
+def look_at_contents(it: Reads, wanted: LogWanted) -> PackedContents:
+    """Return what the contents of a page are read from; see ``BaseMessageLog.contents``."""
+    columns = _compiled_contents(it.sql, PageShape.of(wanted))
+    found = PackedContents(*columns.columns(it.connection, _values(it, wanted)))
+    if any(found.texts):
+        texts = [None if text is None else unescape_text(text) for text in found.texts]
+        return found._replace(texts=texts)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _compiled_contents(sql: Statements, shape: PageShape) -> Compiled:
+    """Return the statement of a page: ``CONTENT``."""
+    t, page = sql.tables, _page(sql.tables, shape).subquery("page")
+    columns = {name: page.c[name] for name in CONTENT}
+    columns["metadata"] = sa.type_coerce(page.c.metadata, SharedJson()).label("metadata")
+    query = sa.select(*columns.values()).order_by(page.c.sequence)
+    return Compiled(query.where(page.c.thread == _live_thread(t)), sql.dialect)
+
+
+def search(it: Reads, wanted: LogWanted) -> LogRead | None:
+    """Return the messages that match a search, which is compared in Python; on one snapshot."""
+    t, values = it.tables, _values(it, wanted)
+    rows = it.connection.execute(_log(t), values).all()
+    is_known = wanted.after is None or (
+        it.connection.execute(sa.select(_place(t)), values).scalar() is not None
+    )
+    if not is_known:
+        raise unknown_message(wanted)
+    if not rows:
+        return None
+    scanned = _scanned(it, wanted)
+    found = (message for message in scanned if wanted.takes(message, it.max_state_bytes))
+    end = None if wanted.limit is None else wanted.offset + wanted.limit
+    info = _info(wanted.thread_id, wanted.namespace, *rows[0])
+    return LogRead(info, [*islice(found, wanted.offset, end)])
+
+
+def _scanned(it: Reads, wanted: LogWanted) -> Iterator[ArchivedMessage]:
+    query = _messages(it.tables, PageShape.of(wanted)).order_by(it.tables.messages.c.sequence)
+    options = {"yield_per": SCANNED}
+    with it.connection.execute(query, _values(it, wanted), execution_options=options) as rows:
+        for row in rows:
+            yield message_of((wanted.namespace, *row[1:]), wanted.thread_id)
+
+
+def _values(it: Reads, wanted: LogWanted) -> dict[str, Any]:
+    """Return the parameters of the statements below."""
+    return {
+        "tenant": it.scope.tenant,
+        "thread_id": wanted.thread_id,
+        "namespace": wanted.namespace,
+        "message_id": wanted.message_id,
+        "after": wanted.after,
+        "limit": MAX_COUNT if wanted.limit is None else wanted.limit,
+        "offset": wanted.offset,
+    }
+
+
+def _page(t: Tables, shape: PageShape) -> sa.Select[Any]:
+    sequence, page = t.messages.c.sequence, _messages(t, shape)
+    if not shape.is_limited:
+        return page
+    ordered = page.order_by(sequence.desc() if shape.is_newest else sequence)
+    limit, offset = (bind(name, type_=sa.Integer()) for name in ("limit", "offset"))
+    return ordered.limit(limit).offset(offset)
+
+
+def _messages(t: Tables, shape: PageShape) -> sa.Select[Any]:
+    """Return a query for the messages of a log: the thread's number, then ``MESSAGE[1:]``."""
+    c = t.messages.c
+    thread = sa.select(t.threads.c.thread).where(*_is_thread(t)).scalar_subquery()
+    query = sa.select(c.thread, *(c[name] for name in MESSAGE[1:]))
+    query = query.where(c.thread == thread, c.namespace == bind("namespace"))
+    if shape.has_id:
+        query = query.where(c.message_id == bind("message_id"))
+    return query.where(c.sequence > _place(t)) if shape.has_after else query
+
+
+def _place(t: Tables) -> sa.ScalarSelect[int]:
+    """Return the sequence of the message that a page continues behind."""
+    messages = t.messages.alias("places")
+    return (
+        sa.select(messages.c.sequence)
+        .join(t.threads, t.threads.c.thread == messages.c.thread)
+        .where(*_is_thread(t), is_live(t))
+        .where(messages.c.namespace == bind("namespace"), messages.c.message_id == bind("after"))
+        .correlate(None)
+        .scalar_subquery()
+    )
+
+
+def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
+    """See ``BaseMessageLog.find_logs``."""
+    if not _is_possible(it, wanted):
+        return []
+    found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=False)
+    return [_info(*row) for row in found.rows(it.connection, _list_values(it, wanted))]
+
+
+def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
+    """See ``BaseMessageLog.find_heads``; one statement."""
+    if not _is_possible(it, wanted):
+        return []
+    found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=True)
+    rows = found.rows(it.connection, _list_values(it, wanted))
+    return [_head([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
+
+
+def _is_possible(it: Reads, wanted: LogsWanted) -> bool:
+    """Return whether the column for users' ids can hold the wanted one."""
+    return wanted.user_id is None or is_user_id(wanted.user_id, it.tables.user_id_type)
+
+
+def _head(rows: Sequence[Sequence[Any]]) -> LogRead:
+    info = _info(*rows[0][:_OF_LOG])
+    messages = (row[_OF_LOG:] for row in rows)
+    return LogRead(info, [message_of(it, info.thread_id) for it in messages if it[0] is not None])
+
+
+@lru_cache(maxsize=256)
+def _compiled_list(sql: Statements, shape: ListShape, *, with_messages: bool) -> Compiled:
+    """Return the statement of a list: a log with its name, and its messages if wanted."""
+    t = sql.tables
+    if not with_messages:
+        return Compiled(_matching(t, shape), sql.dialect)
+    others = t.messages.alias("others")
+    page = _matching(t, shape).add_columns(t.logs.c.thread).subquery("page")
+    of_log = (page.c[name] for name in ("thread_id", "log_namespace", *LOG))
+    is_its = others.c.thread == page.c.thread, others.c.namespace == page.c.log_namespace
+    newest = sa.select(sa.func.max(others.c.sequence)).where(*is_its).scalar_subquery()
+    is_wanted = sa.and_(
+        t.messages.c.thread == page.c.thread,
+        t.messages.c.namespace == page.c.log_namespace,
+        sa.true() if shape.is_whole else t.messages.c.sequence == newest,
+    )
+    query = sa.select(*of_log, *(t.messages.c[name] for name in MESSAGE))
+    query = query.select_from(page.outerjoin(t.messages, is_wanted))
+    is_named = sa.case((page.c.log_namespace == "", 0), else_=1)
+    order = page.c.thread_id, is_named, page.c.log_namespace, t.messages.c.sequence
+    return Compiled(query.order_by(*order), sql.dialect)
+
+
+class ListShape(NamedTuple):
+    """The form of the statement that lists logs; the values are its parameters."""
+
+    has_thread: bool
+    has_prefix: bool
+    has_end: bool
+    """A thread id is greater than all that begin with the prefix."""
+
+    has_namespace: bool
+    has_user: bool
+    has_after: bool
+    is_after_root: bool
+    is_whole: bool
+
+    @classmethod
+    def of(cls, wanted: LogsWanted) -> ListShape:
+        """Return the form of a list."""
+        return cls(
+            wanted.thread_id is not None,
+            bool(wanted.prefix),
+            bool(wanted.prefix) and beyond_prefix(wanted.prefix) is not None,
+            wanted.namespace is not None,
+            wanted.user_id is not None,
+            wanted.after is not None,
+            wanted.after is not None and not wanted.after[1],
+            wanted.whole,
+        )
+
+
+def _list_values(it: Reads, wanted: LogsWanted) -> dict[str, Any]:
+    """Return the parameters of ``_matching``."""
+    after_thread, after_namespace = wanted.after or (None, None)
+    return {
+        "tenant": it.scope.tenant,
+        "thread_id": wanted.thread_id,
+        "prefix": wanted.prefix,
+        "beyond": beyond_prefix(wanted.prefix),
+        "namespace": wanted.namespace,
+        "user_id": wanted.user_id,
+        "after_thread": after_thread,
+        "after_namespace": after_namespace,
+        "limit": wanted.limit,
+    }
+
+
+def _matching(t: Tables, shape: ListShape) -> sa.Select[Any]:
+    """Return a query for the logs that match."""
+    thread_id, namespace = t.threads.c.thread_id, t.logs.c.namespace
+    columns = (thread_id, namespace.label("log_namespace"), *(t.logs.c[name] for name in LOG))
+    # Not by the bytes alone: those of the root sort behind those of names that begin with " ".
+    is_named = sa.case((namespace == "", 0), else_=1)
+    query = _logs(t, *columns).order_by(thread_id, is_named, namespace)
+    if shape.has_thread:
+        query = query.where(t.logs.c.thread == _live_thread(t))
+    if shape.has_prefix:
+        query = query.where(thread_id >= bind("prefix"))
+    if shape.has_end:
+        query = query.where(thread_id < bind("beyond"))
+    if shape.has_namespace:
+        query = query.where(namespace == bind("namespace"))
+    if shape.has_user:
+        query = query.where(t.threads.c.user_id == bind("user_id"))
+    if shape.has_after:
+        is_later = sa.true() if shape.is_after_root else namespace > bind("after_namespace")
+        is_named_later = sa.and_(namespace != "", is_later)
+        is_behind = sa.or_(thread_id > bind("after_thread"), is_named_later)
+        query = query.where(thread_id >= bind("after_thread"), is_behind)
+    return query.limit(bind("limit", type_=sa.Integer()))
+
+
+def _info(
+    thread_id: str, namespace: str, revision: int, count: int, changed_at: datetime
+) -> LogInfo:
+    return LogInfo(
+        thread_id=thread_id,
+        namespace=namespace,
+        revision=revision,
+        count=count,
+        changed_at=changed_at,
+    )
+
+
+def beyond_prefix(prefix: str) -> str | None:
+    """Return the least text above all that begin with the prefix; ``None`` if there is none."""
+    kept = prefix.rstrip(chr(LAST_CHARACTER))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(_SURROGATES.stop if following in _SURROGATES else following)
+
+
+def _logs(t: Tables, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return a query for columns of the logs of a tenant's live threads."""
+    return (
+        sa.select(*columns)
+        .join_from(t.threads, t.logs, t.logs.c.thread == t.threads.c.thread)
+        .where(t.threads.c.tenant == bind("tenant"), is_live(t))
+    )
+
+
+def _log(t: Tables) -> sa.Select[Any]:
+    """Return a query for ``LOG`` of one log.
+
+    Without a join: a plan that PostgreSQL made when the tables were small would read all logs.
+    """
+    query = sa.select(*(t.logs.c[name] for name in LOG))
+    return query.where(t.logs.c.thread == _live_thread(t), t.logs.c.namespace == bind("namespace"))
+
+
+def _live_thread(t: Tables) -> sa.ScalarSelect[int]:
+    return sa.select(t.threads.c.thread).where(*_is_thread(t), is_live(t)).scalar_subquery()
+
+
+def _is_thread(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    return t.threads.c.tenant == bind("tenant"), t.threads.c.thread_id == bind("thread_id")
+
+
+def message_of(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
+    """Return the message of a row of ``MESSAGE``.
+
+    Raises:
+        IntegrityError: It is not what was stored.
+    """
+    namespace, sequence, message_id, role, metadata, created_at, text, payload, digest = row
+    text = None if text is None else unescape_text(text)
+    payload = payload or None  # the column reads NULL as b""
+    found = ArchivedMessage(
+        sequence, message_id, role, metadata, created_at, text, payload, namespace
+    )
+    require_sealed(thread_id, found, digest)
+    return found

@@ -1,0 +1,1 @@
+"""Tables, their definition in a database, and its revisions."""

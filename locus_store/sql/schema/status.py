@@ -1,0 +1,267 @@
+"""Status of the schema with our names: ok, missing, behind, too new, damaged, or foreign."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Literal
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from locus_store.sql.schema.definition import definition_of
+from locus_store.sql.schema.place import DatabasePlace, place_of
+from locus_store.sql.schema.tables import Tables, tables
+from locus_store.types.user_ids import checked_user_id_type
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.types.user_ids import UserIdType
+
+State = Literal["ok", "missing", "behind", "newer", "too new", "foreign", "damaged"]
+
+REVISIONS: Final = ("0001",)
+"""The chain, oldest first; ids sort as text. Known here so that opening needs no Alembic."""
+
+HEAD: Final = REVISIONS[-1]
+
+USERS_SETTING: Final = "user_id_type"
+"""Row of ``settings`` with the type of users' ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings that a database stores about itself."""
+
+    store_id: str
+    """Identity of the database; a restored backup has the same one."""
+    revision: str
+    compatibility_floor: str
+    """The oldest library, by its newest revision, that may work on this database."""
+    chain_factor: int
+    """A chain ends when it exceeds this many times the state."""
+    record_overhead: int
+    """Bytes counted for each record beside its frames."""
+    user_id_type: UserIdType
+    """The type of the column for users' ids."""
+    raw: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The state of the schema that was found."""
+
+    state: State
+    """``newer`` works with this library, ``too new`` does not."""
+    revision: str | None
+    message: str
+    """One line: what is there and what to do."""
+    settings: Settings | None = None
+    leftovers: tuple[str, ...] = ()
+    """If it is ``missing``: tables and views of ours, without rows, of a first upgrade that was
+    cut short."""
+
+    @property
+    def usable(self) -> bool:
+        """True if this library may work on the schema."""
+        return self.state in {"ok", "newer"}
+
+
+# --- in one SELECT --------------------------------------------------------------------------
+
+
+def read_settings(connection: Connection, ours: Tables) -> Settings | None:
+    """Return the settings by one SELECT; ``None`` if they cannot be read for any reason."""
+    version = _version(ours)
+    query = sa.union_all(
+        sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
+        sa.select(ours.settings.c.name, ours.settings.c.value),
+        *definition_of(connection).queries_for_hidden(ours),
+    )
+    try:
+        rows = connection.execute(query).all()
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise
+        return None
+    found = {name: value for name, value in rows}  # noqa: C416 - rows are not pairs
+    return None if found.pop("hidden", None) else _settings(found)
+
+
+def is_usable(settings: Settings) -> bool:
+    """Return whether this library may work on the database without a migration."""
+    if settings.revision in REVISIONS:
+        return settings.revision == HEAD
+    return settings.compatibility_floor <= HEAD
+
+
+def _settings(rows: dict[str, str]) -> Settings | None:
+    try:
+        return Settings(
+            store_id=rows["store_id"],
+            revision=rows["revision"],
+            compatibility_floor=rows["compatibility_floor"],
+            chain_factor=int(rows["chain_factor"]),
+            record_overhead=int(rows["record_overhead"]),
+            user_id_type=checked_user_id_type(rows[USERS_SETTING]),
+            raw=MappingProxyType(rows),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+# --- in full --------------------------------------------------------------------------------
+
+
+def read_status(connection: Connection, ours: Tables) -> Status:
+    """Return the status of all tables with our names, within the caller's transaction."""
+    return _Look(connection, ours).status()
+
+
+def missing(place: DatabasePlace, ours: Tables) -> Status:
+    """Return the status for a database without our tables."""
+    where, command = place.within(ours.schema), place.command(ours)
+    message = f"{where}: no locus-store schema; check the URL, or create it: {command}"
+    return Status(state="missing", revision=None, message=message)
+
+
+class _Look:
+    """An examination of a database's schema."""
+
+    def __init__(self, connection: Connection, ours: Tables) -> None:
+        self.connection = connection
+        place = place_of(connection)
+        self.missing = missing(place, ours)
+        self.where, self.command = place.within(ours.schema), place.command(ours)
+        self.definition = definition_of(connection)
+        self.hidden = [
+            name
+            for query in self.definition.queries_for_hidden(ours)
+            for _, name in connection.execute(query)
+            if name
+        ]
+        self.ours = tables(ours.prefix, self.definition.home(connection, ours))
+        self._commits_each = self.definition.commits_each
+
+    def status(self) -> Status:
+        ours = self.ours
+        taken = sorted(self.definition.taken(self.connection, ours.schema, ours.names))
+        others = [name for name in taken if name != ours.version]
+        revision = self._revision() if ours.version in taken else None
+        if self.hidden:
+            return self._foreign(self.hidden, first="on the search_path before ours, ")
+        if not taken:
+            return self.missing
+        if revision is None:
+            return self._begun(others) or self._foreign(others or taken)
+        settings = self._settings(revision) if ours.settings.name in others else None
+        if settings is not None:
+            return self._judged(settings)
+        if revision in REVISIONS and (others or self._commits_each):
+            return self._damaged(revision, f"table {ours.settings.name} is gone or empty")
+        return self._foreign(taken)
+
+    def _begun(self, others: list[str]) -> Status | None:
+        """Return the status after a downgrade to base or an interrupted first upgrade, if any."""
+        if self._columns(self.ours.version) != {"version_num"}:
+            return None
+        if not others:
+            return self.missing
+        tables_there = [it for it in self.ours.metadata.sorted_tables if it.name in others]
+        if not self._commits_each or not all(map(self._is_unused, tables_there)):
+            return None
+        message = (
+            f"{self.where}: a first upgrade was cut short and left {len(others)} tables without "
+            f"rows; make them anew: {self.command}"
+        )
+        return Status(state="missing", revision=None, message=message, leftovers=tuple(others))
+
+    def _is_unused(self, table: sa.Table) -> bool:
+        """Return whether the table has our columns only, and no rows."""
+        if not self._columns(table.name) <= {it.name for it in table.columns}:
+            return False
+        rows = sa.select(sa.literal(1)).select_from(table).limit(1)
+        return table is self.ours.settings or not self.connection.execute(rows).first()
+
+    def _revision(self) -> str | None:
+        if "version_num" not in self._columns(self.ours.version):
+            return None
+        query = sa.select(sa.func.max(_version(self.ours).c.version_num))
+        revision: str | None = self.connection.execute(query).scalar_one()
+        return revision
+
+    def _settings(self, revision: str) -> Settings | None:
+        table = self.ours.settings
+        if not {"name", "value"} <= self._columns(table.name):
+            return None
+        rows = self.connection.execute(sa.select(table.c.name, table.c.value)).all()
+        return _settings({**{name: value for name, value in rows}, "revision": revision})  # noqa: C416
+
+    def _judged(self, settings: Settings) -> Status:
+        found = settings.revision
+        if found == HEAD:
+            lacking = self._lacking()
+            if lacking:
+                return self._damaged(found, f"it lacks {', '.join(lacking[:5])}")
+            return self._known("ok", settings, f"schema revision {found}, up to date")
+        if found in REVISIONS:
+            message = (
+                f"schema revision {found} is behind this library's {HEAD}; upgrade it:"
+                f" {self.command}, or open with auto_migrate='upgrade'"
+            )
+            return self._known("behind", settings, message)
+        if is_usable(settings):
+            message = f"schema revision {found}, newer than this library's {HEAD} and compatible"
+            return self._known("newer", settings, message)
+        message = (
+            f"schema revision {found} asks for a locus-store that knows"
+            f" {settings.compatibility_floor}, this one knows up to {HEAD}; install a newer one:"
+            " pip install --upgrade locus-store"
+        )
+        return self._known("too new", settings, message)
+
+    def _lacking(self) -> list[str]:
+        return [
+            f"{table.name}.{column.name}"
+            for table in self.ours.metadata.sorted_tables
+            for column in table.columns
+            if column.name not in self._columns(table.name)
+        ]
+
+    def _columns(self, table: str) -> set[str]:
+        return self.definition.columns(self.connection, self.ours.schema, table)
+
+    def _known(self, state: State, settings: Settings, message: str) -> Status:
+        return Status(
+            state=state,
+            revision=settings.revision,
+            message=f"{self.where}: {message}",
+            settings=settings,
+        )
+
+    def _damaged(self, revision: str, what: str) -> Status:
+        message = (
+            f"{self.where}: schema revision {revision} was changed by hand: {what};"
+            " restore a backup"
+        )
+        return Status(state="damaged", revision=revision, message=message)
+
+    def _foreign(self, taken: list[str], *, first: str = "") -> Status:
+        noun = "table" if len(taken) == 1 else "tables"
+        remedy = (
+            f"Name our schema (schema='{self.ours.schema}')"
+            if first
+            else ("Choose another prefix (prefix='mine_'; locus-store db upgrade --prefix mine_)")
+        )
+        message = (
+            f"{self.where}: {first}{noun} {', '.join(taken)} not made by locus-store; nothing was"
+            f" changed. {remedy} or another database"
+        )
+        return Status(state="foreign", revision=None, message=message)
+
+
+def _version(ours: Tables) -> sa.TableClause:
+    return sa.table(ours.version, sa.column("version_num"), schema=ours.schema)

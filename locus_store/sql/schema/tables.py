@@ -1,0 +1,382 @@
+"""All tables, as of the newest revision in ``alembic/``.
+
+Only ``threads`` and ``lines`` hold the text ids of a thread; the tables that grow hold the
+surrogate key. There are no foreign keys: every delete names the rows it removes, and ``writes``
+may be stored before their checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns.column_types import (
+    BigInteger,
+    Double,
+    Integer,
+    PlainText,
+    SmallInteger,
+)
+from locus_store.sql.columns.json_columns import Json, JsonValue
+from locus_store.sql.columns.types import (
+    BigKey,
+    Blob,
+    Digest,
+    Embedding,
+    Instant,
+    Key,
+    LongText,
+    Path,
+    UserId,
+    minute,
+    now,
+)
+from locus_store.sql.schema.names import DEFAULT_PREFIX, check_prefix, check_schema, derived
+from locus_store.types.arguments import MAX_TENANT_CHARACTERS
+
+if TYPE_CHECKING:
+    from locus_store.types.user_ids import UserIdType
+
+# Characters. Every index key stays within Oracle's 6,398 bytes and PostgreSQL's 2,704 even when
+# each character takes four.
+TENANT_LENGTH: Final = MAX_TENANT_CHARACTERS
+ID_LENGTH: Final = 255
+STORE_NAMESPACE_LENGTH: Final = 300
+NAME_LENGTH: Final = 1000
+
+_TABLE_NAMES = (
+    *("threads", "lines", "checkpoints", "segments", "writes", "logs", "messages"),
+    *("store", "settings"),
+)
+_ONLY_POSTGRESQL = {"dialects": ("postgresql",)}
+
+
+class Index(sa.Index):
+    """An index whose options are resolved when a statement needs them.
+
+    Each option names a dialect, which SQLAlchemy imports to check it; PostgreSQL's takes a tenth of
+    a second, and opening another database does not need it.
+    """
+
+    inherit_cache = True
+
+    def __init__(
+        self, name: str, *columns: Any, info: dict[Any, Any] | None = None, **options: Any
+    ) -> None:
+        super().__init__(name, *columns, info=info)
+        self._unread = options
+
+    @property
+    def dialect_options(self) -> Any:
+        """Options by dialect."""
+        if "dialect_options" not in self.__dict__:
+            found = super().dialect_options  # it is kept in __dict__
+            self._validate_dialect_kwargs(self._unread)
+            return found
+        return self.__dict__["dialect_options"]
+
+
+METADATA: Final = sa.MetaData()
+"""The tables of the default prefix."""
+
+# One conversation or run.
+sa.Table(
+    "locus_threads",
+    METADATA,
+    sa.Column("thread", BigKey, sa.Identity(), primary_key=True),
+    sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
+    sa.Column("thread_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("user_id", Key(ID_LENGTH), nullable=True),
+    sa.Column("name", Key(NAME_LENGTH), nullable=True),
+    sa.Column("metadata", Json, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    # Last activity to the minute: an index on an exact time turns HOT updates off.
+    sa.Column("active_at", Instant, default=minute(), nullable=False),
+    sa.Column("expires_at", Instant, nullable=True),
+    sa.PrimaryKeyConstraint("thread", name="locus_threads_pk"),
+    sa.UniqueConstraint("tenant", "thread_id", name="locus_threads_id"),
+    Index(
+        "locus_threads_active",
+        "tenant",
+        "active_at",
+        "thread",
+        # Always true, and said by the queries that list threads only: without statistics this
+        # index looked as good as any to find one thread.
+        postgresql_where=sa.text("active_at > '-infinity'"),
+    ),
+    Index(
+        "locus_threads_user",
+        "tenant",
+        "user_id",
+        "active_at",
+        "thread",
+        sqlite_where=sa.text("user_id IS NOT NULL"),
+        postgresql_where=sa.text("user_id IS NOT NULL"),
+    ),
+    Index(
+        "locus_threads_expires",
+        "expires_at",
+        sqlite_where=sa.text("expires_at IS NOT NULL"),
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+# A (tenant, thread, namespace) in one incarnation.
+sa.Table(
+    "locus_lines",
+    METADATA,
+    sa.Column("line", BigKey, sa.Identity(), primary_key=True),
+    sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
+    sa.Column("thread_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("namespace", Key(ID_LENGTH), nullable=False),
+    # Sequence of the checkpoint that a load gives; NULL: no such line for anybody.
+    sa.Column("head", BigInteger, nullable=True),
+    # The chain whose last record is the head; NULL: the next save starts a chain.
+    sa.Column("open_chain", BigInteger, nullable=True),
+    # Over the open chain: frame bytes and the overhead of each record.
+    sa.Column("open_bytes", BigInteger, server_default=sa.text("0"), nullable=False),
+    # Checkpoints with a smaller sequence are hidden and await pruning.
+    sa.Column("floor", BigInteger, server_default=sa.text("0"), nullable=False),
+    sa.Column("last_sequence", BigInteger, server_default=sa.text("0"), nullable=False),
+    # The load whose descendant moved the head.
+    sa.Column("writer", Key(ID_LENGTH), nullable=True),
+    # The run that moved the head.
+    sa.Column("run", Key(ID_LENGTH), nullable=True),
+    sa.Column("updated_at", Instant, default=now(), nullable=False),
+    sa.PrimaryKeyConstraint("line", name="locus_lines_pk"),
+    sa.UniqueConstraint("tenant", "thread_id", "namespace", name="locus_lines_id"),
+    sqlite_autoincrement=True,  # its fillfactor: SQLAlchemy 2.0 has no word for it here
+)
+
+# One saved version: a record of its chain.
+#
+# The long columns are last: SQLite walks their overflow pages to reach later columns.
+sa.Table(
+    "locus_checkpoints",
+    METADATA,
+    sa.Column("line", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    # Sequence of the chain's first record.
+    sa.Column("chain", BigInteger, nullable=False),
+    sa.Column("parent", BigInteger, nullable=True),
+    sa.Column("checkpoint_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("digest", Digest, nullable=False),
+    # How the payload is read; 0: JSON frames.
+    sa.Column("codec", SmallInteger, server_default=sa.text("0"), nullable=False),
+    sa.Column("metadata", Json, nullable=True),
+    # Fields of the state itself: ``agent_id``, ``tags``.
+    sa.Column("labels", Json, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    # The text that the checkpoint added; NULL unless the full-text index exists.
+    sa.Column("text", PlainText, nullable=True),
+    # NULL: the payload is in a segment, or empty.
+    sa.Column("payload", Blob, nullable=True),
+    sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
+    sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
+    Index(
+        "locus_checkpoints_metadata",
+        "metadata",
+        postgresql_using="gin",
+        postgresql_ops={"metadata": "jsonb_path_ops"},
+        info=_ONLY_POSTGRESQL,
+    ),
+    Index(
+        "locus_checkpoints_labels",
+        "labels",
+        postgresql_using="gin",
+        postgresql_ops={"labels": "jsonb_path_ops"},
+        info=_ONLY_POSTGRESQL,
+    ),
+)
+
+# The payloads of a chain's records from ``first`` to ``last``: see ``versions.segments``.
+sa.Table(
+    "locus_segments",
+    METADATA,
+    sa.Column("line", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("first", BigInteger, nullable=False),
+    sa.Column("chain", BigInteger, nullable=False),
+    sa.Column("payload", Blob, nullable=False),
+    sa.PrimaryKeyConstraint("line", "last", name="locus_segments_pk"),
+)
+
+# An output of a task that ran before its step's checkpoint was complete.
+sa.Table(
+    "locus_writes",
+    METADATA,
+    sa.Column("line", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("checkpoint_id", Key(ID_LENGTH), primary_key=True),
+    sa.Column("task_id", Key(ID_LENGTH), primary_key=True),
+    sa.Column("idx", Integer, primary_key=True, autoincrement=False),
+    sa.Column("channel", Key(ID_LENGTH), nullable=False),
+    sa.Column("type", Key(ID_LENGTH), nullable=True),
+    sa.Column("task_path", PlainText, nullable=True),
+    # Sequence of the checkpoint that the payload's frames are against; NULL: whole.
+    sa.Column("basis", BigInteger, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("payload", Blob, nullable=True),
+    sa.PrimaryKeyConstraint("line", "checkpoint_id", "task_id", "idx", name="locus_writes_pk"),
+)
+
+# The message log of a (thread, namespace). Who changes it holds the lock of its thread.
+sa.Table(
+    "locus_logs",
+    METADATA,
+    sa.Column("thread", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("namespace", Key(ID_LENGTH), primary_key=True),
+    # Grows with each change.
+    sa.Column("revision", BigInteger, nullable=False),
+    sa.Column("message_count", BigInteger, nullable=False),
+    # No message had a greater sequence.
+    sa.Column("last_sequence", BigInteger, nullable=False),
+    sa.Column("changed_at", Instant, nullable=False),
+    sa.PrimaryKeyConstraint("thread", "namespace", name="locus_logs_pk"),
+)
+
+# One entry of a message log.
+sa.Table(
+    "locus_messages",
+    METADATA,
+    sa.Column("thread", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("namespace", Key(ID_LENGTH), primary_key=True, server_default=sa.text("'/'")),
+    sa.Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("message_id", Key(ID_LENGTH), nullable=False),
+    sa.Column("role", Key(ID_LENGTH), nullable=False),
+    sa.Column("metadata", Json, nullable=True),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    # Of the message.
+    sa.Column("digest", Digest, nullable=False),
+    sa.Column("text", LongText, nullable=True),
+    sa.Column("payload", Blob, nullable=True),
+    sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name="locus_messages_pk"),
+    sa.UniqueConstraint("thread", "namespace", "message_id", name="locus_messages_id"),
+)
+
+# A cross-thread key/value entry.
+sa.Table(
+    "locus_store",
+    METADATA,
+    sa.Column("item", BigKey, sa.Identity(), primary_key=True),
+    sa.Column("tenant", Key(TENANT_LENGTH), nullable=False),
+    # The tuple, as ``items.encode_namespace`` has it.
+    sa.Column("namespace", Path(STORE_NAMESPACE_LENGTH), nullable=False),
+    sa.Column("key", Key(ID_LENGTH), nullable=False),
+    sa.Column("metadata", Json, nullable=True),
+    sa.Column("version", BigInteger, server_default=sa.text("1"), nullable=False),
+    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("updated_at", Instant, default=now(), nullable=False),
+    sa.Column("expires_at", Instant, nullable=True),
+    sa.Column("value", JsonValue, nullable=True),
+    # The time to live of the put.
+    sa.Column("ttl_seconds", Double, nullable=True),
+    sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
+    sa.UniqueConstraint("tenant", "namespace", "key", name="locus_store_id"),
+    Index(
+        "locus_store_expires",
+        "expires_at",
+        sqlite_where=sa.text("expires_at IS NOT NULL"),
+        postgresql_where=sa.text("expires_at IS NOT NULL"),
+    ),
+    sqlite_autoincrement=True,
+)
+
+# One fact about this database, verified at open.
+sa.Table(
+    "locus_settings",
+    METADATA,
+    sa.Column("name", PlainText(64), primary_key=True),
+    sa.Column("value", PlainText(1000), nullable=False),
+    sa.PrimaryKeyConstraint("name", name="locus_settings_pk"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tables:
+    """The Core tables of one prefix in one database schema."""
+
+    prefix: str
+    schema: str | None
+    user_id_type: UserIdType
+    """Of ``threads.user_id``."""
+
+    metadata: sa.MetaData
+    threads: sa.Table
+    lines: sa.Table
+    checkpoints: sa.Table
+    segments: sa.Table
+    writes: sa.Table
+    logs: sa.Table
+    messages: sa.Table
+    store: sa.Table
+    settings: sa.Table
+
+    @property
+    def version(self) -> str:
+        """Name of Alembic's version table."""
+        return f"{self.prefix}version"
+
+    @property
+    def heads(self) -> str:
+        """Name of the view for SQL readers."""
+        return f"{self.prefix}heads"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all tables and views, the version table included."""
+        return frozenset(f"{self.prefix}{name}" for name in (*_TABLE_NAMES, "version", "heads"))
+
+    @property
+    def embeddings(self) -> sa.TableClause:
+        """The store's table of embeddings, created on request; see ``sql.schema.vectors``."""
+        return sa.table(
+            f"{self.prefix}embeddings",
+            sa.column("item", sa.BigInteger),
+            sa.column("part", sa.SmallInteger),
+            sa.column("embedding", Embedding()),
+            schema=self.schema,
+        )
+
+
+@lru_cache(maxsize=64)
+def tables(
+    prefix: str = DEFAULT_PREFIX, schema: str | None = None, users: UserIdType = "string"
+) -> Tables:
+    """Return the tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults.
+
+    Args:
+        prefix: Of every table.
+        schema: Database schema; ``None`` is the connection's default.
+        users: The type of users' ids; see ``sql.schema.user_ids``.
+    """
+    check_prefix(prefix)
+    if schema is not None:
+        check_schema(schema)
+    if (prefix, schema, users) == (DEFAULT_PREFIX, None, "string"):
+        metadata = METADATA
+    else:
+        metadata = sa.MetaData()
+        for table in METADATA.sorted_tables:
+            _copy(table, metadata, prefix, schema)
+    found = {table.name.removeprefix(prefix): table for table in metadata.tables.values()}
+    if users != "string":
+        found["threads"].c.user_id.type = UserId(users)
+    return Tables(prefix=prefix, schema=schema, user_id_type=users, metadata=metadata, **found)
+
+
+def _copy(table: sa.Table, metadata: sa.MetaData, prefix: str, schema: str | None) -> None:
+    def renamed(name: object) -> str:
+        return prefix + str(name).removeprefix(DEFAULT_PREFIX)
+
+    copy = table.to_metadata(metadata, schema=cast("str", schema), name=renamed(table.name))
+    info = {index.name: index.info for index in table.indexes}
+    for index in copy.indexes:
+        index.info.update(info[index.name])
+        index.name = sa.sql.quoted_name(derived(renamed(index.name)), quote=None)
+    for constraint in copy.constraints:
+        if constraint.name is not None:
+            constraint.name = derived(renamed(constraint.name))

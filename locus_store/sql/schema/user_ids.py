@@ -1,0 +1,193 @@
+"""The column for users' ids: text, or numbers on request."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from locus_store.errors import SchemaError
+from locus_store.sql.schema.definition import OLD_USERS, definition, definition_of
+from locus_store.sql.schema.heads_view import create_view, quoted
+from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.schema.migration_targets import dialect_name, run_on
+from locus_store.sql.schema.names import DEFAULT_PREFIX, check_prefix
+from locus_store.sql.schema.place import place_of
+from locus_store.sql.schema.status import USERS_SETTING, read_status
+from locus_store.sql.schema.tables import tables
+from locus_store.types.user_ids import checked_user_id_type, is_user_id
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy.engine import Connection, Dialect
+
+    from locus_store.sql.schema.migration_targets import Target
+    from locus_store.sql.schema.tables import Tables
+    from locus_store.types.user_ids import UserIdType
+
+_BATCH = 1000
+"""Ids that are checked at once."""
+
+
+def set_user_id_type(
+    target: Target,
+    users: UserIdType,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+) -> bool:
+    """Change the type of the column for users' ids; ``False`` if it has the type.
+
+    One transaction on SQLite and PostgreSQL. On Oracle each definition commits: stop the
+    application first; a run that was cut short is repeated. Processes that have the database open
+    must be restarted.
+
+    Args:
+        target: The database; its schema is up to date.
+        users: ``string``, ``int`` (32 bits) or ``bigint`` (64 bits).
+        prefix: Of every table.
+        schema: Database schema; ``None`` is the connection's default.
+
+    Raises:
+        InvalidArgumentError: There is no such type.
+        SchemaError: The database is not up to date, or a thread has a user whose id does not fit.
+    """
+    checked_user_id_type(users)
+    return run_on(target, partial(_set, users=users), prefix=prefix, schema=schema)
+
+
+def _set(connection: Connection, ours: Tables, *, users: UserIdType) -> bool:
+    with locked(connection, ours):
+        status = read_status(connection, ours)
+        if not status.usable and not _is_cut_short(connection, ours):
+            raise SchemaError(status.message)
+        return change(connection, ours, users)
+
+
+def _is_cut_short(connection: Connection, ours: Tables) -> bool:
+    """Return whether a run that commits each definition left its column."""
+    database = definition_of(connection)
+    return database.commits_each and OLD_USERS in _columns(connection, ours)
+
+
+def _columns(connection: Connection, ours: Tables) -> set[str]:
+    database = definition_of(connection)
+    return database.columns(connection, database.home(connection, ours), ours.threads.name)
+
+
+def offline_sql(
+    dialect: str,
+    users: UserIdType,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+) -> str:
+    """Return the statements of ``set_user_id_type`` as text; needs no driver and no database.
+
+    Args:
+        dialect: ``sqlite``, ``postgresql`` or ``oracle``.
+        users: The new type.
+        prefix: Of every table.
+        schema: Database schema; ``None`` is the connection's default.
+    """
+    name = dialect_name(dialect)
+    database = definition(name)
+    database.refuse_schema(schema)
+    ours = tables(check_prefix(prefix, name), schema, checked_user_id_type(users))
+    words: Any = URL.create(name).get_dialect()
+    found = statements(words(paramstyle="named"), ours, frozenset())
+    begin = database.offline_preface or "BEGIN;"
+    return f"{begin}\n\n" + "".join(f"{it};\n\n" for it in (*found, "COMMIT"))
+
+
+def statements(dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+    """Return the statements that change the column to the type that it has in ``ours``."""
+    users, database = ours.user_id_type, definition(dialect.name)
+    settings = quoted(dialect, ours.settings.name, ours.schema)
+    told = f"UPDATE {settings} SET value = '{users}' WHERE name = '{USERS_SETTING}'"  # noqa: S608
+    # In one transaction first, so that a failure undoes it; else last, for a run that continues.
+    first, last = ([], [told]) if database.commits_each else ([told], [])
+    return [
+        *first,
+        f"DROP VIEW IF EXISTS {quoted(dialect, ours.heads, ours.schema)}",
+        *database.user_column(dialect, ours, found),
+        create_view(dialect, ours.prefix, ours.schema, users),
+        *last,
+    ]
+
+
+def user_id_type_of(connection: Connection, ours: Tables) -> UserIdType:
+    """Return the type that the settings name; ``string`` if there are no tables."""
+    database = definition_of(connection)
+    home = database.home(connection, ours)
+    if "value" not in database.columns(connection, home, ours.settings.name):
+        return "string"
+    settings = tables(ours.prefix, home).settings.c
+    found = connection.execute(
+        sa.select(settings.value).where(settings.name == USERS_SETTING)
+    ).scalar()
+    return checked_user_id_type(found or "string")
+
+
+def change(connection: Connection, ours: Tables, users: UserIdType) -> bool:
+    """Change the column within the caller's transaction; ``False`` if it has the type.
+
+    Raises:
+        SchemaError: A thread has a user whose id does not fit; nothing was changed.
+    """
+    database = definition_of(connection)
+    with database.owner_only(connection):
+        database.lock_threads(connection, ours)
+        before, columns = user_id_type_of(connection, ours), _columns(connection, ours)
+        if users == before and OLD_USERS not in columns:
+            return False
+        if OLD_USERS not in columns:
+            _require_ids(connection, tables(ours.prefix, ours.schema, before), users)
+        new = tables(ours.prefix, ours.schema, users)
+        for statement in statements(connection.dialect, new, columns):
+            connection.exec_driver_sql(statement)
+    return True
+
+
+def _require_ids(connection: Connection, ours: Tables, users: UserIdType) -> None:
+    user_id = ours.threads.c.user_id
+    distinct = sa.select(user_id).where(user_id.is_not(None)).distinct()
+    for ids in connection.execute(distinct).scalars().partitions(_BATCH):
+        wrong = [it for it in ids if not is_user_id(it, users)]
+        if wrong:
+            raise SchemaError(
+                f"{place_of(connection).within(ours.schema)}: a thread's user {min(wrong)!r:.80} "
+                f"is not a number of the type {users}; nothing was changed. Keep the type "
+                "'string', or forget that user: locus-store forget"
+            )
+
+
+def take(connection: Connection, ours: Tables, users: UserIdType, *, may_create: bool) -> None:
+    """Change the column for a session, if it may create tables and no thread is stored.
+
+    Raises:
+        SchemaError: It may not; names the command that changes the column.
+    """
+    found = user_id_type_of(connection, ours)
+    if found == users:  # another session was first
+        return
+    threads = sa.select(sa.literal(1)).select_from(ours.threads).limit(1)
+    if not may_create or connection.execute(threads).first():
+        raise _other_type(connection, ours, users, found)
+    change(connection, ours, users)
+
+
+def _other_type(
+    connection: Connection, ours: Tables, users: UserIdType, found: UserIdType
+) -> SchemaError:
+    place = place_of(connection).within(ours.schema)
+    only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+    only += f" --schema {ours.schema}" if ours.schema else ""
+    return SchemaError(
+        f"{place}: the database's user ids are of the type {found}, and the session's of the type "
+        f"{users}; open the session with user_id_type={found!r}, or change the database: "
+        f"locus-store db user-ids {users} --url '…'{only}"
+    )

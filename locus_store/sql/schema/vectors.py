@@ -1,0 +1,162 @@
+"""The table of embeddings, created on request, with the user's number of dimensions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
+
+import sqlalchemy as sa
+
+from locus_store.errors import InvalidArgumentError, SchemaError
+from locus_store.sql.schema.definition import definition_of
+from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.schema.migration_targets import run_on
+from locus_store.sql.schema.names import DEFAULT_PREFIX, derived
+from locus_store.sql.schema.place import place_of
+from locus_store.sql.schema.status import read_status
+from locus_store.values.vectors import Metric, check_dimension, check_metric
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.schema.migration_targets import Target
+    from locus_store.sql.schema.tables import Tables
+
+Method = Literal["hnsw", "ivfflat"]
+
+DIMENSION_SETTING: Final = "vector_dimension"
+"""Row of ``settings`` that says that the table was made, and for what."""
+
+
+class FoundVectors(NamedTuple):
+    """A database's support for embeddings."""
+
+    dimension: int | None
+    """Numbers in each; ``None``: there is no table of them."""
+
+    home: str
+    """The database schema of the extension for vectors; ``""``: there is none."""
+
+
+def create_vector_index(
+    target: Target,
+    *,
+    dimension: int,
+    metric: Metric = "cosine",
+    method: Method = "hnsw",
+    prefix: str = DEFAULT_PREFIX,
+    schema: str | None = None,
+) -> bool:
+    """Create the table of embeddings and an index for a metric; ``False`` if both exist.
+
+    On PostgreSQL it needs pgvector, whose extension is created where the role may do so. SQLite has
+    no such index: there the table is made only.
+
+    Args:
+        target: The database; its schema is up to date.
+        dimension: Numbers in an embedding, 1 to 2,000; the same for good.
+        metric: ``cosine``, ``l2`` (Euclidean) or ``ip`` (inner product).
+        method: ``hnsw``, or ``ivfflat``, which is smaller, and better made when there are rows.
+        prefix: Of every table.
+        schema: Database schema; ``None`` is the connection's default.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        SchemaError: The database is not up to date, or its dimension is another one.
+        UnsupportedError: It has no vectors, or no pgvector.
+    """
+    check_dimension(dimension)
+    check_metric(metric)
+    if method not in get_args(Method):
+        raise InvalidArgumentError(
+            f"method={method!r} must be one of {', '.join(get_args(Method))}"
+        )
+    make = partial(_create, dimension=dimension, metric=metric, method=method)
+    return run_on(target, make, prefix=prefix, schema=schema)
+
+
+def _create(
+    connection: Connection, ours: Tables, *, dimension: int, metric: Metric, method: Method
+) -> bool:
+    with locked(connection, ours):
+        status = read_status(connection, ours)
+        if not status.usable:
+            raise SchemaError(status.message)
+        was_there = make_table(connection, ours, dimension)
+        database = definition_of(connection)
+        made = database.make_vector_index(connection, ours, metric, method)
+        return not was_there if made is None else made
+
+
+# --- the table
+
+
+def find(connection: Connection, ours: Tables) -> FoundVectors:
+    """Return the database's support for embeddings."""
+    said = connection.execute(
+        sa.select(ours.settings.c.value).where(ours.settings.c.name == DIMENSION_SETTING)
+    ).scalar()
+    home = definition_of(connection).vector_home(connection)
+    return FoundVectors(int(said) if said else None, home)
+
+
+def require_dimension(found: FoundVectors, dimension: int) -> None:
+    """Refuse a number of dimensions other than the recorded one.
+
+    Raises:
+        SchemaError: Says which it is.
+    """
+    if found.dimension not in {None, dimension}:
+        raise SchemaError(
+            f"this database keeps embeddings of {found.dimension} numbers, not {dimension}; use a "
+            "model of that dimension, or another prefix"
+        )
+
+
+def missing_table(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
+    """Return the error for a missing table that may not be created."""
+    only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+    only += f" --schema {ours.schema}" if ours.schema else ""
+    return SchemaError(
+        f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; create it: "
+        f"locus-store db vector-index --dimension {dimension} --url '…'{only}"
+    )
+
+
+def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
+    """Create the table if missing, under the caller's lock; return whether it existed.
+
+    Raises:
+        SchemaError: There is one of another dimension.
+        UnsupportedError: The server has no pgvector.
+    """
+    found = find(connection, ours)
+    require_dimension(found, dimension)
+    if found.dimension is not None:
+        return True
+    table = connection.dialect.identifier_preparer.format_table(ours.embeddings)
+    key = connection.dialect.identifier_preparer.quote(derived(f"{ours.prefix}embeddings_pk"))
+    database = definition_of(connection)
+    columns = database.embedding_columns(connection, ours, dimension)
+    database.drop_unfinished(connection, ours)
+    with database.owner_only(connection):
+        connection.exec_driver_sql(
+            f"CREATE TABLE {table} ({columns}, CONSTRAINT {key} PRIMARY KEY (item, part))"
+        )
+    connection.execute(ours.settings.insert().values(name=DIMENSION_SETTING, value=str(dimension)))
+    return False
+
+
+# --- indexes, for the databases that have them
+
+
+def index_name(ours: Tables, metric: Metric, method: str) -> str:
+    """Return the name of an index of embeddings."""
+    return derived(f"{ours.prefix}embeddings_{metric}_{method}")
+
+
+def has_index(connection: Connection, ours: Tables, metric: Metric, method: str) -> bool:
+    """Return whether an index of this name exists."""
+    inspector: Any = sa.inspect(connection)
+    indexes = inspector.get_indexes(ours.embeddings.name, ours.schema)
+    return any(it["name"] == index_name(ours, metric, method) for it in indexes)

@@ -1,0 +1,458 @@
+"""A store's items in SQL: each statement once, for all databases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, compress, islice
+from math import inf
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+
+import sqlalchemy as sa
+
+from locus_store.errors import ConflictError
+from locus_store.sql.columns.types import after, now
+from locus_store.sql.schema.vectors import DIMENSION_SETTING
+from locus_store.sql.store.item_columns import columns_of_changed, columns_of_new
+from locus_store.sql.threads.pending import BATCH, batches
+from locus_store.sql.threads.statements import statements
+from locus_store.types.items import (
+    SEGMENT_END,
+    Put,
+    StoreItem,
+    decode_namespace,
+    encode_namespace,
+    require_version,
+)
+from locus_store.values import vectors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from sqlalchemy.engine import Connection, Row
+
+    from locus_store.sql.store.shelf import Shelf
+    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
+    from locus_store.values.filters import Clause
+
+    AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+
+Scored: TypeAlias = "tuple[StoreItem, float]"
+
+Outcome: TypeAlias = "list[int] | ConflictError | None"
+"""The outcome of a batch, which ``BaseStore.apply`` returns or raises; ``None``: see ``BUSY``."""
+
+BUSY: Final = None
+"""Others have locked an item; nothing was done."""
+
+BEYOND_SEGMENT_END: Final = chr(ord(SEGMENT_END) + 1)
+FIRST: Final = 64
+"""Items that are asked for at first where each is looked at."""
+
+SCANNED: Final = 1000
+"""Items that are read at a time where all may have to be looked at."""
+
+CHUNK: Final = 2048
+"""Embeddings that are compared at once."""
+
+MARGIN: Final = 16
+"""Embeddings that are asked for beyond those that are wanted; see ``Items.widening``."""
+
+ROUNDED: Final = 1e-5
+"""Databases compute distances in float32: so much, or such a part, they may be off."""
+
+MOST_WIDENED: Final = 8192
+"""Embeddings with nearly the same score among which order is exact."""
+
+MOST_CONDITIONS: Final = 50
+"""Conditions of one search that a database is given; SQLite nests 1,000 at most."""
+
+
+class Items:
+    """Portable statements on a connection; those that write run in a transaction.
+
+    The methods under "dialect hooks" are all that may differ between databases; without overrides
+    they are correct on any that keeps embeddings as bytes.
+    """
+
+    def __init__(self, connection: Connection, shelf: Shelf) -> None:
+        self.connection = connection
+        self.shelf = shelf
+        self.tables = shelf.scope.tables
+        self.store = self.tables.store
+        self.embeddings = self.tables.embeddings
+        self._dimension_said: bool | None = None
+
+    # --- dialect hooks
+
+    most_names: ClassVar[int] = BATCH
+    """Names in one statement."""
+
+    locks_rows: ClassVar[bool] = True
+    """Writers lock items, all in the same order; else a writer is alone."""
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        """Return a condition that all matching rows meet; rows are checked again in Python."""
+        del column, clause
+        return None
+
+    def may_have_word(
+        self, column: sa.ColumnElement[Any], word: str
+    ) -> sa.ColumnElement[bool] | None:
+        """Return the condition that a folded word may occur in the strings of a value."""
+        del column, word
+        return None
+
+    def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
+        """Return the condition that selects the tenant's items of these names."""
+        c = self.store.c
+        if len(names) == 1:
+            [(namespace, key)] = names
+            return sa.and_(self._is_ours, self._is_in(namespace), c.key == key)
+        pairs = [(encode_namespace(namespace), key) for namespace, key in names]
+        return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        """Yield live items below the prefix that meet the conditions, with scores, best first."""
+        best: dict[int, tuple[float, Namespace, str]] = {}
+        for rows in self._candidates(wanted):
+            scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
+            for row, score in zip(rows, scores, strict=True):
+                if row.item not in best or score > best[row.item][0]:
+                    best[row.item] = (score, decode_namespace(row.namespace), row.key)
+        order = sorted(best, key=lambda it: (-best[it][0], *best[it][1:]))
+        for some in batches(order):
+            items = self.connection.execute(self._items().where(self.store.c.item.in_(some)))
+            found = {row.item: item_of(row) for row in items}
+            yield from ((found[it], best[it][0]) for it in some if it in found)
+
+    @staticmethod
+    def widening(
+        wanted: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
+    ) -> Iterator[Scored]:
+        """Rank by exact scores what a database ranked by rounded distances.
+
+        An item comes when none that was not fetched can come before it: as many are fetched as
+        that takes, and all that tie with the last one.
+
+        Args:
+            wanted: How many are likely to be asked for.
+            fetch: Returns this many nearest items, and whether there are no others.
+        """
+        size, given = wanted.offset + wanted.limit + MARGIN, set[Any]()
+        while True:
+            found, is_all = fetch(size)
+            floor = -inf
+            if not is_all and size <= MOST_WIDENED:
+                last = min((score for _, score in found), default=-inf)
+                floor = last + ROUNDED * max(1.0, abs(last))
+            found.sort(key=lambda it: (-it[1], it[0].namespace, it[0].key))
+            for item, score in found:
+                name = (item.namespace, item.key)
+                if score > floor and name not in given:
+                    given.add(name)
+                    yield item, score
+            if is_all:
+                return
+            size *= 4
+
+    def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+        """Return the embeddings in the only column of a query."""
+        return list(self.connection.execute(found).scalars())
+
+    # --- writing
+
+    def apply(self, wanted: Sequence[Sequence[Change]], *, waits: bool) -> list[Outcome]:
+        """Write each batch of changes as a whole or not at all; no item is in two batches.
+
+        Args:
+            wanted: Each is decided by itself.
+            waits: For items that others have locked. Else a batch with such an item may be left
+                undone, as ``BUSY``.
+        """
+        del waits  # portable statements cannot do without
+        found = self._found([it.name for batch in wanted for it in batch])
+        versions = {name: self._version(row) for name, row in found.items()}
+        outcomes = [outcome_of(it, versions) for it in wanted]
+        changes = [
+            it
+            for batch, outcome in zip(wanted, outcomes, strict=True)
+            for it in batch
+            if isinstance(outcome, list)
+        ]
+        rows = [found.get(it.name) for it in changes]
+        self._unembed([row.item for row in rows if row is not None])
+        gone = [row for it, row in zip(changes, rows, strict=True) if not isinstance(it, Put)]
+        self._delete([row.item for row in gone if row is not None])
+        self._put([it for it in changes if isinstance(it, Put)], found)
+        return outcomes
+
+    def _found(self, names: Sequence[Name]) -> dict[Name, AnyRow]:
+        """Return the rows of these names, locked; expired ones too."""
+        c = self.store.c
+        is_live = self._live_column
+        rows: list[AnyRow] = []
+        ordered = sorted(names) if self.locks_rows else names
+        for some in batches(ordered, self.most_names):
+            query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
+            rows += self.connection.execute(query.where(self.have_names(some)).with_for_update())
+        return {(decode_namespace(row.namespace), row.key): row for row in rows}
+
+    @staticmethod
+    def _version(row: AnyRow) -> int:
+        return int(row.version) if row.is_live else 0
+
+    def _put(self, puts: Sequence[Put], found: dict[Name, AnyRow]) -> None:
+        if not puts:
+            return
+        at = self.connection.execute(sa.select(now())).scalar_one()
+        times = self.shelf.times(at, len(puts))
+        is_old = [it.name in found for it in puts]
+        is_new = [not it for it in is_old]
+        hot = statements(self.tables, self.connection.dialect)
+        if new := [*compress(puts, is_new)]:
+            columns = columns_of_new(new, [*compress(times, is_new)], self.shelf.scope.tenant)
+            hot.new_item.run_all(self.connection, columns)
+        if old := [*compress(puts, is_old)]:
+            rows = [found[it.name] for it in old]
+            columns = columns_of_changed(old, [*compress(times, is_old)], rows)
+            hot.changed_item.run_all(self.connection, columns)
+        self._embed([it for it in puts if it.vectors])
+
+    def _embed(self, puts: Sequence[Put]) -> None:
+        found = self._found([it.name for it in puts]) if puts else {}
+        rows = [
+            {"item": found[put.name].item, "part": part, "embedding": embedding}
+            for put in puts
+            for part, embedding in enumerate(put.vectors)
+        ]
+        if rows:
+            self.connection.execute(sa.insert(self.embeddings), rows)
+
+    @property
+    def _has_embeddings(self) -> bool:
+        """True if the table of embeddings exists."""
+        if self._dimension_said is None:
+            settings = self.tables.settings.c
+            said = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
+            self._dimension_said = self.connection.execute(said).scalar() is not None
+        return self._dimension_said
+
+    def _delete(self, items: Sequence[int]) -> None:
+        self._unembed(items)
+        for some in batches(items):
+            self.connection.execute(self.store.delete().where(self.store.c.item.in_(some)))
+
+    def _unembed(self, items: Sequence[int]) -> None:
+        for some in batches(items) if self._has_embeddings else ():
+            gone = sa.delete(self.embeddings).where(self.embeddings.c.item.in_(some))
+            self.connection.execute(gone)
+
+    def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        c, is_live = self.store.c, self._live_column
+        query = sa.select(c.item, is_live).where(self.are_in(namespace, recursive=recursive))
+        rows = self.connection.execute(query.with_for_update()).all()
+        self._delete([row.item for row in rows])
+        return sum(bool(row.is_live) for row in rows)
+
+    def sweep(self, limit: int) -> int:
+        c = self.store.c
+        over = list(self.connection.execute(self.expired(limit)).scalars())
+        gone: list[int] = []
+        for some in batches(over):  # a limit and a lock do not go together everywhere
+            still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= now())
+            gone += self.connection.execute(still.with_for_update()).scalars()
+        self._delete(gone)
+        return len(gone)
+
+    def expired(self, limit: int) -> sa.Select[Any]:
+        """Return a query for some of the tenant's expired items."""
+        is_over = self.store.c.expires_at <= now()
+        return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
+
+    def renew(self, names: Sequence[Name]) -> None:
+        c = self.store.c
+        for some in batches(sorted(names)):
+            items = list(self.connection.execute(self.renewable(some)).scalars())
+            renewed = self.store.update().where(c.item.in_(items))
+            self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
+
+    def renewable(self, names: Sequence[Name]) -> sa.Select[Any]:
+        """Return a query that locks the live items of these names that have a time to live."""
+        c = self.store.c
+        return self.locked(
+            sa.select(c.item).where(
+                self.have_names(names), self._is_live, c.ttl_seconds.is_not(None)
+            )
+        )
+
+    def locked(self, items: sa.Select[Any]) -> sa.Select[Any]:
+        """Return the query with locks, taken in the order that all writers use."""
+        c = self.store.c
+        return items.order_by(c.namespace, c.key).with_for_update()
+
+    # --- reading
+
+    def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        found: dict[Name, StoreItem] = {}
+        for some in batches(names, self.most_names):
+            query = self._items().where(self.have_names(some), self._is_live)
+            for row in self.connection.execute(query):
+                item = item_of(row)
+                found[item.namespace, item.key] = item
+        return [found.get(name) for name in names]
+
+    def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        key = self.store.c.key
+        query = self._items().where(self._is_ours, self._is_in(namespace), self._is_live)
+        if after is not None:
+            query = query.where(key > after)
+        return [item_of(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
+
+    def recent(self, wanted: Wanted) -> list[StoreItem]:
+        if not needs_look(wanted):
+            query = self._recent(wanted).limit(wanted.limit).offset(wanted.offset)
+            return [item_of(row) for row in self.connection.execute(query)]
+        count, taken = wanted.offset + wanted.limit, list[StoreItem]()
+        options = {"yield_per": SCANNED}
+        with self.connection.execute(self._recent(wanted), execution_options=options) as rows:
+            for row in rows:
+                item = item_of(row)
+                if wanted.takes(item.value, item.metadata):
+                    taken.append(item)
+                if len(taken) == count:
+                    break
+        return taken[wanted.offset :]
+
+    def recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
+        """Return the result of ``recent`` by one query; ``None`` if it found too few."""
+        if not needs_look(wanted):
+            return self.recent(wanted)
+        count = wanted.offset + wanted.limit
+        size = max(FIRST, count)
+        items = [item_of(it) for it in self.connection.execute(self._recent(wanted).limit(size))]
+        taken = [it for it in items if wanted.takes(it.value, it.metadata)]
+        is_enough = len(taken) >= count or len(items) < size
+        return taken[wanted.offset : count] if is_enough else None
+
+    def _recent(self, wanted: Wanted) -> sa.Select[Any]:
+        c = self.store.c
+        query = self._items().where(*self.are_wanted(wanted))
+        return query.order_by(c.updated_at.desc(), c.item.desc())
+
+    def nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> list[StoreItem]:
+        taken: list[StoreItem] = []
+        for item, score in self.ranked(wanted, vector):
+            if threshold is not None and score < threshold:
+                break
+            if wanted.takes(item.value, item.metadata):
+                taken.append(replace(item, score=score))
+            if len(taken) == wanted.offset + wanted.limit:
+                break
+        return taken[wanted.offset :]
+
+    def _candidates(self, wanted: Wanted) -> Iterator[Sequence[AnyRow]]:
+        c, e = self.store.c, self.embeddings.c
+        query: sa.Select[Any] = sa.select(e.item, c.namespace, c.key, e.embedding)
+        query = query.join_from(self.store, self.embeddings, e.item == c.item)
+        result = self.connection.execute(query.where(*self.are_wanted(wanted)))
+        return result.partitions(CHUNK)
+
+    def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        c, e = self.store.c, self.embeddings.c
+        query = sa.select(e.embedding).join_from(self.store, self.embeddings, e.item == c.item)
+        query = query.where(self.have_names([(namespace, key)]), self._is_live)
+        return self.stored_vectors(query.order_by(e.part))
+
+    def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+        namespace = self.store.c.namespace
+        query = sa.select(namespace).where(self.are_in(match.fixed, recursive=True), self._is_live)
+        rows = self.connection.execute(query.distinct())
+        found = {cut for (it,) in rows if (cut := match.of(decode_namespace(it))) is not None}
+        return sorted(found)[offset : offset + limit]
+
+    # --- parts of statements
+
+    def _items(self) -> sa.Select[Any]:
+        return sa.select(*(it for it in self.store.c if it.name != "tenant"))
+
+    def are_wanted(self, wanted: Wanted) -> Iterable[sa.ColumnElement[bool]]:
+        """Yield the conditions of a search: live, below the prefix, and what SQL can check."""
+        yield self.are_in(wanted.prefix, recursive=wanted.recursive)
+        yield self._is_live
+        value, metadata = self.store.c.value, self.store.c.metadata
+        conditions = chain(
+            (self.condition(value, it) for it in wanted.filter.clauses),
+            (self.condition(metadata, it) for it in wanted.metadata_filter.clauses),
+            (self.may_have_word(value, it) for it in wanted.words),
+        )
+        yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
+
+    def are_in(self, namespace: Namespace, *, recursive: bool) -> sa.ColumnElement[bool]:
+        """Return the condition for a namespace, or also all below it; expired items count too."""
+        if not recursive:
+            return sa.and_(self._is_ours, self._is_in(namespace))
+        if not namespace:
+            return self._is_ours
+        first = encode_namespace(namespace)
+        beyond = first.removesuffix(SEGMENT_END) + BEYOND_SEGMENT_END
+        column = self.store.c.namespace
+        return sa.and_(self._is_ours, column >= first, column < beyond)
+
+    def _is_in(self, namespace: Namespace) -> sa.ColumnElement[bool]:
+        return self.store.c.namespace == encode_namespace(namespace)
+
+    @property
+    def _is_ours(self) -> sa.ColumnElement[bool]:
+        return self.store.c.tenant == self.shelf.scope.tenant
+
+    @property
+    def _is_live(self) -> sa.ColumnElement[bool]:
+        expires_at = self.store.c.expires_at
+        return sa.or_(expires_at.is_(None), expires_at > now())
+
+    @property
+    def _live_column(self) -> sa.ColumnElement[int]:
+        return sa.case((self._is_live, 1), else_=0).label("is_live")
+
+
+def outcome_of(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome:
+    """Return the outcome of a batch.
+
+    Args:
+        batch: Changes of different items.
+        versions: The versions of the items that exist.
+    """
+    results: list[int] = []
+    try:
+        for change in batch:
+            version = versions.get(change.name, 0)
+            if isinstance(change, Put):
+                require_version(change, version)
+                results.append(version + 1)
+            else:
+                results.append(int(version > 0))
+    except ConflictError as exc:
+        return exc
+    return results
+
+
+def needs_look(wanted: Wanted) -> bool:
+    """Return whether each item has to be inspected in Python."""
+    return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
+
+
+def item_of(row: AnyRow) -> StoreItem:
+    """Return the item of a row of ``store``."""
+    return StoreItem(
+        namespace=decode_namespace(row.namespace),
+        key=row.key,
+        value=row.value,
+        metadata=row.metadata,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        version=row.version,
+        expires_at=row.expires_at,
+        ttl_seconds=row.ttl_seconds,
+    )

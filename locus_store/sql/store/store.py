@@ -1,0 +1,338 @@
+"""The store that all SQL databases share, on the connections of a backend."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+
+from sqlalchemy.exc import DBAPIError
+
+from locus_store.errors import (
+    ConflictError,
+    LocusStoreError,
+    UnsupportedError,
+)
+from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
+from locus_store.runtime.stepping import needs_no_loop
+from locus_store.sql.connections.callers_transaction import joined
+from locus_store.sql.connections.failures import is_overtime
+from locus_store.sql.connections.runner import GROUP_BYTES
+from locus_store.sql.schema import vectors
+from locus_store.sql.store.items import Items
+from locus_store.sql.store.shelf import Shelf
+from locus_store.store import BaseStore
+from locus_store.types.items import StoreCapabilities, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from locus_store.sql.connections.backend import ConnectedBackend
+    from locus_store.sql.store.items import Outcome
+    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
+
+T = TypeVar("T")
+
+CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, senders=2)
+"""One statement or transaction is worked on while the next is put together."""
+
+READS: Final = GroupLimits(count=8000, senders=2)
+QUERIES: Final = GroupLimits(count=16, senders=8, spreads=True)
+
+
+class _Calls(NamedTuple):
+    """The calls of one event loop."""
+
+    changes: Gathering[Sequence[Change], list[int]]
+    reads: Gathering[Sequence[Name], list[StoreItem | None]]
+    queries: Gathering[Callable[[Items], Any], Any]
+
+    def change(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
+        """Submit changes that are done as a whole or not at all."""
+        size = sum([it.size for it in changes])
+        return self.changes.submit(changes, count=len(changes), size=size)
+
+    async def change_after(self, opened: Awaitable[None], changes: Sequence[Change]) -> list[int]:
+        """Submit changes when the database is opened for them."""
+        await opened
+        return await self.change(changes)
+
+    async def drain(self) -> None:
+        """Wait for all submitted calls."""
+        for each in self:
+            await each.drain()
+
+
+class SqlStore(BaseStore):
+    """Runs the statements of ``Items``; a subclass creates the backend.
+
+    Args:
+        backend: The backend whose connections are used.
+        owns: ``close`` closes the backend as well.
+        options: See ``BaseStore``.
+    """
+
+    items: ClassVar[type[Items]] = Items
+
+    def __init__(self, backend: ConnectedBackend, *, owns: bool, **options: Any) -> None:
+        super().__init__(max_state_bytes=backend.max_state_bytes, **options)
+        self.backend = backend
+        self.moves_between_threads = self.embed is None and backend.moves_between_threads
+        self.needs_no_loop = self.embed is None and needs_no_loop(backend)
+        self._owns = owns
+        self._shared = backend.shared
+        self._shelf: Shelf | None = None
+        self._calls = PerLoop(self._made_calls)
+        self._no_vectors: UnsupportedError | None = None
+        """Why there are no embeddings, although there is a dimension."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """The capabilities of this store."""
+        embeds = self.dimension is not None and self._no_vectors is None
+        return StoreCapabilities(
+            semantic_search=embeds,
+            embedding_dimension=self.dimension if embeds else None,
+            tenants=True,
+        )
+
+    async def _embedding(self) -> None:
+        """Open the store for embeddings; check again if there was no support before.
+
+        Raises:
+            UnsupportedError: There still can be none; says what to do.
+        """
+        self._require_vectors()
+        await self._opened()
+        if self._no_vectors is not None:
+            self._shelf = None
+            await self._opened()
+        if self._no_vectors is not None:
+            raise UnsupportedError(str(self._no_vectors)) from self._no_vectors
+
+    def _enter(self, tenant: str) -> None:
+        self.backend = self.backend.for_tenant(tenant)
+        self._calls = PerLoop(self._made_calls)
+        self._shared = self.backend.shared
+        self._owns = False
+        self._shelf = None
+
+    # --- opening
+
+    async def setup(self) -> None:
+        """See ``BaseStore``, also for the following methods."""
+        await self._opened()
+
+    async def _opened(self) -> Shelf:
+        """Return the statements' context in the opened database."""
+        shelf = self._shelf
+        if shelf is None or shelf.scope != self._shared.database.scope:
+            with self._shared.translating():
+                shelf = self._shelf = await self._open()
+        return shelf
+
+    async def _open(self) -> Shelf:
+        database, runner, _ = self._shared
+        found = await runner.query(lambda it: vectors.find(it, database.tables))
+        self._no_vectors = None
+        self.stored_dimension = found.dimension
+        if self.dimension is not None:
+            vectors.require_dimension(found, self.dimension)
+            if found.dimension is None:
+                try:
+                    found = await self._define(self._made_table)
+                except UnsupportedError as exc:  # all else works
+                    self._no_vectors = exc
+        return Shelf(database.scope, found, self.metric)
+
+    def _made_table(self, connection: Connection) -> vectors.FoundVectors:
+        database, dimension = self._shared.database, self.dimension
+        assert dimension is not None  # noqa: S101  (asked before)
+        if not database.may_create:
+            raise vectors.missing_table(connection, database.tables, dimension)
+        self._make_table(connection, dimension)
+        return vectors.find(connection, database.tables)
+
+    def _make_table(self, connection: Connection, dimension: int) -> None:
+        """Create the table of embeddings under the migration lock."""
+        vectors.make_table(connection, self._shared.database.tables, dimension)
+
+    async def close(self) -> None:
+        await self._calls.here().drain()
+        if self._owns:
+            await self.backend.close()
+        self._shelf = None
+
+    # --- running
+
+    async def _change(self, body: Callable[[Connection], T]) -> T:
+        """Run a body that writes."""
+        return await self._shared.runner.write(body)
+
+    async def _define(self, body: Callable[[Connection], T]) -> T:
+        """Run a body that changes the schema."""
+        return await self._change(body)
+
+    async def _written(self, body: Callable[[Items], T]) -> T:
+        """Run a body that writes, without translating the driver's errors."""
+        shelf = await self._opened()
+        return await self._change(lambda it: body(self.items(it, shelf)))
+
+    async def _write(self, body: Callable[[Items], T]) -> T:
+        with self._shared.translating():
+            return await self._written(body)
+
+    async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
+        """Run a body that writes, inside a caller's transaction."""
+        self._shared.database.require_joinable(connection)
+        with self._shared.translating():
+            await self._shared.runner.ready()
+        shelf = await self._opened()
+        with self._shared.translating():
+            database = self._shared.database
+            return await joined(database, connection, lambda it: body(self.items(it, shelf)))
+
+    async def _query(self, body: Callable[[Items], T]) -> T:
+        """Run a body that needs no snapshot shared by several statements."""
+        result: T = await self._calls.here().queries.submit(body)
+        return result
+
+    async def _read(self, body: Callable[[Items], T]) -> T:
+        shelf = await self._opened()
+        with self._shared.translating():
+            return await self._shared.runner.read(lambda it: body(self.items(it, shelf)))
+
+    # --- in groups
+
+    def _made_calls(self) -> _Calls:
+        return _Calls(
+            Gathering(self._run_changes, CHANGES, names_of),
+            Gathering(self._run_reads, READS),
+            Gathering(self._run_queries, QUERIES),
+        )
+
+    async def _run_changes(
+        self, batches: Sequence[Sequence[Change]], is_alone: bool
+    ) -> Sequence[list[int] | Failed | Undecided]:
+        with self._shared.translating():
+            try:
+                outcomes = await self._written(lambda it: it.apply(batches, waits=is_alone))
+            except self._shared.database.driver_errors as exc:
+                if len(batches) == 1 or not self._shared.database.refused_values(exc):
+                    raise
+                return [Undecided.ALONE] * len(batches)  # nothing was written
+        return [_answer(it) for it in outcomes]
+
+    async def _run_reads(
+        self, requests: Sequence[Sequence[Name]], _: bool
+    ) -> list[list[StoreItem | None]]:
+        names = dict.fromkeys(chain.from_iterable(requests))
+        shelf = await self._opened()
+        with self._shared.translating():
+            rows = await self._shared.runner.query(lambda it: self.items(it, shelf).read([*names]))
+        found, given = dict(zip(names, rows, strict=True)), set()
+
+        def item(name: Name) -> StoreItem | None:
+            it = found[name]
+            if it is None or name not in given:
+                given.add(name)
+                return it
+            return replace(it, value=deepcopy(it.value), metadata=deepcopy(it.metadata))
+
+        return [[item(it) for it in request] for request in requests]
+
+    async def _run_queries(
+        self, bodies: Sequence[Callable[[Items], Any]], _: bool
+    ) -> list[Any | Failed | Undecided]:
+        """Run bodies in sequence on one connection; each sees its own snapshot."""
+        shelf = await self._opened()
+        done: list[Any] = []
+
+        def run(connection: Connection) -> None:
+            done.clear()
+            for body in bodies:
+                try:
+                    done.append(body(self.items(connection, shelf)))
+                except (DBAPIError, LocusStoreError) as exc:
+                    if connection.invalidated:
+                        raise
+                    done.append(self._told(exc))
+
+        with self._shared.translating():
+            try:
+                await self._shared.runner.query(run)
+            except TimeoutError as exc:
+                if not is_overtime(exc):
+                    raise
+                done.append(self._told(exc))  # of this one; its connection was given up
+        return [*done, *[Undecided.AGAIN] * (len(bodies) - len(done))]
+
+    def _told(self, exc: Exception) -> Failed:
+        """Return the error to raise to one caller of a group."""
+        try:
+            with self._shared.translating():
+                raise exc
+        except LocusStoreError as told:
+            return Failed(told)
+
+    # --- the contract
+
+    def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
+        calls = self._calls.here()
+        for change in changes:
+            if change.vectors:
+                return calls.change_after(self._embedding(), changes)
+        return calls.change(changes)
+
+    async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
+        if any(it.vectors for it in changes):
+            await self._embedding()
+        done = await self._write_on(connection, lambda it: it.apply([changes], waits=True))
+        outcome = done[0]
+        if isinstance(outcome, ConflictError):
+            raise outcome
+        assert outcome is not None  # noqa: S101  (it waited for every lock)
+        return outcome
+
+    def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
+        return self._calls.here().reads.submit(names, count=len(names))
+
+    async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        return await self._query(lambda it: it.page(namespace, limit, after))
+
+    async def recent(self, wanted: Wanted) -> list[StoreItem]:
+        found = await self._query(lambda it: it.recent_at_once(wanted))
+        if found is None:
+            found = await self._read(lambda it: it.recent(wanted))
+        return found
+
+    async def nearest(
+        self, wanted: Wanted, vector: bytes, threshold: float | None
+    ) -> list[StoreItem]:
+        await self._embedding()
+        return await self._query(lambda it: it.nearest(wanted, vector, threshold))
+
+    async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        await self._embedding()
+        return await self._query(lambda it: it.vectors_of(namespace, key))
+
+    async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+        return await self._query(lambda it: it.namespaces(match, limit, offset))
+
+    async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        return await self._write(lambda it: it.clear(namespace, recursive=recursive))
+
+    async def renew(self, names: Sequence[Name]) -> None:
+        await self._write(lambda it: it.renew(names))
+
+    async def sweep(self, limit: int) -> int:
+        return await self._write(lambda it: it.sweep(limit))
+
+
+def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:
+    if outcome is None:
+        return Undecided.ALONE
+    return Failed(outcome) if isinstance(outcome, ConflictError) else outcome

@@ -1,0 +1,1 @@
+"""Statements of threads: versions, lists, searches."""

@@ -1,0 +1,111 @@
+"""Copy of a thread on the server; the number of statements does not grow with its size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns.types import minute, moment
+from locus_store.sql.threads.existence import has_thread, last_save
+from locus_store.versions.archives import occupied
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from locus_store.sql.threads.repository import Repository
+
+_KEPT: Final = ("tenant", "namespace", "head", "open_chain", "open_bytes", "floor", "last_sequence")
+"""Columns of a line that its copy has as well."""
+
+
+def copy_thread(it: Repository, source: str, destination: str) -> bool:
+    """See ``StorageBackend.copy_thread``; reads from one snapshot."""
+    if not has_thread(it, source):
+        return False
+    is_live = it.is_live_thread(destination)
+    if is_live:
+        raise occupied(destination, "copied")
+    if is_live is not None:
+        it.drop_threads([destination])
+    _Copy(it, source, destination).run()
+    return True
+
+
+class _Copy:
+    """The statements of one copy."""
+
+    def __init__(self, it: Repository, source: str, destination: str) -> None:
+        self._it = it
+        self._source = source
+        self._destination = destination
+
+    def run(self) -> None:
+        """Copy all rows of the source to a thread that does not exist."""
+        tables = self._it.tables
+        self._copy_thread_row()
+        self._copy_messages()
+        self._copy_lines()
+        # The text for the search index is copied with its version.
+        for table in (tables.checkpoints, tables.segments, tables.writes):
+            self._copy_of_lines(table)
+        if self._it.has_index:
+            self._it.copy_index(self._of_new_lines)
+
+    def _copy_thread_row(self) -> None:
+        """Insert the copy's row; a copy that has versions is active from its creation."""
+        threads = self._it.tables.threads
+        has_version = last_save(self._it.tables).is_not(None)
+        made: dict[str, Any] = {
+            "thread_id": sa.literal(self._destination, threads.c.thread_id.type),
+            "active_at": sa.case((has_version, minute()), else_=threads.c.active_at),
+        }
+        kept = [column for column in threads.c if column.name not in {"thread", *made}]
+        rows = sa.select(*made.values(), *kept).where(*self._it.is_thread(self._source))
+        self._insert(threads, [*made, *(column.name for column in kept)], rows)
+
+    def _copy_messages(self) -> None:
+        threads = self._it.tables.threads
+        new, old = (
+            sa.select(threads.c.thread).where(*self._it.is_thread(name)).scalar_subquery()
+            for name in (self._destination, self._source)
+        )
+        for table in (self._it.tables.logs, self._it.tables.messages):
+            owner, *kept = table.c
+            rows = sa.select(new, *kept).where(owner == old)
+            self._insert(table, [column.name for column in table.c], rows)
+
+    def _copy_lines(self) -> None:
+        """Copy the lines without writer and run, which refer to the source's last save."""
+        lines = self._it.tables.lines
+        made: dict[str, Any] = {
+            "thread_id": sa.literal(self._destination, lines.c.thread_id.type),
+            "updated_at": moment(),
+        }
+        kept = [lines.c[name] for name in _KEPT]
+        rows = sa.select(*made.values(), *kept).where(*self._of(lines, self._source))
+        self._insert(lines, [*made, *_KEPT], rows)
+
+    def _copy_of_lines(self, table: sa.Table) -> None:
+        """Copy a table's rows; its first column is the key of the line."""
+        names = [column.name for column in table.c]
+        self._insert(table, names, self._of_new_lines(table, names[1:]))
+
+    def _of_new_lines(self, table: sa.FromClause, names: Sequence[str]) -> sa.Select[Any]:
+        """Return a query for the source's rows, with the keys of the copied lines."""
+        lines = self._it.tables.lines
+        old, new = lines.alias("old_lines"), lines.alias("new_lines")
+        return (
+            sa.select(new.c.line, *(table.c[name] for name in names))
+            .select_from(old)
+            .join(new, new.c.namespace == old.c.namespace)
+            .join(table, table.c.line == old.c.line)
+            .where(*self._of(old, self._source), *self._of(new, self._destination))
+        )
+
+    def _of(self, lines: sa.FromClause, thread_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+        return lines.c.tenant == self._it.scope.tenant, lines.c.thread_id == thread_id
+
+    def _insert(self, table: sa.Table, names: Sequence[str], rows: sa.Select[Any]) -> None:
+        made = table.insert().from_select(names, rows, include_defaults=False)
+        self._it.connection.execute(made)

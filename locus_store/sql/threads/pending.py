@@ -1,0 +1,97 @@
+"""Pending writes in SQL, on the connection of a repository."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from locus_store import versions
+from locus_store.sql.threads.statements import WRITE
+from locus_store.types import PendingWrite
+from locus_store.versions.archives import sealed, unsealed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from sqlalchemy import RowMapping
+
+    from locus_store.sql.threads.scope import Scoped
+
+BATCH = 200
+"""Rows that one statement names at most."""
+
+
+def rows(
+    it: Scoped, line: int, checkpoint_ids: Sequence[str] | None = None
+) -> Iterator[RowMapping]:
+    """Yield the pending writes of a line, or of some of its checkpoints, as rows."""
+    table = it.tables.writes
+    query = sa.select(table).where(table.c.line == line)
+    if checkpoint_ids is None:
+        yield from it.connection.execute(query).mappings()
+        return
+    for batch in batches(checkpoint_ids):
+        named = query.where(table.c.checkpoint_id.in_(batch))
+        yield from it.connection.execute(named).mappings()
+
+
+def of_checkpoint(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]:
+    """Return a checkpoint's writes, in any order."""
+    key = {"line": line, "checkpoint_id": checkpoint_id}
+    found = it.sql.writes.rows(it.connection, key)
+    return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
+
+
+def by_checkpoint(
+    it: Scoped, line: int, checkpoint_ids: Sequence[str]
+) -> dict[str, list[PendingWrite]]:
+    """Return the writes of checkpoints that have some, in the order of their tasks."""
+    found: dict[str, list[PendingWrite]] = {}
+    for row in rows(it, line, checkpoint_ids):
+        found.setdefault(row["checkpoint_id"], []).append(write_of(row))
+    return {name: sorted(writes, key=versions.in_order) for name, writes in found.items()}
+
+
+def insert(it: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows in batches."""
+    for batch in batches(values):
+        it.connection.execute(table.insert(), batch)
+
+
+def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
+    """Return the pending write in a row.
+
+    Raises:
+        IntegrityError: It is not what was stored.
+    """
+    stored = PendingWrite(
+        task_id=row["task_id"],
+        idx=row["idx"],
+        channel=row["channel"],
+        type=row["type"] or "",
+        payload=row["payload"] or b"",
+        task_path=row["task_path"] or "",
+        basis=row["basis"],
+    )
+    return unsealed(row["checkpoint_id"], stored)
+
+
+def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
+    """Return the row for a pending write."""
+    return {
+        "line": line,
+        "checkpoint_id": checkpoint_id,
+        "task_id": write.task_id,
+        "idx": write.idx,
+        "channel": write.channel,
+        "type": write.type,
+        "task_path": write.task_path,
+        "basis": write.basis,
+        "payload": sealed(checkpoint_id, write),
+    }
+
+
+def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:
+    """Split a sequence into batches."""
+    return (items[at : at + size] for at in range(0, len(items), size))

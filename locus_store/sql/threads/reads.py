@@ -1,0 +1,452 @@
+"""Read-only queries: versions, lists and metadata."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import sqlalchemy as sa
+
+from locus_store import versions
+from locus_store.sql.threads import pending
+from locus_store.sql.threads.scope import Scope, Scoped
+from locus_store.sql.threads.statements import (
+    LINE_STATE,
+    RECORD,
+    is_live,
+    once,
+    same_thread,
+    segment_columns,
+)
+from locus_store.sql.threads.version_queries import line_beside, lone_version
+from locus_store.types import Head, Mark, Stored, Version
+from locus_store.values.filters import is_found
+from locus_store.versions import Line, Record
+from locus_store.versions.segments import RecordSegment, filled, pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.engine import Connection, Row
+
+    from locus_store.types import PendingWrite
+
+ROOT = ""
+"""The namespace that lists, searches and metadata queries look at."""
+
+QUERY_BATCH = 200
+"""Candidates of a metadata query that are read at first, at least."""
+
+QUERY_GROWTH = 4
+"""Each further batch is larger by this factor."""
+
+
+class Reads(Scoped):
+    """Portable queries within one transaction, on a synchronous connection.
+
+    Never opens, commits or closes anything. The methods under "dialect hooks" are all that may
+    differ between databases; without overrides they are correct on any.
+    """
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        super().__init__(connection, scope)
+        self.store = scope.store
+        self.max_state_bytes = scope.max_state_bytes
+        self.noted: str | None = None
+        """A thread whose activity in this minute is noted already."""
+        self.seen: dict[tuple[int, int | str], Record] = {}
+        """Records that were read, by line and sequence; emptied by what changes any.
+
+        Those that were read beside their line are there by their id too.
+        """
+        self.unwritten: tuple[int, str] | None = None
+        """A line and a checkpoint of it that was read without pending writes."""
+        self.own: set[tuple[int, int]] = set()
+        """Records that were read with payloads of their own, by line and sequence."""
+
+    # --- dialect hooks
+
+    rounding: ClassVar = timedelta(milliseconds=1)
+    """The time of a version exceeds the one of its line by this at most."""
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """Return the shell-style pattern as SQL; ``None`` if rows are to be matched in Python."""
+        del column, pattern
+        return None
+
+    def may_have(
+        self, column: sa.ColumnElement[Any], key: str, value: Any
+    ) -> sa.ColumnElement[bool]:
+        """Return a condition that all rows with ``value`` at ``key`` meet; others may, too."""
+        del key, value
+        return column.is_not(None)
+
+    def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
+        """Return the condition that the columns sort below the values, from left to right."""
+        (first, value), *rest = row.items()
+        if not rest:
+            return sa.and_(first < value)
+        return sa.and_(first <= value, sa.or_(first < value, self.below_row(dict(rest))))
+
+    def any_activity(self) -> sa.ColumnElement[bool]:
+        """Return a condition that is always true; it may help the planner to use an index."""
+        return sa.true()
+
+    def lines_with(self, words: Sequence[str]) -> list[int] | None:
+        """Return lines with all words by the index; ``None`` if there is no index."""
+        del words
+        return None
+
+    def self_check(self) -> list[str]:
+        """Return the faults that the database finds in its own storage."""
+        return []
+
+    # --- one line
+
+    def line_of(self, thread_id: str, namespace: str, beside: str | None = None) -> Line | None:
+        """Return the live line, if it has a head; read a checkpoint of it ``beside`` it."""
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        if beside is None:
+            row = self.sql.line.first(self.connection, key)
+        else:
+            both = once(self.sql, "line beside", lambda: line_beside(self.tables))
+            row = both.first(self.connection, {**key, "checkpoint_id": beside})
+        if row is None:
+            return None
+        line = line_of_row(row[: len(LINE_STATE) + 1])
+        is_noted, *more = row[len(LINE_STATE) + 1 :]
+        if is_noted:
+            self.noted = thread_id
+        if beside is not None:
+            has_writes, *record = more
+            self.unwritten = None if has_writes else (line.line, beside)
+            if record[0] is not None:
+                self.seen[line.line, beside] = record_of_row(record)
+        return line if line.head is not None else None
+
+    def record(self, line: Line, sequence: int) -> Record | None:
+        """See ``versions.Lines``, also for the following methods."""
+        found = self.seen.get((line.line, sequence))
+        if found is None:
+            key = {"line": line.line, "sequence": sequence}
+            found = self._seen(line, self.sql.record.first(self.connection, key))
+        return found
+
+    def named(self, line: Line, checkpoint_id: str) -> Record | None:
+        found = self.seen.get((line.line, checkpoint_id))
+        if found is not None:
+            return found
+        key = {"line": line.line, "checkpoint_id": checkpoint_id}
+        return self._seen(line, self.sql.named.first(self.connection, key))
+
+    def _seen(self, line: Line, row: Sequence[Any] | None) -> Record | None:
+        if row is None:
+            return None
+        record = record_of_row(row)
+        self.seen[line.line, record.sequence] = record
+        return record
+
+    def newest(self, line: Line, nth: int = 1) -> int | None:
+        sequence = self.tables.checkpoints.c.sequence
+        return self.connection.execute(
+            sa.select(sequence)
+            .where(self.tables.checkpoints.c.line == line.line)
+            .order_by(sequence.desc())
+            .limit(1)
+            .offset(nth - 1)
+        ).scalar()
+
+    def below(self, line: Line, sequence: int, limit: int) -> list[int]:
+        checkpoints = self.tables.checkpoints
+        found = self.connection.execute(
+            sa.select(checkpoints.c.sequence)
+            .where(checkpoints.c.line == line.line, checkpoints.c.sequence < sequence)
+            .order_by(checkpoints.c.sequence)
+            .limit(limit)
+        )
+        return list(found.scalars())
+
+    def payloads(
+        self, line: Line, chain: int, *, upto: int | None = None
+    ) -> list[tuple[int, bytes]]:
+        end = line.last_sequence if upto is None else upto
+        key = {"line": line.line, "chain": chain, "first": chain, "upto": end}
+        rows = [(row[0], row[1]) for row in self.sql.payloads.rows(self.connection, key)]
+        own = {(line.line, sequence) for sequence, payload in rows if payload}
+        self.own |= own
+        if len(own) == len(rows):
+            return rows
+        return filled(rows, self.segments(line.line, chain, upto=end))
+
+    def segments(self, line: int, chain: int, *, after: int = 0, upto: int) -> list[RecordSegment]:
+        """Return the segments of a chain that have records in a range."""
+        key = {"line": line, "chain": chain, "after": after, "upto": upto}
+        rows = self.sql.segments.rows(self.connection, key)
+        return list(map(RecordSegment._make, rows))
+
+    def all_segments(
+        self, *lines: int, within: tuple[int, int] | None = None
+    ) -> list[tuple[int, RecordSegment]]:
+        """Return the segments of lines, each behind its line; those of a line in their order.
+
+        ``within`` leaves out those that end before a sequence or begin after another.
+        """
+        c = self.tables.segments.c
+        query = sa.select(c.line, *segment_columns(c)).where(c.line.in_(lines)).order_by(c.last)
+        if within is not None:
+            query = query.where(c.last >= within[0], c.first <= within[1])
+        return [(row[0], RecordSegment(*row[1:])) for row in self.connection.execute(query)]
+
+    # --- versions
+
+    def lone_version(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> Version | None:
+        """See ``StorageBackend.version``; one statement, which reads no payload.
+
+        Raises:
+            IntegrityError: The head's record is missing.
+        """
+        row = self._found(thread_id, namespace, checkpoint_id)
+        return None if row is None else self.version(thread_id, namespace, row[0], row[1:-4])
+
+    def _found(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None
+    ) -> tuple[Any, ...] | None:
+        """Return the row of ``lone_version``."""
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        if checkpoint_id is not None:
+            key["checkpoint_id"] = checkpoint_id
+        named = checkpoint_id is not None
+        found = once(self.sql, ("lone", named), lambda: lone_version(self.tables, named=named))
+        row = found.first(self.connection, key)
+        if row is None:
+            self.require_none(thread_id, namespace, checkpoint_id)
+        return row
+
+    def require_none(self, thread_id: str, namespace: str, checkpoint_id: str | None) -> None:
+        """Check that a head was not found because there is none.
+
+        Raises:
+            IntegrityError: The head's record is missing.
+        """
+        if checkpoint_id is None and (line := self.line_of(thread_id, namespace)):
+            versions.target(self, line, None)
+
+    def fetch(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_id: str | None = None,
+        known: Mark | None = None,
+        *,
+        with_writes: bool = False,
+    ) -> Stored | None:
+        """See ``StorageBackend.fetch`` and ``fetch_head``."""
+        row = self._found(thread_id, namespace, checkpoint_id)
+        if row is None:
+            return None
+        key_of_line, *told, chain, parent, head, head_digest = row
+        version = self.version(thread_id, namespace, key_of_line, tuple(told))
+        line, record = Line(line=key_of_line, head=head), _record_of(version, chain, parent)
+        self.seen[line.line, record.sequence] = record
+        mark = Mark(self.store, line.line, head, head_digest)
+        writes = self.writes_at(line.line, record.checkpoint_id) if with_writes else None
+        basis = versions.basis_of(self, line, record, known, self.store)
+        after = basis.sequence if basis else 0
+        payloads = []
+        if after < record.sequence:
+            upto = record.sequence
+            raw = {"line": line.line, "chain": chain, "first": after + 1, "upto": upto}
+            own = [(row[0], row[1]) for row in self.sql.raw.rows(self.connection, raw)]
+            joined = self.segments(line.line, chain, after=after, upto=upto)
+            with versions.told_of(version):
+                payloads = pieces(own, joined, after=after, upto=upto)
+        return Stored(
+            version=version,
+            head=mark,
+            payloads=payloads,
+            basis=basis,
+            writes=writes,
+        )
+
+    def writes_at(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
+        """Return a checkpoint's pending writes, in their order."""
+        return sorted(pending.of_checkpoint(self, line, checkpoint_id), key=versions.in_order)
+
+    def records(
+        self, thread_id: str, namespace: str, first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """See ``StorageBackend.records``."""
+        line, checkpoints = self.line_of(thread_id, namespace), self.tables.checkpoints
+        if line is None:
+            return []
+        is_in = checkpoints.c.line == line.line, checkpoints.c.sequence <= last
+        chains = sa.select(checkpoints.c.chain).where(*is_in, checkpoints.c.sequence >= first)
+        query = (
+            sa.select(checkpoints.c.sequence, checkpoints.c.chain, checkpoints.c.payload)
+            .where(*is_in, checkpoints.c.chain.in_(chains.distinct()))
+            .order_by(checkpoints.c.sequence)
+        )
+        return _filled(self, line.line, self.connection.execute(query).all())
+
+    def history(
+        self, thread_id: str, namespace: str, *, limit: int, before: str | None
+    ) -> list[Version]:
+        """See ``StorageBackend.history``."""
+        line = self.line_of(thread_id, namespace)
+        if line is None:
+            return []
+        end = line.last_sequence + 1
+        if before is not None:
+            end = versions.cursor(self, line, thread_id, before)
+        visible = {"line": line.line, "floor": line.floor, "head": line.head}
+        rows = self.sql.versions.rows(self.connection, {**visible, "end": end, "limit": limit})
+        return [self.version(thread_id, namespace, line.line, row) for row in rows]
+
+    def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
+        """Return a row of ``Statements.versions``."""
+        sequence, checkpoint_id, digest, metadata, labels, created_at, parent_id = row
+        return Version(
+            mark=Mark(self.store, line, sequence, digest),
+            thread_id=thread_id,
+            namespace=namespace,
+            checkpoint_id=checkpoint_id,
+            parent_id=parent_id,
+            metadata=metadata,
+            labels=labels,
+            created_at=created_at,
+        )
+
+    def head_columns(self) -> list[sa.ColumnElement[Any]]:
+        """Return the columns of a version that lists show."""
+        names = ("checkpoint_id", "metadata", "labels", "created_at")
+        return [self.tables.checkpoints.c[name] for name in names]
+
+    # --- metadata
+
+    def query(self, key: str, value: Any, limit: int) -> list[Head]:
+        """See ``StorageBackend.query``; candidates are read in batches, of any tenant."""
+        found: list[Head] = []
+        size, after = max(limit, QUERY_BATCH), None
+        while len(found) < limit:
+            rows = self.connection.execute(self._candidates(key, value, size, after)).all()
+            found += [
+                head_of_row(row)
+                for row in rows
+                if row.thread_id is not None and is_found(row.metadata, row.labels, key, value)
+            ]
+            if len(rows) < size:
+                break
+            size, after = size * QUERY_GROWTH, rows[-1]
+        return found[:limit]
+
+    def _candidates(
+        self, key: str, value: Any, size: int, after: Row[Any] | None
+    ) -> sa.Select[Any]:
+        """Return a query for versions of any tenant that may match, with the thread if visible."""
+        checkpoints = self.tables.checkpoints
+        names = ("created_at", "line", "sequence")
+        query = sa.select(*(checkpoints.c[name] for name in names[1:]), *self.head_columns()).where(
+            sa.or_(
+                self.may_have(checkpoints.c.metadata, key, value),
+                self.may_have(checkpoints.c.labels, key, value),
+            )
+        )
+        if after is not None:
+            query = query.where(
+                self.below_row({checkpoints.c[name]: getattr(after, name) for name in names})
+            )
+        newest = query.order_by(*(checkpoints.c[name].desc() for name in names)).limit(size)
+        page = newest.subquery("page")
+        return sa.select(page, self._seen_in(page).label("thread_id")).order_by(
+            *(page.c[name].desc() for name in names)
+        )
+
+    def _seen_in(self, versions: sa.FromClause) -> sa.ScalarSelect[str]:
+        """Return the thread of a version if this tenant can see it."""
+        lines = self.tables.lines
+        is_visible = sa.or_(
+            versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head
+        )
+        return (
+            sa.select(lines.c.thread_id)
+            .where(lines.c.line == versions.c.line, lines.c.namespace == ROOT)
+            .where(lines.c.head.is_not(None), is_visible, self.live_thread().is_not(None))
+            .correlate(versions)
+            .scalar_subquery()
+        )
+
+    def live_thread(self) -> sa.ScalarSelect[int]:
+        """Return the live thread of a line, if it is this tenant's.
+
+        Without statistics an index on the tenant looks as good as any: as a join, it was read from
+        end to end for each line.
+        """
+        threads = self.tables.threads
+        return (
+            sa.select(threads.c.thread)
+            .where(same_thread(self.tables), threads.c.tenant == self.scope.tenant)
+            .where(is_live(self.tables))
+            .correlate(self.tables.lines)
+            .scalar_subquery()
+        )
+
+    def _all_records(self, line: int) -> list[tuple[int, int, bytes]]:
+        """Return a line's (sequence, chain, payload), ascending."""
+        checkpoints = self.tables.checkpoints
+        query = (
+            sa.select(checkpoints.c.sequence, checkpoints.c.chain, checkpoints.c.payload)
+            .where(checkpoints.c.line == line)
+            .order_by(checkpoints.c.sequence)
+        )
+        return _filled(self, line, self.connection.execute(query).all())
+
+
+def _filled(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
+    """Return a line's (sequence, chain, payload) with the payloads of its segments."""
+    found = [] if all(row[2] for row in rows) else [one for _, one in it.all_segments(line)]
+    payloads = filled([(row[0], row[2]) for row in rows], found)
+    return [(at, row[1], payload) for row, (at, payload) in zip(rows, payloads, strict=True)]
+
+
+def line_of_row(row: Sequence[Any]) -> Line:
+    """Return the line of a row: its key, then ``LINE_STATE``."""
+    line, head, open_chain, open_bytes, floor, last_sequence, writer, run = row
+    return Line(
+        line=line,
+        head=head,
+        open_chain=open_chain,
+        open_bytes=open_bytes,
+        floor=floor,
+        last_sequence=last_sequence,
+        writer=writer,
+        run=run,
+    )
+
+
+def record_of_row(row: Sequence[Any]) -> Record:
+    """Return the record of a row of ``RECORD``."""
+    return Record(**dict(zip(RECORD, row, strict=True)))
+
+
+def _record_of(version: Version, chain: int, parent: int | None) -> Record:
+    return Record(
+        sequence=version.mark.sequence,
+        chain=chain,
+        parent=parent,
+        checkpoint_id=version.checkpoint_id,
+        digest=version.mark.digest,
+        metadata=version.metadata,
+        labels=version.labels,
+    )
+
+
+def head_of_row(row: Row[Any]) -> Head:
+    """Return the head of a row: the thread's id, then ``Reads.head_columns``."""
+    return Head(
+        thread_id=row.thread_id,
+        checkpoint_id=row.checkpoint_id,
+        metadata=row.metadata,
+        updated_at=row.created_at,
+    )

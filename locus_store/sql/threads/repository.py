@@ -1,0 +1,450 @@
+"""All queries that write; ``versions.Lines`` over SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import sqlalchemy as sa
+
+from locus_store import versions
+from locus_store.sql.columns.types import after, before, now
+from locus_store.sql.threads import pending
+from locus_store.sql.threads.existence import has_thread, is_old, keep_place, versionless
+from locus_store.sql.threads.pending import BATCH, batches
+from locus_store.sql.threads.put_back import open_segments
+from locus_store.sql.threads.reads import Reads, line_of_row, record_of_row
+from locus_store.sql.threads.statements import LINE_STATE, RECORD, WRITE
+from locus_store.sql.threads.thread_facts import put_facts, require_its_owner
+from locus_store.types import Removed
+from locus_store.versions import Line, Record
+from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.sweeping import Swept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from datetime import datetime
+
+    from locus_store.types import Mark, PendingWrite, Save, Written
+    from locus_store.types.messages import LogEdit
+
+
+Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
+"""Gives columns of the source's rows in a table, behind the keys of the copied lines."""
+
+KEY = ("line", "checkpoint_id", "task_id", "idx")
+"""Key columns of a pending write."""
+
+
+class Repository(Reads):
+    """Portable statements in one transaction that holds the lock of the line it changes.
+
+    See ``Reads`` for what a repository is; ``PostgreSQL``, ``SQLite`` and ``Oracle`` differ in the
+    methods under "dialect hooks" only.
+    """
+
+    _is_save = False
+    """The transaction recorded activity."""
+
+    _has_index: bool | None = None
+    """The result of the query; ``None`` before the query."""
+
+    # --- dialect hooks
+
+    def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
+        """Prevent other transactions from changing threads, or a line of them, until the commit.
+
+        Does nothing where a writing transaction is alone. Later reads see what was committed before
+        the lock was granted.
+
+        Returns:
+            True if any row was locked. Rows that are created later are not locked.
+        """
+        del thread_ids, namespace
+        return True
+
+    def lock_unheld(self, thread_id: str, namespace: str | None = None) -> bool:
+        """Lock a thread and its lines, or one line; ``False`` if another transaction has any.
+
+        The transaction that gets ``False`` may hold some of the locks: it should end.
+        """
+        del thread_id, namespace
+        return True
+
+    def lock_thread(self, thread_id: str) -> None:
+        """Lock a thread's row against creating lines in it and against deletion.
+
+        Lock order: line first, then thread. Never lock a line while holding this lock.
+        """
+        del thread_id
+
+    def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Store pending writes; those of special channels replace existing ones."""
+        for row in rows:
+            if row["idx"] < 0:
+                self.sql.drop_write.run(self.connection, row)
+        columns = {name: [it[name] for it in rows] for name in ("line", *WRITE)}
+        self.sql.new_write.run_all(self.connection, columns)
+
+    @property
+    def has_index(self) -> bool:
+        """True if the database has a full-text index."""
+        # Not by cached_property: Python 3.11's holds a lock of the class while it asks.
+        if self._has_index is None:
+            self._has_index = self.look_for_index()
+        return self._has_index
+
+    def look_for_index(self) -> bool:
+        """Query the database for the full-text index."""
+        return False
+
+    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+        """Add a record to the full-text index; return the text to store, if any."""
+        del line, sequence, payload
+        return None
+
+    def empty(self, line: int, sequences: Sequence[int]) -> None:
+        """Remove the payloads of records."""
+        self.connection.execute(
+            self.tables.checkpoints.update()
+            .where(*self._is_record(line, sequences))
+            .values(payload=None)
+        )
+
+    def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
+        """Remove records, or whole lines, from the full-text index before their deletion."""
+
+    def copy_index(self, copied: Copied) -> None:
+        """Add a copied thread's lines to the full-text index, using the source's entries."""
+
+    def finish(self) -> None:
+        """Do the remaining work before the commit."""
+
+    # --- versions.Lines
+
+    def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
+        """See ``versions.Lines``, also for the following methods."""
+        is_locked = self.lock(thread_id, namespace=namespace)
+        return self.line_of(thread_id, namespace, beside) if is_locked else None
+
+    def has_thread(self, thread_id: str) -> bool:
+        self.lock_thread(thread_id)
+        return has_thread(self, thread_id)
+
+    def create(self, save: Save) -> Line:
+        self._is_save = True
+        is_new = self.open_thread(save.thread_id)
+        if not is_new or save.ttl_seconds is not None:
+            self.touch(save)
+        return self.open_line(save.thread_id, save.namespace)
+
+    def open_thread(self, thread_id: str) -> bool:
+        """Lock a thread, created if there is no live one; return whether it was created."""
+        self.lock_thread(thread_id)
+        found = self.is_live_thread(thread_id)
+        if found:
+            return False
+        if found is not None and self.lock(thread_id):
+            self.drop_threads([thread_id])
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id}
+        self.sql.new_thread.run(self.connection, key)
+        return True
+
+    def open_line(self, thread_id: str, namespace: str) -> Line:
+        """Return the line of a locked thread; create it if missing. It may hold writes only.
+
+        Does not wait for a lock: a locked line is a lost race, and the transaction is retried.
+        """
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        row = self.sql.any_line.first(self.connection, key)
+        return line_of_row(row) if row else Line(line=self.add_line(thread_id, namespace))
+
+    def is_live_thread(self, thread_id: str) -> bool | None:
+        """Return whether the thread is live; ``None`` if it has no row."""
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id}
+        row = self.sql.thread.first(self.connection, key)
+        return None if row is None else bool(row[1])
+
+    def add_line(self, thread_id: str, namespace: str) -> int:
+        """Create an empty line; return its key."""
+        key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
+        return self.sql.new_line.added(self.connection, key)
+
+    def update(self, line: Line) -> None:
+        values = {f"new_{name}": getattr(line, name) for name in LINE_STATE}
+        key = {"of_line": line.line, "is_save": int(self._is_save)}
+        self.sql.save_line.run(self.connection, {**values, **key})
+
+    def touch(self, save: Save | LogEdit) -> None:
+        """Record activity at most once a minute, so that its index is rarely updated."""
+        self._is_save = True
+        key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
+        if save.ttl_seconds is None:
+            if self.noted != save.thread_id:
+                self.sql.touch.run(self.connection, key)
+            return
+        slack = ttl_slack(save.ttl_seconds)
+        self.sql.prolong.run(
+            self.connection,
+            {**key, "ttl": save.ttl_seconds, "ttl_and_slack": save.ttl_seconds + slack},
+        )
+
+    def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
+        """See ``StorageBackend.renew``; ``begins``: the thread is new and has no time to live."""
+        threads = self.tables.threads
+        least, most = after(ttl_seconds), after(ttl_seconds + ttl_slack(ttl_seconds))
+        is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
+        is_short = threads.c.expires_at.between(now(), least)
+        if begins:
+            is_short = threads.c.expires_at.is_(None)
+        renewed = threads.update().where(*is_it, is_short).values(expires_at=most)
+        return bool(self.connection.execute(renewed).rowcount)
+
+    def append(self, line: Line, record: Record, payload: bytes) -> None:
+        self.sql.new_record.run(
+            self.connection,
+            {
+                "line": line.line,
+                "sequence": record.sequence,
+                "chain": record.chain,
+                "parent": record.parent,
+                "checkpoint_id": record.checkpoint_id,
+                "digest": record.digest,
+                "codec": 0,
+                "metadata": record.metadata,
+                "labels": record.labels,
+                "text": self.index_text(line.line, record.sequence, payload),
+                "payload": payload,
+            },
+        )
+
+    def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
+        open_segments(self, line.line, [sequence])
+        self.unindex([line.line], [sequence])
+        text = self.index_text(line.line, sequence, payload)
+        self.connection.execute(
+            self.tables.checkpoints.update()
+            .where(*self._is_record(line.line, [sequence]))
+            .values(payload=payload, text=text)
+        )
+
+    def _is_record(self, line: int, sequences: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
+        checkpoints = self.tables.checkpoints
+        return checkpoints.c.line == line, checkpoints.c.sequence.in_(sequences)
+
+    def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
+        self.seen.clear()
+        self.connection.execute(
+            self.tables.checkpoints.update()
+            .where(*self._is_record(line.line, [sequence]))
+            .values(parent=parent)
+        )
+
+    def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
+        checkpoints = self.tables.checkpoints
+        columns = [checkpoints.c[name] for name in RECORD]
+        found: list[Record] = []
+        for batch in batches(sorted(sequences)):
+            query = sa.select(*columns).where(
+                checkpoints.c.line == line.line, checkpoints.c.parent.in_(batch)
+            )
+            found += [record_of_row(row) for row in self.connection.execute(query)]
+        return found
+
+    def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
+        return pending.of_checkpoint(self, line.line, checkpoint_id)
+
+    def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
+        if self.unwritten == (line.line, checkpoint_id):
+            return ()
+        key = {"line": line.line, "checkpoint_id": checkpoint_id}
+        return {(row[0], row[1]) for row in self.sql.written.rows(self.connection, key)}
+
+    def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
+        self.unwritten = None
+        self.upsert_writes([pending.row_of(line.line, checkpoint_id, it) for it in writes])
+
+    def remove(self, line: Line, sequences: Sequence[int]) -> None:
+        self.seen.clear()
+        checkpoints, writes = self.tables.checkpoints, self.tables.writes
+        for batch in batches(sequences):
+            open_segments(self, line.line, batch)
+            self.unindex([line.line], batch)
+            rows = self._is_record(line.line, batch)
+            ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
+            self.connection.execute(
+                writes.delete().where(writes.c.line == line.line, writes.c.checkpoint_id.in_(ids))
+            )
+            self.connection.execute(checkpoints.delete().where(*rows))
+
+    def drop(self, line: Line) -> None:
+        """Remove a line, and the thread too if nothing else of it is left."""
+        lines = self.tables.lines
+        thread_id, saved_at = self.connection.execute(
+            sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
+        ).one()
+        self._drop_lines([line.line])
+        self.lock(thread_id)  # somebody may be making another line of it
+        settle(self, thread_id, saved_at)
+
+    # --- saving and deleting
+
+    def save(self, save: Save) -> Written:
+        """See ``StorageBackend.commit``."""
+        if save.claim is None:
+            return versions.save(self, save)
+        require_its_owner(self, save.claim)
+        written = versions.save(self, save)
+        self.open_thread(save.thread_id)  # lock order: line, then thread
+        put_facts(self, save.claim)
+        return written
+
+    def delete(
+        self,
+        thread_id: str,
+        namespace: str,
+        checkpoint_ids: Sequence[str],
+        *,
+        writer: str | None = None,
+    ) -> int:
+        """See ``StorageBackend.remove``."""
+        line = self.find(thread_id, namespace)
+        return versions.remove_named(self, line, checkpoint_ids, writer) if line else 0
+
+    def delete_thread(self, thread_id: str, head: Mark | None, namespace: str) -> Removed:
+        """See ``StorageBackend.remove_thread``."""
+        is_locked = self.lock(thread_id)
+        if head is not None:
+            versions.require_head(self, self.line_of(thread_id, namespace), head, thread_id)
+        existed = is_locked and has_thread(self, thread_id)
+        if not (existed or (is_locked and self.is_live_thread(thread_id))):
+            return Removed(existed=False, versions=0)
+        return Removed(existed, self.drop_threads([thread_id]).versions)
+
+    def drop_threads(self, thread_ids: Sequence[str]) -> Swept:
+        """Remove threads, expired or not, with all they own; return how much that was."""
+        threads = self.tables.threads
+        removed = messages = 0
+        for batch in batches(thread_ids):
+            which = self.is_thread(*batch)
+            keys = sa.select(threads.c.thread).where(*which)
+            log, logs = self.tables.messages, self.tables.logs
+            messages += self.connection.execute(log.delete().where(log.c.thread.in_(keys))).rowcount
+            self.connection.execute(logs.delete().where(logs.c.thread.in_(keys)))
+            removed += self._drop_lines(self.lines_of(batch))
+            self.connection.execute(threads.delete().where(*which))
+        return Swept(removed, messages, is_whole=True)
+
+    def lines_of(self, thread_ids: Sequence[str]) -> list[int]:
+        """Return the keys of the lines of threads."""
+        lines = self.tables.lines
+        found = sa.select(lines.c.line).where(
+            lines.c.tenant == self.scope.tenant, lines.c.thread_id.in_(thread_ids)
+        )
+        return list(self.connection.execute(found).scalars())
+
+    def _drop_lines(self, keys: Sequence[int]) -> int:
+        """Remove lines; their rows go first, so that a concurrent write is waited for."""
+        t = self.tables
+        lines, checkpoints = t.lines, t.checkpoints
+        self.seen.clear()
+        self.noted = None
+        removed = 0
+        for some in batches(keys):
+            self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
+            self.unindex(some)
+            for table in (t.writes, t.segments):
+                self.connection.execute(table.delete().where(table.c.line.in_(some)))
+            gone = self.connection.execute(checkpoints.delete().where(checkpoints.c.line.in_(some)))
+            removed += gone.rowcount
+        return removed
+
+    # --- housekeeping
+
+    def expired(self, among: Sequence[str] | None = None) -> list[str]:
+        """Return a batch of threads whose time to live is over."""
+        threads = self.tables.threads
+        found = sa.select(threads.c.thread_id).where(
+            threads.c.tenant == self.scope.tenant, threads.c.expires_at <= now()
+        )
+        if among is not None:
+            found = found.where(threads.c.thread_id.in_(among))
+        return list(self.connection.execute(found.limit(BATCH)).scalars())
+
+    def expire(self) -> int:
+        """Remove a batch of expired threads, checked under the lock; return how many."""
+        over = self.expired()
+        self.lock(*over)
+        gone = self.expired(among=over)
+        self.drop_threads(gone)
+        return len(gone)
+
+    def aged(self, seconds: float) -> list[str]:
+        """Return threads that may have data older than this by the server's clock."""
+        checkpoints, lines = self.tables.checkpoints, self.tables.lines
+        found = (
+            sa.select(lines.c.thread_id)
+            .join(checkpoints, checkpoints.c.line == lines.c.line)
+            .where(lines.c.tenant == self.scope.tenant)
+            .where(checkpoints.c.created_at < before(seconds))
+            .distinct()
+        )
+        return [*self.connection.execute(found).scalars(), *versionless(self)]
+
+    def vacuum_thread(self, thread_id: str, seconds: float) -> Swept | None:
+        """Remove a thread's versions older than this, or all of it; return how much.
+
+        ``None``: another transaction holds the thread, and nothing was removed.
+        """
+        if not self.lock_unheld(thread_id):
+            return None
+        if is_old(self, thread_id, seconds):
+            return self.drop_threads([thread_id])
+        old = {line: self._older(line, seconds) for line in self.lines_of([thread_id])}
+        removed = 0
+        for namespace in self._namespaces(thread_id):
+            line = self.find(thread_id, namespace)
+            gone = old.get(line.line, []) if line else []
+            if line and gone:
+                removed += versions.vacuum(self, line, gone)
+        return Swept(removed)
+
+    def prune(self, thread_id: str) -> int:
+        """See ``StorageBackend.prune``; processes one line at a time."""
+        removed = 0
+        for namespace in self._namespaces(thread_id):
+            line = self.find(thread_id, namespace)
+            removed += versions.prune(self, line) if line else 0
+        return removed
+
+    def _older(self, line: int, seconds: float) -> list[int]:
+        checkpoints = self.tables.checkpoints
+        found = sa.select(checkpoints.c.sequence).where(
+            checkpoints.c.line == line, checkpoints.c.created_at < before(seconds)
+        )
+        return list(self.connection.execute(found).scalars())
+
+    def _namespaces(self, thread_id: str) -> list[str]:
+        lines = self.tables.lines
+        found = sa.select(lines.c.namespace).where(
+            lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
+        )
+        return list(self.connection.execute(found).scalars())
+
+    # --- the full-text index
+
+    def reindex(self, line: int) -> None:
+        """Add a line's records to the full-text index."""
+        for sequence, _, payload in self._all_records(line):
+            self.connection.execute(
+                self.tables.checkpoints.update()
+                .where(*self._is_record(line, [sequence]))
+                .values(text=self.index_text(line, sequence, payload))
+            )
+
+
+def settle(it: Repository, thread_id: str, changed_at: datetime) -> None:
+    """Remove a thread that has lost its last line or log, changed then; else keep its place."""
+    if it.lines_of([thread_id]) or has_thread(it, thread_id):
+        keep_place(it, thread_id, changed_at)
+    else:
+        it.drop_threads([thread_id])

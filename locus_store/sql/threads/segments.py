@@ -1,0 +1,135 @@
+"""Segments in the tables, and the part of a backend that joins records.
+
+The rules are in ``versions.segments``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from locus_store.backend import StorageBackend
+from locus_store.runtime.background import Background
+from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.observe import not_joined
+from locus_store.runtime.stepping import in_thread
+from locus_store.versions import segments
+from locus_store.versions.segments import Raw, RecordSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from locus_store.sql.threads.repository import Repository
+    from locus_store.types import Written
+
+T = TypeVar("T")
+
+JOINING_SECONDS: Final = 5.0
+"""``close`` waits no longer than this for records that are being joined."""
+
+STORED_BYTES: Final = 512 * 1024
+"""Records of a segment take about so much as they are stored."""
+
+
+class Unjoined(NamedTuple):
+    """Records that may be joined."""
+
+    line: int
+    chain: int
+    before: list[bytes]
+    """The payloads of the chain before them."""
+
+    records: list[Raw]
+
+
+def unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
+    """Return the next records of the head's chain to be joined; ``None`` if they are too few."""
+    line = it.line_of(thread_id, namespace)
+    head = it.record(line, line.head) if line and line.head is not None else None
+    if line is None or head is None:
+        return None
+    found = _raw(it, line.line, head.chain)
+    size = 0
+    for at, one in enumerate(found, 1):
+        size += len(one.payload)
+        if at == segments.RECORDS or (at > 1 and size > STORED_BYTES):
+            last = found[0].sequence - 1
+            joined = it.segments(line.line, head.chain, upto=last)
+            before = segments.pieces((), joined, after=0, upto=last)
+            return Unjoined(line.line, head.chain, before, found[:at])
+    return None
+
+
+def _raw(it: Repository, line: int, chain: int) -> list[Raw]:
+    """Return the first records of a chain that have payloads of their own."""
+    c = it.tables.checkpoints.c
+    query = (
+        sa.select(*(c[name] for name in Raw._fields))
+        .where(c.line == line, c.chain == chain, c.payload.is_not(None))
+        .order_by(c.sequence)
+        .limit(segments.RECORDS)
+    )
+    return [Raw(*row) for row in it.connection.execute(query)]
+
+
+def join(
+    it: Repository, *, thread_id: str, namespace: str, found: Unjoined, made: RecordSegment
+) -> bool:
+    """Put a segment in the place of its records' payloads, if these are as they were.
+
+    It waits for no lock: the caller of a transaction that has the line may wait for this object's
+    connection, or for ``close``.
+    """
+    if not it.lock_unheld(thread_id, namespace):
+        return False
+    line = it.line_of(thread_id, namespace)
+    if line is None or line.line != found.line:
+        return False
+    joined = [one for one in found.records if one.sequence <= made.last]
+    if _raw(it, found.line, found.chain)[: len(joined)] != joined:
+        return False
+    values = {"line": found.line, **made._asdict()}
+    it.connection.execute(it.tables.segments.insert().values(**values))
+    it.empty(found.line, [one.sequence for one in joined])
+    return True
+
+
+class Joining(StorageBackend):
+    """Joins a thread's records from time to time.
+
+    A save does not wait for it. The records of one thread are joined at a time, in each event loop.
+    """
+
+    _read: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    def _prepare_joining(self) -> None:
+        self._background = PerLoop(Background)
+        """Shared by the objects of all tenants."""
+
+    async def write_state(
+        self, thread_id: str, data: Mapping[str, Any], *, namespace: str = "", **options: Any
+    ) -> Written:
+        """See ``StorageBackend.write_state``."""
+        written = await super().write_state(thread_id, data, namespace=namespace, **options)
+        is_head = written.outcome == "head" and options.get("connection") is None
+        if is_head and segments.is_time(written.mark.sequence):
+            name = self.tenant, thread_id, namespace
+            self._background.here().submit(name, partial(self._join, thread_id, namespace))
+        return written
+
+    async def _join(self, thread_id: str, namespace: str) -> None:
+        """Join the records of a thread's head, as long as there are enough."""
+        try:
+            while found := await self._read(lambda it: unjoined(it, thread_id, namespace)):
+                made = await in_thread(partial(segments.joined, *found[1:], self.max_state_bytes))
+                put = partial(join, thread_id=thread_id, namespace=namespace, found=found)
+                if made is None or not await self._write(partial(put, made=made)):
+                    return
+        except Exception as exc:  # noqa: BLE001  (the save is done, and the records are there)
+            not_joined(thread_id, exc)
+
+    async def _end_joining(self) -> None:
+        await self._background.here().finish(JOINING_SECONDS)

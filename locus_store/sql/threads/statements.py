@@ -1,0 +1,395 @@
+"""Statements of the hot path, compiled once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam as bind
+
+from locus_store.sql.columns.compiled import Compiled
+from locus_store.sql.columns.types import after, minute, moment, now
+from locus_store.versions.segments import RecordSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from sqlalchemy.engine import Dialect
+
+    from locus_store.sql.columns.compiled import Query
+    from locus_store.sql.schema.tables import Tables
+
+LINE_STATE = ("head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run")
+"""Columns of a line's row that a save changes; names of ``versions.Line``."""
+
+WRITE = ("checkpoint_id", "task_id", "idx", "channel", "type", "task_path", "basis", "payload")
+"""Columns of a pending write."""
+
+VERSION = ("sequence", "checkpoint_id", "digest", "metadata", "labels", "created_at")
+"""Columns of a version, without its parent's id."""
+
+RECORD = ("sequence", "chain", "parent", "checkpoint_id", "digest", "metadata", "labels")
+"""Names of ``versions.Record``."""
+
+LOG_STATE = ("revision", "message_count", "last_sequence")
+"""Columns of a log's row that a change of its messages changes."""
+
+ITEM = ("value", "metadata", "ttl_seconds", "expires_at", "updated_at", "version", "created_at")
+"""Columns of an item that a put writes."""
+
+
+class Statements:
+    """The hot statements of one set of tables, compiled for one dialect."""
+
+    def __init__(self, tables: Tables, dialect: Dialect) -> None:
+        self.tables = tables
+        self.dialect = dialect
+        self.line = Compiled(live_line(tables), dialect)
+        self.lock_line = Compiled(self._lock_line, dialect)
+        self.any_line = Compiled(self._any_line, dialect)
+        self.new_line = Compiled(self._new_line, dialect)
+        self.save_line = Compiled(self._save_line, dialect)
+        self.touch = Compiled(self._touch, dialect)
+        self.prolong = Compiled(self._prolong, dialect)
+        self.record = Compiled(self._record, dialect)
+        self.named = Compiled(self._named, dialect)
+        self.payloads = Compiled(self._payloads, dialect)
+        self.new_record = Compiled(self._new_record, dialect)
+        self.setting = Compiled(self._setting, dialect)
+        self.versions = Compiled(self._versions, dialect)
+        self.written = Compiled(self._written, dialect)
+        self.writes = Compiled(self._writes, dialect)
+        self.new_write = Compiled(self._new_write, dialect)
+        self.thread = Compiled(self._thread, dialect)
+        self.new_thread = Compiled(self._new_thread, dialect)
+        self.others: dict[Hashable, Compiled] = {}
+        """See ``once``."""
+
+    @cached_property
+    def new_item(self) -> Compiled:
+        """The insert of an item; parameters are ``ITEM`` without its creation, and its name."""
+        store = self.tables.store
+        values: dict[str, Any] = {it: bind(it) for it in (*ITEM, "tenant", "namespace", "key")}
+        at = bind("updated_at", type_=store.c.updated_at.type)
+        values["created_at"] = values["updated_at"] = at
+        return Compiled(store.insert().values(values), self.dialect)
+
+    @cached_property
+    def changed_item(self) -> Compiled:
+        """The update of an item; parameters are ``ITEM`` and ``of_item``, its row number."""
+        store = self.tables.store
+        changed = store.update().where(store.c.item == bind("of_item", type_=sa.BigInteger()))
+        return Compiled(changed.values({it: bind(it) for it in ITEM}), self.dialect)
+
+    @cached_property
+    def log(self) -> Compiled:
+        """``LOG_STATE`` of a message log."""
+        logs = self.tables.logs
+        is_log = logs.c.thread == bind("thread"), logs.c.namespace == bind("namespace")
+        found = sa.select(*(logs.c[it] for it in LOG_STATE)).where(*is_log)
+        return Compiled(found, self.dialect)
+
+    @cached_property
+    def new_log(self) -> Compiled:
+        """The insert of a log; parameters are its name and ``LOG_STATE``."""
+        values: dict[str, Any] = {it: bind(it) for it in ("thread", "namespace", *LOG_STATE)}
+        made = self.tables.logs.insert().values(**values, changed_at=moment())
+        return Compiled(made, self.dialect)
+
+    @cached_property
+    def changed_log(self) -> Compiled:
+        """The update of a log; its name is ``of_thread`` and ``of_namespace``."""
+        logs = self.tables.logs  # its time never goes back
+        at = sa.case((logs.c.changed_at < moment(), moment()), else_=logs.c.changed_at)
+        is_log = logs.c.thread == bind("of_thread"), logs.c.namespace == bind("of_namespace")
+        values: dict[str, Any] = {it: bind(it) for it in LOG_STATE}
+        changed = logs.update().where(*is_log).values(**values, changed_at=at)
+        return Compiled(changed, self.dialect)
+
+    @cached_property
+    def new_message(self) -> Compiled:
+        """The insert of a message; parameters are its columns without the time."""
+        messages = self.tables.messages
+        values: dict[str, Any] = {it.name: bind(it.name) for it in messages.c}
+        made = messages.insert().values({**values, "created_at": now()})
+        return Compiled(made, self.dialect)
+
+    @cached_property
+    def drop_write(self) -> Compiled:
+        """The deletion of a pending write by its key."""
+        writes = self.tables.writes
+        is_it = (it == bind(it.name, type_=it.type) for it in writes.primary_key)
+        return Compiled(writes.delete().where(*is_it), self.dialect)
+
+    @cached_property
+    def segments(self) -> Compiled:
+        """The segments of a chain that have records after one sequence and up to another."""
+        c = self.tables.segments.c
+        is_its = c.line == bind("line"), c.chain == bind("chain"), c.last > bind("after")
+        found = sa.select(*segment_columns(c)).where(*is_its, c.first <= bind("upto"))
+        return Compiled(found.order_by(c.last), self.dialect)
+
+    @cached_property
+    def raw(self) -> Compiled:
+        """``payloads`` of the records that are in no segment."""
+        has_own = self.tables.checkpoints.c.payload.is_not(None)
+        return Compiled(self._payloads.where(has_own), self.dialect)
+
+    @cached_property
+    def look(self) -> Compiled:
+        """All that a plain append has to know: ``line``, and of its head, the id and the index."""
+        return Compiled(self._look, self.dialect)
+
+    @property
+    def _look(self) -> sa.Select[Any]:
+        t, heads, others = self.tables, self.tables.checkpoints, self.tables.checkpoints.alias()
+        is_named = sa.exists().where(
+            others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")
+        )
+        has_index = sa.exists().where(t.settings.c.name == bind("index_setting"))
+        return (
+            live_line(t)
+            .join(heads, is_head(t, heads))
+            .add_columns(heads.c.digest, is_named, has_index.correlate(None))
+        )
+
+    @property
+    def _lock_line(self) -> sa.Select[Any]:
+        """The lock of a line with a head, for databases with concurrent writers."""
+        lines = self.tables.lines
+        is_it = *_is_line(self.tables), lines.c.head.is_not(None)
+        return sa.select(lines.c.line).where(*is_it).with_for_update()
+
+    @property
+    def _any_line(self) -> sa.Select[Any]:
+        """A line of a locked thread, with a head or not; waits for no lock."""
+        columns = (self.tables.lines.c[name] for name in ("line", *LINE_STATE))
+        return sa.select(*columns).where(*_is_line(self.tables)).with_for_update(nowait=True)
+
+    @property
+    def _new_line(self) -> sa.Insert:
+        key: dict[str, Any] = {it: bind(it) for it in ("tenant", "thread_id", "namespace")}
+        return self.tables.lines.insert().values(**key, updated_at=now())
+
+    @property
+    def _save_line(self) -> sa.Update:
+        lines = self.tables.lines
+        values: dict[str, Any] = {
+            name: bind(f"new_{name}", type_=lines.c[name].type) for name in LINE_STATE
+        }
+        is_save = bind("is_save", type_=sa.Integer()) == 1  # else a deletion
+        return (
+            lines.update()
+            .where(lines.c.line == bind("of_line"))
+            .values(**values, updated_at=sa.case((is_save, moment()), else_=lines.c.updated_at))
+        )
+
+    @property
+    def _touch(self) -> sa.Update:
+        """The update of a thread's activity, at most once a minute."""
+        threads = self.tables.threads
+        return (
+            threads.update()
+            .where(threads.c.tenant == bind("of_tenant"))
+            .where(threads.c.thread_id == bind("of_thread_id"), threads.c.active_at != minute())
+            .values(active_at=minute())
+        )
+
+    @property
+    def _prolong(self) -> sa.Update:
+        """The update of a thread's activity and expiry, if either is due."""
+        threads = self.tables.threads
+        is_late, most = is_expiry_late(self.tables)
+        return (
+            threads.update()
+            .where(threads.c.tenant == bind("of_tenant"))
+            .where(threads.c.thread_id == bind("of_thread_id"))
+            .where(sa.or_(threads.c.active_at != minute(), is_late))
+            .values(
+                active_at=minute(), expires_at=sa.case((is_late, most), else_=threads.c.expires_at)
+            )
+        )
+
+    @property
+    def _record(self) -> sa.Select[Any]:
+        checkpoints = self.tables.checkpoints
+        return sa.select(*record_columns(checkpoints)).where(
+            checkpoints.c.line == bind("line"), checkpoints.c.sequence == bind("sequence")
+        )
+
+    @property
+    def _named(self) -> sa.Select[Any]:
+        checkpoints = self.tables.checkpoints
+        return sa.select(*record_columns(checkpoints)).where(
+            checkpoints.c.line == bind("line"), checkpoints.c.checkpoint_id == bind("checkpoint_id")
+        )
+
+    @property
+    def _payloads(self) -> sa.Select[Any]:
+        """The payloads of a chain between two sequences; a chain's number is its first one."""
+        checkpoints = self.tables.checkpoints
+        return (
+            sa.select(checkpoints.c.sequence, checkpoints.c.payload)
+            .where(checkpoints.c.line == bind("line"), checkpoints.c.chain == bind("chain"))
+            .where(checkpoints.c.sequence >= bind("first"), checkpoints.c.sequence <= bind("upto"))
+            .order_by(checkpoints.c.sequence)
+        )
+
+    @property
+    def _new_record(self) -> sa.Insert:
+        names = ("line", "sequence", "chain", "parent", "checkpoint_id", "digest", "codec")
+        columns = self.tables.checkpoints.c
+        values: dict[str, Any] = {
+            name: bind(name, type_=columns[name].type)
+            for name in (*names, "metadata", "labels", "text", "payload")
+        }
+        return self.tables.checkpoints.insert().values(**values, created_at=now())
+
+    @property
+    def _versions(self) -> sa.Select[Any]:
+        """The visible versions below a sequence, newest first, with their parents' ids."""
+        mine = self.tables.checkpoints
+        parents = mine.alias("parents")
+        return (
+            sa.select(
+                *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
+            )
+            .outerjoin(
+                parents, sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
+            )
+            .where(mine.c.line == bind("line"))
+            .where(sa.or_(mine.c.sequence >= bind("floor"), mine.c.sequence == bind("head")))
+            .where(mine.c.sequence < bind("end"))
+            .order_by(mine.c.sequence.desc())
+            .limit(bind("limit"))
+        )
+
+    @property
+    def _written(self) -> sa.Select[Any]:
+        """The task and index of each pending write of a checkpoint."""
+        return self._of_checkpoint("task_id", "idx")
+
+    @property
+    def _writes(self) -> sa.Select[Any]:
+        """The pending writes of a checkpoint."""
+        return self._of_checkpoint(*WRITE)
+
+    def _of_checkpoint(self, *names: str) -> sa.Select[Any]:
+        writes = self.tables.writes
+        return sa.select(*(writes.c[name] for name in names)).where(
+            writes.c.line == bind("line"), writes.c.checkpoint_id == bind("checkpoint_id")
+        )
+
+    @property
+    def _new_write(self) -> sa.Insert:
+        columns = self.tables.writes.c
+        values: dict[str, Any] = {
+            name: bind(name, type_=columns[name].type) for name in ("line", *WRITE)
+        }
+        return self.tables.writes.insert().values(**values, created_at=now())
+
+    @property
+    def _thread(self) -> sa.Select[Any]:
+        """The key of a thread, whether it is live, its user, and the end of its time to live."""
+        threads = self.tables.threads
+        return sa.select(
+            threads.c.thread,
+            sa.case((is_live(self.tables), 1), else_=0).label("live"),
+            threads.c.user_id,
+            threads.c.expires_at,
+        ).where(threads.c.tenant == bind("tenant"), threads.c.thread_id == bind("thread_id"))
+
+    @property
+    def _new_thread(self) -> sa.Insert:
+        names = ("tenant", "thread_id")
+        columns = self.tables.threads.c
+        values: dict[str, Any] = {name: bind(name, type_=columns[name].type) for name in names}
+        return self.tables.threads.insert().values(
+            **values, created_at=now(), active_at=minute(), expires_at=None
+        )
+
+    @property
+    def _setting(self) -> sa.Select[Any]:
+        settings = self.tables.settings
+        return sa.select(settings.c.value).where(settings.c.name == bind("name"))
+
+
+def is_head(t: Tables, heads: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition that joins a line to its head."""
+    return sa.and_(heads.c.line == t.lines.c.line, heads.c.sequence == t.lines.c.head)
+
+
+def _is_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for a line; parameters are its key."""
+    return tuple(t.lines.c[name] == bind(name) for name in ("tenant", "thread_id", "namespace"))
+
+
+def live_line(t: Tables) -> sa.Select[Any]:
+    """Return a query for a live line, and whether its activity was noted this minute."""
+    lines = t.lines
+    is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0).label("is_noted")
+    return (
+        sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted)
+        .join(t.threads, same_thread(t))
+        .where(*is_live_line(t))
+    )
+
+
+def is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions for a line of a live thread."""
+    return (*_is_line(t), is_live(t))
+
+
+def segment_columns(segments: Any) -> list[sa.ColumnElement[Any]]:
+    """Return the columns of ``versions.segments.RecordSegment``, of a table's columns."""
+    return [segments[name] for name in RecordSegment._fields]
+
+
+_cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
+
+
+def statements(tables: Tables, dialect: Dialect) -> Statements:
+    """Return the statements of ``tables``, compiled once per process and dialect."""
+    key = (tables, type(dialect))
+    found = _cache.get(key)
+    if found is None:
+        found = _cache[key] = Statements(tables, dialect)
+    return found
+
+
+def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
+    """Return the condition that joins a line to its thread."""
+    lines, threads = tables.lines, tables.threads
+    return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
+
+
+def once(sql: Statements, key: Hashable, statement: Callable[[], Query]) -> Compiled:
+    """Return a statement that another module makes, compiled the first time."""
+    if key not in sql.others:
+        sql.others[key] = Compiled(statement(), sql.dialect)
+    return sql.others[key]
+
+
+def is_live(tables: Tables) -> sa.ColumnElement[bool]:
+    """Return the condition that the thread has not expired, by the server's clock."""
+    expires_at = tables.threads.c.expires_at
+    return sa.or_(expires_at.is_(None), expires_at > now())
+
+
+def is_expiry_late(
+    tables: Tables, prefix: str = ""
+) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
+    """Return whether the thread's expiry must be rewritten, and the new expiry.
+
+    The parameters are ``ttl`` and ``ttl_and_slack``; their names begin with ``prefix``.
+    """
+    expires_at = tables.threads.c.expires_at
+    names = (f"{prefix}{it}" for it in ("ttl", "ttl_and_slack"))
+    least, most = (after(bind(it, type_=sa.Double())) for it in names)
+    return sa.or_(expires_at.is_(None), ~expires_at.between(least, most)), most
+
+
+def record_columns(checkpoints: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+    """Return the columns of ``versions.Record``."""
+    return [checkpoints.c[name] for name in RECORD]

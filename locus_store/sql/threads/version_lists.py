@@ -1,0 +1,344 @@
+"""Versions of many lines, newest first, and what their states are made of."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns.types import Key
+from locus_store.sql.schema.tables import TENANT_LENGTH
+from locus_store.sql.threads import pending
+from locus_store.sql.threads.statements import VERSION, WRITE, is_live, once
+from locus_store.versions.contents import LinesFound
+from locus_store.versions.newest import is_plain
+from locus_store.versions.segments import RecordSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from locus_store.sql.columns.compiled import Compiled
+    from locus_store.sql.schema.tables import Tables
+    from locus_store.sql.threads.reads import Reads
+    from locus_store.types import LineContents, Version, VersionsWanted
+
+MOST_BY_LINE: Final = 1_000
+"""Versions that are looked for line by line: in each one's newest, which an index gives."""
+
+_PLACE: Final = ("created_at", "line", "sequence")
+"""The columns of a version that order the list."""
+
+_CREATED_AT: Final = 3 + VERSION.index("created_at")
+_PLACED: Final = 3 + len(VERSION) + 1
+"""Columns of a version with its thread, namespace, line and parent: ``_is_newest``'s follow."""
+
+MORE_LINES: Final = 8
+"""Lines that are looked at beyond the limit: those of one moment are not told apart."""
+
+MORE_IF_ROUNDED: Final = 64
+"""As ``MORE_LINES``, where the times of versions are rounded, so a moment is longer."""
+
+_TENANT: Final = sa.bindparam("tenant", type_=Key(TENANT_LENGTH))
+_LIMIT: Final = sa.bindparam("limit", type_=sa.Integer())
+_OTHERS: Final = sa.bindparam("others", type_=sa.Integer())
+"""One less than the limit."""
+
+_LINES: Final = sa.bindparam("lines", type_=sa.Integer())
+
+MOST_AT_ONCE: Final = pending.BATCH
+"""Versions whose contents one statement reads."""
+
+_SIZES: Final = (1, 16, 64, MOST_AT_ONCE)
+"""Versions for which there is a statement; each is compiled once."""
+
+_LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
+
+
+def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
+    """See ``ListsVersions.newest``; nearly always one statement."""
+    if 0 < limit <= MOST_BY_LINE and is_plain(wanted):
+        key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
+        lines = limit + (MORE_IF_ROUNDED if it.rounding else MORE_LINES)
+        rows = _by_line_of(it, wanted).rows(
+            it.connection, {**key, "limit": limit, "others": limit - 1, "lines": lines}
+        )
+        if not rows or _is_newest(it, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
+            return [_version(it, row) for row in rows]
+    query = _with_parents(it, _page(it, wanted, limit))
+    return [_version(it, tuple(row)) for row in it.connection.execute(query)]
+
+
+def _version(it: Reads, row: tuple[Any, ...]) -> Version:
+    return it.version(row[0], row[1], row[2], row[3:_PLACED])
+
+
+def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
+    """Return the statement of ``_by_line``, which takes longer to compile than to run."""
+    of_lines = _recent if wanted.thread_id is None else _of_thread
+    return once(it.sql, (type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it))))
+
+
+def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
+    """Return whether the last version found is younger than all that were not looked at.
+
+    Args:
+        it: The repository.
+        last: The time of the version.
+        older: When the newest of the other lines was saved.
+        minute: When the newest of the other threads may have been active.
+    """
+    is_line = older is None or last - it.rounding > older
+    return is_line and (minute is None or last >= minute)
+
+
+def _of_thread(it: Reads) -> sa.Select[Any]:
+    """Return a query for the lines of a live thread."""
+    c = it.tables.lines.c
+    thread_id: sa.BindParameter[str] = sa.bindparam("thread_id", type_=c.thread_id.type)
+    minute = sa.cast(sa.null(), c.updated_at.type).label("minute")
+    is_its = c.tenant == _TENANT, c.thread_id == thread_id, c.head.is_not(None)
+    query = sa.select(*(c[name] for name in _LINE), minute)
+    return query.where(*is_its, _is_live(it, _TENANT, thread_id))
+
+
+def _is_live(it: Reads, tenant: Any, thread_id: Any) -> sa.ColumnElement[bool]:
+    c = it.tables.threads.c
+    found = sa.select(c.thread).where(c.tenant == tenant, c.thread_id == thread_id)
+    return found.where(is_live(it.tables)).scalar_subquery().is_not(None)
+
+
+def _recent(it: Reads) -> sa.Select[Any]:
+    """Return a query for the lines of the threads that were active last.
+
+    It has at least ``limit`` of those threads, and all of their last ``minute``. No version of
+    another thread is so young; but the thread may have lost the versions that made it active.
+    """
+    threads, lines = it.tables.threads, it.tables.lines
+    # Without statistics, PostgreSQL reads all of a tenant's lines for each thread: it reckons with
+    # one line of a tenant that is a constant, and here the tenant is none.
+    tenant = sa.func.coalesce(threads.c.tenant, threads.c.thread_id)
+    is_of_thread = sa.and_(lines.c.tenant == tenant, lines.c.thread_id == threads.c.thread_id)
+    has_head = sa.exists().where(is_of_thread, lines.c.head.is_not(None)).correlate(threads)
+    of_tenant = threads.c.tenant == _TENANT, is_live(it.tables), it.any_activity()
+    active = (
+        sa.select(threads.c.active_at)
+        .where(*of_tenant, has_head)
+        .order_by(threads.c.active_at.desc(), threads.c.thread.desc())
+        .limit(_LIMIT)
+        .cte("active")
+    )
+    first = sa.func.min(active.c.active_at)
+    minute = sa.case((sa.func.count() >= _LIMIT, first))
+    return (
+        sa.select(
+            *(lines.c[name] for name in _LINE),
+            sa.select(minute).select_from(active).scalar_subquery().label("minute"),
+        )
+        .join_from(threads, lines, is_of_thread)
+        .where(*of_tenant, threads.c.active_at >= sa.select(first).scalar_subquery())
+        .where(lines.c.head.is_not(None))
+    )
+
+
+def _by_line(it: Reads, lines: sa.Select[Any]) -> sa.Select[Any]:
+    """Return a query for the newest versions of the lines that were saved last.
+
+    It looks at ``limit`` of the lines at least, and at as many versions of each, by sequence.
+    ``older``: when the newest of the other lines was saved.
+    """
+    near, mine = lines.cte("near"), it.tables.checkpoints
+    others = mine.alias("others")
+    at = near.c.updated_at
+    last = sa.select(at).order_by(at.desc()).limit(1).offset(_LINES).scalar_subquery()
+    older = sa.select(sa.func.max(at)).where(at < last).scalar_subquery()
+    first = (
+        sa.select(others.c.sequence)
+        .where(others.c.line == near.c.line)
+        .order_by(others.c.sequence.desc())
+        .limit(1)
+        .offset(_OTHERS)
+        .correlate(near)
+        .scalar_subquery()
+    )
+    columns = (
+        near.c[name] for name in ("line", "thread_id", "namespace", "head", "floor", "minute")
+    )
+    its = (
+        sa.select(*columns, sa.func.coalesce(first, 0).label("first"), older.label("older"))
+        .where(at >= sa.func.coalesce(last, at))
+        .cte("its")
+        .prefix_with("MATERIALIZED", dialect="postgresql")  # else looked up for each version
+        .c
+    )
+    is_new = mine.c.sequence >= its.first, mine.c.sequence >= its.floor
+    query = (
+        _select(it, its.thread_id, its.namespace, its.older, its.minute)
+        .where(mine.c.line == its.line)
+        .where(sa.or_(sa.and_(*is_new), mine.c.sequence == its.head))
+    )
+    return _ordered(it, query, _LIMIT)
+
+
+def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
+    lines, versions = it.tables.lines, it.tables.checkpoints
+    hints = [it.may_have(versions.c.metadata, key, value) for key, value in wanted.metadata]
+    is_visible = sa.or_(versions.c.sequence >= lines.c.floor, versions.c.sequence == lines.c.head)
+    is_shown = lines.c.head.is_not(None), is_visible
+    if wanted.thread_id is None:
+        seen = sa.select(lines.c.line).where(
+            lines.c.line == versions.c.line, *is_shown, it.live_thread().is_not(None)
+        )
+        if wanted.namespace is not None:
+            seen = seen.where(lines.c.namespace == wanted.namespace)
+        query = _select(it).where(*hints, seen.correlate(versions).scalar_subquery().is_not(None))
+    else:
+        query = (
+            _select(it, lines.c.thread_id, lines.c.namespace)
+            .join_from(lines, versions, versions.c.line == lines.c.line)
+            .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == wanted.thread_id)
+            .where(*is_shown, _is_live(it, it.scope.tenant, wanted.thread_id), *hints)
+        )
+        if wanted.namespace is not None:
+            query = query.where(lines.c.namespace == wanted.namespace)
+    if wanted.checkpoint_id is not None:
+        query = query.where(versions.c.checkpoint_id == wanted.checkpoint_id)
+    if wanted.before is not None:
+        query = query.where(_is_before(it, wanted.before))
+    if (after := wanted.after) is not None:
+        place = (after.created_at, after.mark.line, after.mark.sequence)
+        columns = (versions.c[name] for name in _PLACE)
+        query = query.where(it.below_row(dict(zip(columns, place, strict=True))))
+    return _ordered(it, query, limit)
+
+
+def _select(it: Reads, *more: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    return sa.select(
+        *(it.tables.checkpoints.c[name] for name in ("line", *VERSION, "parent")), *more
+    )
+
+
+def _ordered(it: Reads, query: sa.Select[Any], limit: Any) -> sa.Select[Any]:
+    columns = it.tables.checkpoints.c
+    return query.order_by(*(columns[name].desc() for name in _PLACE)).limit(limit)
+
+
+def _is_before(it: Reads, checkpoint_id: str) -> sa.ColumnElement[bool]:
+    """Return the condition for versions below an id: by the line's order, or by the ids."""
+    mine = it.tables.checkpoints
+    other = mine.alias("before")
+    at = (
+        sa.select(other.c.sequence)
+        .where(other.c.line == mine.c.line, other.c.checkpoint_id == checkpoint_id)
+        .correlate(mine)
+        .scalar_subquery()
+    )
+    by_id = sa.and_(at.is_(None), mine.c.checkpoint_id < checkpoint_id)
+    return sa.or_(mine.c.sequence < at, by_id)
+
+
+def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
+    """Return the query's versions in order, with their places and the ids of their parents.
+
+    Each is looked up by its key: as joins, PostgreSQL read whole tables of a small database.
+    """
+    page, lines, parents = query.subquery("page"), it.tables.lines, it.tables.checkpoints
+    parent = (
+        sa.select(parents.c.checkpoint_id)
+        .where(parents.c.line == page.c.line, parents.c.sequence == page.c.parent)
+        .scalar_subquery()
+    )
+    names = [
+        page.c[name]
+        if name in page.c
+        else sa.select(lines.c[name]).where(lines.c.line == page.c.line).scalar_subquery()
+        for name in ("thread_id", "namespace")
+    ]
+    more = [page.c[name] for name in ("older", "minute") if name in page.c]
+    versions = [page.c[name] for name in ("line", *VERSION)]
+    return sa.select(
+        *(it.label(name) for it, name in zip(names, ("thread_id", "namespace"), strict=True)),
+        *(*versions, parent.label("parent_id"), *more),
+    ).order_by(*(page.c[name].desc() for name in _PLACE))
+
+
+def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
+    """See ``ListsVersions.contents``; one statement for each batch of versions."""
+    rows: set[tuple[Any, ...]] = set()
+    for batch in pending.batches(versions, MOST_AT_ONCE):
+        size = next(it for it in _SIZES if it >= len(batch))
+        query = once(it.sql, (_contents, size), partial(_contents, it.tables, size))
+        values = {
+            "tenant": it.scope.tenant,
+            **_filled("line", [one.mark.line for one in batch], size),
+            **_filled("sequence", [one.mark.sequence for one in batch], size),
+        }
+        rows.update(query.rows(it.connection, values))
+    found = LinesFound()
+    for line, sequence, chain, last, *write, payload in rows:
+        if last is not None:
+            found.add_segment(line, RecordSegment(chain, sequence, last, payload))
+        elif chain is not None:
+            found.add_record(line, sequence, chain, payload)
+        else:
+            stored = pending.write_of(dict(zip(WRITE, (*write, payload), strict=True)))
+            found.add_write(line, write[0], stored)
+    return found.contents()
+
+
+def _filled(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:
+    """Return values as so many parameters; the last one is repeated."""
+    last = len(values) - 1
+    return {f"{name}_{at}": values[min(at, last)] for at in range(size)}
+
+
+def _contents(t: Tables, size: int) -> sa.CompoundSelect[Any]:
+    """Return the query for what the states of versions are made of, and for the writes on them.
+
+    A caller may name versions of other tenants.
+    """
+    mine, its, writes = t.checkpoints, t.checkpoints.alias("its").c, t.writes
+    key = (its.line, its.sequence)
+    each = (
+        sa.select(*(sa.bindparam(f"{it.name}_{at}", type_=it.type).label(it.name) for it in key))
+        for at in range(size)
+    )
+    named = sa.union(*each).subquery("named").c
+    tenant = sa.select(t.lines.c.tenant).where(t.lines.c.line == named.line).scalar_subquery()
+    wanted = (
+        sa.select(*key, its.chain, its.checkpoint_id)
+        .where(its.line == named.line, its.sequence == named.sequence, tenant == _TENANT)
+        .cte("wanted")
+    )
+    chain = wanted.c.line, wanted.c.chain
+    last = sa.func.max(wanted.c.sequence).label("last")
+    chains = sa.select(*chain, last).group_by(*chain).subquery("chains")
+    is_of_chain = sa.and_(
+        mine.c.line == chains.c.line,
+        mine.c.chain == chains.c.chain,
+        mine.c.sequence.between(chains.c.chain, chains.c.last),
+    )
+    *columns, payload = (writes.c[name] for name in WRITE)
+    no_write = (  # NULLs of the columns' types: Oracle casts none to CLOB
+        sa.select(it).where(writes.c.line.is_(None)).scalar_subquery().label(it.name)
+        for it in columns
+    )
+    of_write = list(no_write)
+    no_number = sa.cast(sa.null(), sa.BigInteger())
+    records = sa.select(
+        mine.c.line, mine.c.sequence, mine.c.chain, no_number, *of_write, mine.c.payload
+    )
+    its = t.segments.c
+    joined = sa.select(its.line, its.first, its.chain, its.last, *of_write, its.payload)
+    is_joined = sa.and_(
+        its.line == chains.c.line, its.chain == chains.c.chain, its.first <= chains.c.last
+    )
+    on_them = sa.select(writes.c.line, no_number, no_number, no_number, *columns, payload)
+    is_on_it = sa.and_(
+        writes.c.line == wanted.c.line, writes.c.checkpoint_id == wanted.c.checkpoint_id
+    )
+    return records.join_from(chains, mine, is_of_chain).union_all(
+        joined.join_from(chains, t.segments, is_joined),
+        on_them.join_from(wanted, writes, is_on_it),
+    )

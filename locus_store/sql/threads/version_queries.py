@@ -1,0 +1,131 @@
+"""Queries for one version: the head of a line, or the one of an id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam as bind
+
+from locus_store.sql.threads.statements import (
+    VERSION,
+    is_head,
+    is_live_line,
+    live_line,
+    record_columns,
+    same_thread,
+    segment_columns,
+)
+
+if TYPE_CHECKING:
+    from locus_store.sql.schema.tables import Tables
+
+
+def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+    """Return a query for a visible version, with a row per payload, or one row without payloads.
+
+    Where a known version is in its chain, up to the version itself, the payloads after that one
+    are returned, and its sequence as ``basis``. A segment is in the row of the last of its records
+    that is not behind the version.
+
+    Args:
+        t: The tables.
+        named: It is the one of an id, not the head.
+    """
+    lines, mine = t.lines, t.checkpoints
+    names = ("heads", "parents", "records", "bases")
+    heads, parents, records, bases = (mine.alias(it) for it in names)
+    is_basis = sa.and_(
+        bases.c.line == mine.c.line,
+        bases.c.line == bind("known_line"),
+        bases.c.sequence == bind("known_sequence"),
+        bases.c.digest == bind("known_digest"),
+        bases.c.chain == mine.c.chain,
+        bases.c.sequence <= mine.c.sequence,
+    )
+    is_of_chain = sa.and_(
+        records.c.line == mine.c.line,
+        records.c.chain == mine.c.chain,
+        records.c.sequence <= mine.c.sequence,
+        records.c.sequence >= sa.func.coalesce(bases.c.sequence + 1, mine.c.chain),
+    )
+    segments, is_itself = t.segments, records.c.sequence == mine.c.sequence
+    is_segment = sa.and_(
+        segments.c.line == records.c.line,
+        segments.c.chain == records.c.chain,
+        segments.c.first <= records.c.sequence,
+        segments.c.last >= records.c.sequence,
+        segments.c.last <= sa.case((is_itself, lines.c.last_sequence), else_=records.c.sequence),
+    )
+    has_some = segments.c.last.is_not(None), records.c.payload.is_not(None)
+    is_needed = sa.or_(records.c.sequence.is_(None), is_itself, *has_some)
+    return (
+        sa.select(
+            *(lines.c.line, lines.c.head, heads.c.digest.label("head_digest")),
+            *(mine.c[name] for name in VERSION),
+            parents.c.checkpoint_id.label("parent_id"),
+            *(bases.c.sequence.label("basis"), records.c.sequence.label("at"), records.c.payload),
+            *segment_columns(segments.c),
+        )
+        .select_from(lines)
+        .join(t.threads, same_thread(t))
+        .join(mine, _is_wanted(t, named=named))
+        .join(heads, is_head(t, heads))
+        .outerjoin(parents, _is_parent(t, parents))
+        .outerjoin(bases, is_basis)
+        .outerjoin(records, is_of_chain)
+        .outerjoin(segments, is_segment)
+        .where(*is_live_line(t), is_needed)
+        .order_by(records.c.sequence)
+    )
+
+
+def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+    """Return a query for a visible version without payloads.
+
+    Its columns are those of the version behind its line, its chain and parent, the head, and the
+    head's digest.
+
+    Args:
+        t: The tables.
+        named: It is the one of an id, not the head.
+    """
+    lines, mine = t.lines, t.checkpoints
+    heads, parents = (mine.alias(it) for it in ("heads", "parents"))
+    told = *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
+    place = mine.c.chain, mine.c.parent, lines.c.head, heads.c.digest.label("head_digest")
+    return (
+        sa.select(lines.c.line, *told, *place)
+        .select_from(lines)
+        .join(t.threads, same_thread(t))
+        .join(mine, _is_wanted(t, named=named))
+        .join(heads, is_head(t, heads))
+        .outerjoin(parents, _is_parent(t, parents))
+        .where(*is_live_line(t))
+    )
+
+
+def line_beside(t: Tables) -> sa.Select[Any]:
+    """Return ``live_line``, and of a checkpoint whether it has pending writes, and its record."""
+    its = [
+        sa.and_(it.c.line == t.lines.c.line, it.c.checkpoint_id == bind("checkpoint_id"))
+        for it in (t.writes, t.checkpoints)
+    ]
+    has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
+    columns = has_writes, *record_columns(t.checkpoints)
+    return live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
+
+
+def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:
+    """Return the condition that joins a line to its head, or to the visible version of an id."""
+    lines, mine = t.lines, t.checkpoints
+    is_head, of_line = mine.c.sequence == lines.c.head, mine.c.line == lines.c.line
+    if not named:
+        return sa.and_(of_line, is_head)
+    is_visible = sa.or_(mine.c.sequence >= lines.c.floor, is_head)
+    return sa.and_(of_line, mine.c.checkpoint_id == bind("checkpoint_id"), is_visible)
+
+
+def _is_parent(t: Tables, parents: sa.FromClause) -> sa.ColumnElement[bool]:
+    mine = t.checkpoints
+    return sa.and_(parents.c.line == mine.c.line, parents.c.sequence == mine.c.parent)
