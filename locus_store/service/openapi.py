@@ -104,7 +104,7 @@ class _Schemas(GenerateJsonSchema):
         return False
 
     def function_plain_schema(self, schema: Any) -> dict[str, Any]:
-        """Return the schema that stands beside the function."""
+        """Return the schema that the function was given with."""
         found: dict[str, Any] = schema["metadata"]["json"]
         return found
 
