@@ -1,16 +1,22 @@
-"""Help pages: flags have no type, and the terminal folds paragraphs."""
+"""Commands: their help pages, and options that several of them take as one argument."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from typer.core import TyperCommand, TyperGroup
 
 from locus_store.cli.profiles import with_given
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    import typer
+
+C = TypeVar("C", bound="Callable[..., None]")
 
 
 class Command(TyperCommand):
@@ -49,3 +55,47 @@ def _untyped(parameters: Iterable[Any]) -> list[Any]:
         if getattr(it, "is_flag", False) and it.metavar is None:
             it.metavar = ""
     return found
+
+
+# --- groups of options
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[C], C]:
+    """Return a decorator that adds a command; a parameter of a dataclass stands for its fields."""
+
+    def add(work: C) -> C:
+        app.command(name, cls=Command)(_with_options(work))
+        return work
+
+    return add
+
+
+def _with_options(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the fields of each group as options of its own."""
+    hints = get_type_hints(work, include_extras=True)
+    groups: dict[str, Any] = {it: kind for it, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for it in inspect.signature(work).parameters.values():
+        if it.name in groups:
+            parameters += _options(groups[it.name])
+        else:
+            parameters.append(it.replace(annotation=hints[it.name]))
+
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{it.name: given.pop(it.name) for it in fields(group)})
+        work(**given)
+
+    run.__name__, run.__doc__ = work.__name__, work.__doc__
+    run.__annotations__ = {it.name: it.annotation for it in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(it.name, kind, default=it.default, annotation=hints[it.name])
+        for it in fields(group)
+    ]

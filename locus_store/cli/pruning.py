@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from locus_store.cli.naming import thread_named
-from locus_store.cli.opening import DEFAULT_URL, AsJson, DryRun, Url, Yes, run
-from locus_store.cli.output import confirm, counted, progress, put_json, say
+from locus_store.cli.opening import DryRun, Yes, run
+from locus_store.cli.output import counted, progress
 from locus_store.cli.tenants import (
-    AllTenants,
-    OfTenant,
-    chosen,
+    Places,
+    approve,
     covered,
-    described,
     each,
     of_tenant,
     one_of,
@@ -28,19 +26,16 @@ from locus_store.transfer.archive import all_threads
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
-    from locus_store.cli.tenants import Choice, Outcome
+    from locus_store.cli.tenants import Outcome
 
 
 def prune(
     threads: Annotated[list[str] | None, typer.Argument(help="Thread ids; by default all.")] = None,
     *,
     keep_last: Annotated[int, typer.Option(min=1, help="Versions that each namespace keeps.")],
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
+    at: Places,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete all versions but the newest ones of each namespace, and its head.
 
@@ -48,28 +43,20 @@ def prune(
     --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces;
     with --all-tenants {…, tenants: {name: {…}}}. With --dry-run, skipped is 0.
     """
-    choice = chosen(tenant, everyone=all_tenants)
-    one_of(choice, "THREADS", is_named=bool(threads))
+    one_of(at.choice, "THREADS", is_named=bool(threads))
     if dry_run or not yes:
-        found = run(_pruned(url, choice, threads, keep_last, removes=False))
+        found = run(_pruned(at, threads, keep_last, removes=False))
         what = f"{_versions(total(found))}{of_tenant(found)}, and keeps {keep_last:,} of each"
-        if not dry_run:
-            confirm(f"This deletes {what}.")
-        elif as_json:
-            put_json(described(found, choice))
-        else:
-            say(f"This would delete {what}.")
-        if dry_run:
-            choice.tell_others()
+        if not approve(found, what, at, dry_run=dry_run):
             return
-    found = run(_pruned(url, choice, threads, keep_last, removes=True))
-    tell(found, _told, choice, as_json=as_json)
+    found = run(_pruned(at, threads, keep_last, removes=True))
+    tell(found, _told, at)
 
 
 async def _pruned(
-    url: str, choice: Choice, threads: list[str] | None, keep_last: int, *, removes: bool
+    at: Places, threads: list[str] | None, keep_last: int, *, removes: bool
 ) -> Outcome:
-    async with covered(url, choice) as backends:
+    async with covered(at) as backends:
         with progress("pruning" if removes else "counting") as advance:
 
             async def pruned(backend: FullBackend) -> dict[str, int]:
