@@ -303,7 +303,7 @@ def _read_beside(
         rest, _, index = rest.partition("/")
     is_engine = name == "engine"
     if rest and not (
-        is_engine and import_module("locus_store.sql.schema.place").names(place, handed_in)
+        is_engine and import_module("locus_store.sql.schema.definition").names(place, handed_in)
     ):
         kind = _scheme(url) or module
         raise InvalidArgumentError(

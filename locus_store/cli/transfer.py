@@ -106,7 +106,7 @@ def _checked(counts: dict[str, int]) -> str:
 async def _verified(
     at: Places, threads: list[str] | None
 ) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
-    verifying = importlib.import_module("locus_store.transfer.verifying")
+    verifying = importlib.import_module("locus_store.transfer.copying")
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None

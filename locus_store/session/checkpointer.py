@@ -17,14 +17,13 @@ from locus_store.session.messages import from_log, require_exact, to_log
 from locus_store.session.models import MODELS, info_of
 from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
-from locus_store.session.runs import RunMethods
+from locus_store.session.runs import RunMethods, Values, Writes, writing
 from locus_store.session.storages import check_parts, message_log_of, store_of
-from locus_store.session.values import Values
-from locus_store.session.writes import Writes, writing
 from locus_store.types import Expected
 from locus_store.types.arguments import checked_ttl, id_text
 from locus_store.types.codec import labels_of
-from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
+from locus_store.types.marks import Lineage
+from locus_store.types.thread_info import checked_user_id_type, user_name, user_of
 from locus_store.values.encoding import decode
 from locus_store.values.surrogates import restored
 
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
     from locus_store.session.models import Models, ThreadInfo
     from locus_store.types import Version
     from locus_store.types.marks import Lineage
-    from locus_store.types.thread_info import ThreadFacts
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import ThreadFacts, UserIdType
 
 
 class SessionCheckpointer(RunMethods):

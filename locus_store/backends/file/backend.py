@@ -12,7 +12,7 @@ from locus_store.backends.file.diagnostics import facts
 from locus_store.backends.file.documents import FileDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.runtime.stepping import in_thread
 from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES

@@ -13,7 +13,7 @@ from locus_store.backends.http.remote import RemoteService
 from locus_store.backends.http.transport import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS, basic
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types.arguments import check_days, check_number
 from locus_store.types.facts import Fact
 from locus_store.types.thread_info import DescribesThreads

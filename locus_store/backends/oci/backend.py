@@ -23,7 +23,7 @@ from locus_store.backends.oci.client import BucketObjects
 from locus_store.backends.oci.diagnostics import facts
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
 

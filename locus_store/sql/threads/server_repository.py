@@ -1,13 +1,18 @@
-"""Locks on rows, for databases with concurrent writers."""
+"""Repositories of servers: locks on rows, for concurrent writers, and a text index."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.base import Executable
 
 from locus_store import versions
-from locus_store.sql.columns.merge import Merge
+from locus_store.errors import SchemaError
+from locus_store.sql.columns.dialect_columns import columns_of
 from locus_store.sql.columns.types import now
 from locus_store.sql.threads.pending import batches
 from locus_store.sql.threads.repository import KEY, Repository
@@ -19,6 +24,10 @@ from locus_store.versions.segments import RecordSegment, pieces
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sqlalchemy.sql.compiler import SQLCompiler
+
+    from locus_store.sql.schema.tables import Tables
+    from locus_store.sql.threads.repository import Copied
 
 NO_MARK: Final = Mark("", 0, 0, b"")
 """Names no version."""
@@ -153,3 +162,127 @@ def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[byte
         elif own:
             raw.append((at, own))
     return pieces(raw, segments, after=after, upto=upto)
+
+
+class Merge(Executable, sa.sql.ClauseElement):
+    """A statement that takes a row's columns as parameters.
+
+    Two that make the same row at once may both find none: one of them fails with the error of a
+    duplicate key, and must be run again.
+
+    Args:
+        table: The table; its primary key identifies the row.
+        names: All columns that are bound; what is long stands last, as Oracle asks for.
+        clock: Columns that get the server's clock.
+    """
+
+    inherit_cache = False
+
+    def __init__(self, table: sa.Table, names: Sequence[str], clock: Sequence[str] = ()) -> None:
+        self.table = table
+        self.names = names
+        self.clock = clock
+
+
+@compiles(Merge)
+def _merge(element: Merge, compiler: SQLCompiler, **kw: Any) -> str:
+    table, quote = element.table, compiler.preparer.quote
+    keys = [it.name for it in table.primary_key]
+
+    def bound(name: str) -> str:
+        return compiler.process(sa.bindparam(name, type_=table.c[name].type), **kw)
+
+    others = {it: compiler.process(now(), **kw) for it in element.clock}
+    source = ", ".join(f"{bound(it)} AS {quote(it)}" for it in keys)
+    others |= {it: bound(it) for it in element.names if it not in keys}
+    no_table = columns_of(compiler.dialect).no_table
+    is_same = " AND ".join(f"t.{quote(it)} = s.{quote(it)}" for it in keys)
+    update = ", ".join(f"{quote(it)} = {value}" for it, value in others.items())
+    columns = ", ".join(map(quote, [*keys, *others]))
+    values = ", ".join([*(f"s.{quote(it)}" for it in keys), *others.values()])
+    return (
+        f"MERGE INTO {compiler.preparer.format_table(table)} t "  # noqa: S608  (ours)
+        f"USING (SELECT {source}{no_table}) s ON ({is_same}) "
+        f"WHEN MATCHED THEN UPDATE SET {update} "
+        f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
+    )
+
+
+SEARCH_SETTING: Final = "full_text_index"
+"""Row of ``settings`` that says that the index was made."""
+
+_FACTS: Final = ("store_id", SEARCH_SETTING)
+"""Rows of ``settings`` that each transaction under the full rules looks at."""
+
+_INDEXED_WORDS: Final = 64
+"""Words of a query that the index is asked for; the lines are looked at again."""
+
+
+def is_fact(tables: Tables, store: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Return the condition of a row of ``settings``: the opened database's, or an index's."""
+    c = tables.settings.c
+    return sa.or_(sa.and_(c.name == "store_id", c.value == store), c.name == SEARCH_SETTING)
+
+
+class OtherDatabaseError(SchemaError):
+    """The connection leads to a database other than the opened one."""
+
+
+class IndexedRepository(LockingRepository):
+    """Base of the text indexes: rows of (line, sequence), and a setting that marks the index."""
+
+    def look_for_index(self) -> bool:
+        """Return whether the index exists; the query also checks the database's identity."""
+        settings = self.tables.settings.c
+        rows = self.connection.execute(
+            sa.select(settings.name, settings.value).where(settings.name.in_(_FACTS))
+        )
+        facts = {name: value for name, value in rows}  # noqa: C416  (rows are not pairs)
+        if facts.get("store_id") != self.scope.store:
+            raise OtherDatabaseError(
+                "another database has replaced the opened one; nothing was done. "
+                "Load the thread again and repeat the step"
+            )
+        return SEARCH_SETTING in facts
+
+    @cached_property
+    @abstractmethod
+    def index(self) -> sa.TableClause:
+        """The table of the index."""
+
+    @abstractmethod
+    def has_word(self, word: str) -> sa.ColumnElement[bool]:
+        """Return the condition that an index row contains the word."""
+
+    def unindex(self, lines: Sequence[int], sequences: Sequence[int] | None = None) -> None:
+        """See ``Repository``."""
+        if not self.has_index:
+            return
+        gone = self.index.delete().where(self.index.c.line.in_(lines))
+        if sequences is not None:
+            gone = gone.where(self.index.c.sequence.in_(sequences))
+        self.connection.execute(gone)
+
+    def copy_index(self, copied: Copied) -> None:
+        """See ``Repository``."""
+        names = [column.name for column in self.index.c]
+        rows = copied(self.index, names[1:])
+        self.connection.execute(self.index.insert().from_select(names, rows))
+
+    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+        """Return the lines that have each word in some version."""
+        if not self.has_index:
+            return None
+        lines = sa.select(self.index.c.line)
+        queries = [lines.where(self.has_word(it)) for it in wanted[:_INDEXED_WORDS]]
+        return list(self.connection.execute(sa.intersect(*queries)).scalars())
+
+    def index_all(self, kind: str) -> None:
+        """Record that there is an index, and index all versions."""
+        self.connection.execute(
+            self.tables.settings.insert().values(name=SEARCH_SETTING, value=kind)
+        )
+        self._has_index = None
+        lines = sa.select(self.tables.lines.c.line)
+        for line in list(self.connection.execute(lines).scalars()):
+            self.reindex(line)
