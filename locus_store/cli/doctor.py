@@ -13,7 +13,7 @@ import typer
 from locus_store import __version__
 from locus_store.cli.opening import opened, run
 from locus_store.cli.output import PROBLEMS, counted, progress, put_json, put_table
-from locus_store.cli.tenants import Places, covering
+from locus_store.cli.tenants import TenantsOptions, covering
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -41,7 +41,7 @@ def doctor(
         bool,
         typer.Option("--sizes", help="Read all, and add the bytes by tenant, user and thread."),
     ] = False,
-    at: Places,
+    at: TenantsOptions,
 ) -> None:
     """Examine the store: versions, schema, indexes, sizes, clock, and what to do; changes nothing.
 

@@ -14,7 +14,7 @@ from locus_store.cli.output import confirm, counted, note, progress, put_json, s
 from locus_store.cli.store import items_in, namespace_of, opened_store
 from locus_store.cli.tenants import (
     Outcome,
-    Places,
+    TenantsOptions,
     covered,
     described,
     each,
@@ -82,7 +82,7 @@ def forget(
         ),
     ] = None,
     dry_run: DryRun = False,
-    at: Places,
+    at: TenantsOptions,
     yes: Yes = False,
 ) -> None:
     """Delete all data of a user, or of a metadata value.
@@ -152,7 +152,9 @@ def _parsed(value: str) -> Any:
         return value
 
 
-async def _held(at: Places, owner: _Owner, wheres: list[Namespace]) -> tuple[list[str], list[Left]]:
+async def _held(
+    at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
+) -> tuple[list[str], list[Left]]:
     """Return the amount of data to be deleted, in all and by tenant, and what is left."""
     choice = at.choice
     ids: list[str] = []
@@ -182,7 +184,7 @@ async def _held(at: Places, owner: _Owner, wheres: list[Namespace]) -> tuple[lis
 
 
 async def _forgotten(
-    at: Places, owner: _Owner, wheres: list[Namespace]
+    at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[Outcome, list[Left]]:
     with progress("forgetting"):
         cleared = await _cleared(at, wheres) if wheres else 0
@@ -195,7 +197,7 @@ async def _forgotten(
     return found, left
 
 
-async def _cleared(at: Places, wheres: list[Namespace]) -> int:
+async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
     async with opened_store(at.url, **at.choice.options) as store:
         removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
         await store.expire()  # expired items are not counted, but may be the user's

@@ -10,7 +10,7 @@ import typer
 from locus_store.cli.naming import thread_named
 from locus_store.cli.opening import Namespace, Thread  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.output import note, put_json, say
-from locus_store.cli.tenants import Place  # noqa: TC001  (likewise)
+from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (likewise)
 from locus_store.errors import NotFoundError
 from locus_store.timeline.readable import text_of
 
@@ -26,7 +26,7 @@ def messages(
     *,
     namespace: Namespace = "",
     newest: Annotated[int, typer.Option(min=0, help="Only the newest so many.")] = 100,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Print the messages of a thread's log, oldest first, as 'role: text'.
 

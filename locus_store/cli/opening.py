@@ -46,7 +46,7 @@ Thread = Annotated[str, typer.Argument(help="A thread id.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Database:
+class DatabaseOptions:
     """The options of a command on all that a URL names."""
 
     url: Url = DEFAULT_URL

@@ -19,8 +19,8 @@ from locus_store.cli.opening import (
 from locus_store.cli.output import confirm, counted, progress, put_json, say
 from locus_store.cli.tenants import (
     Outcome,
-    Place,
-    Places,
+    TenantOptions,
+    TenantsOptions,
     approve,
     covered,
     each,
@@ -48,7 +48,7 @@ def delete(
         str | None, typer.Option(help="Only this version; without it the whole thread.")
     ] = None,
     namespace: Annotated[str, typer.Option(help="The namespace of --checkpoint.")] = "",
-    at: Place,
+    at: TenantOptions,
     yes: Yes = False,
 ) -> None:
     """Delete a thread and all its data, or one version; --json: {removed}, in versions."""
@@ -100,7 +100,7 @@ def vacuum(
     older_than: Annotated[
         float, typer.Option(min=0, max=365_000, metavar="DAYS", help="Age, by the server's clock.")
     ],
-    at: Places,
+    at: TenantsOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -161,7 +161,7 @@ def _threads(counts: dict[str, int]) -> str:
     return f"{counted(counts['removed'], 'thread')} removed"
 
 
-async def _aged(at: Places, days: float) -> Outcome:
+async def _aged(at: TenantsOptions, days: float) -> Outcome:
     """Count what a vacuum would remove, by this machine's clock."""
     limit = datetime.now(UTC) - timedelta(days=days)
 
@@ -199,7 +199,7 @@ async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -
 
 def expire(
     *,
-    at: Places,
+    at: TenantsOptions,
 ) -> None:
     """Delete the threads whose time to live is over, to free their space.
 
@@ -219,7 +219,7 @@ def prune(
     threads: Annotated[list[str] | None, typer.Argument(help="Thread ids; by default all.")] = None,
     *,
     keep_last: Annotated[int, typer.Option(min=1, help="Versions that each namespace keeps.")],
-    at: Places,
+    at: TenantsOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -240,7 +240,7 @@ def prune(
 
 
 async def _pruned(
-    at: Places, threads: list[str] | None, keep_last: int, *, removes: bool
+    at: TenantsOptions, threads: list[str] | None, keep_last: int, *, removes: bool
 ) -> Outcome:
     async with covered(at) as backends:
         with progress("pruning" if removes else "counting") as advance:

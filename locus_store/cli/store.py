@@ -31,8 +31,8 @@ from locus_store.cli.output import (
 from locus_store.cli.tenants import (
     Choice,
     Outcome,
-    Place,
-    Places,
+    TenantOptions,
+    TenantsOptions,
     covered,
     each,
     of_tenant,
@@ -87,7 +87,7 @@ def opened_store(url: str, **options: Any) -> BaseStore:
     return opening.open_store(url, **options_for(url, options))  # type: ignore[no-any-return]
 
 
-def _ask(at: Place, work: Callable[[BaseStore], Awaitable[T]]) -> T:
+def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
     """Return what ``work`` returns for the opened store.
 
     Raises:
@@ -104,7 +104,9 @@ def _ask(at: Place, work: Callable[[BaseStore], Awaitable[T]]) -> T:
     return run(asked())
 
 
-async def each_store(at: Places, work: Callable[[BaseStore], Awaitable[dict[str, int]]]) -> Outcome:
+async def each_store(
+    at: TenantsOptions, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
+) -> Outcome:
     """Return the counts of the store of each tenant that was chosen."""
     async with opened_store(at.url) as opened, covered(at) as backends:
         return await each(
@@ -227,7 +229,7 @@ def list_items(
     *,
     limit: Limit = 100,
     after: Annotated[str | None, typer.Option(help="Continue after this key.")] = None,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """List the items of a namespace, not of those below it, by key.
 
@@ -246,7 +248,7 @@ def get_item(
     namespace: Where,
     key: Key,
     *,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Print an item: its metadata and its value.
 
@@ -297,7 +299,7 @@ def search(
     ] = None,
     limit: Limit = 10,
     offset: Offset = 0,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Find items of a namespace and of all below it, the last updated first.
 
@@ -323,7 +325,7 @@ def namespaces(
     ] = None,
     limit: Limit = 100,
     offset: Offset = 0,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """List the namespaces that have items, in order; --json: a list of lists of their segments."""
     wanted = namespace_of(prefix), namespace_of(suffix)
@@ -356,7 +358,7 @@ def put_item(
     expected_version: Annotated[
         int | None, typer.Option(min=0, help="Replace only this version; 0: only a new item.")
     ] = None,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Store a value; it replaces the existing one, if any; --json: {namespace, key, version}.
 
@@ -388,7 +390,7 @@ def delete(
     recursive: Annotated[
         bool, typer.Option("--recursive", help="With --all: also all namespaces below it.")
     ] = False,
-    at: Places,
+    at: TenantsOptions,
     yes: Yes = False,
 ) -> None:
     """Delete an item, or all of a namespace.
@@ -445,7 +447,7 @@ async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) 
 @command(store)
 def expire(
     *,
-    at: Places,
+    at: TenantsOptions,
 ) -> None:
     """Delete the items whose time to live is over, to free their space.
 

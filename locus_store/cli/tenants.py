@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Database, Url, opened, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, DatabaseOptions, Url, opened, run
 from locus_store.cli.output import confirm, counted, note, put_json, put_table, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
@@ -59,14 +59,14 @@ class OneTenant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place(OneTenant):
+class TenantOptions(OneTenant):
     """Those of a command that also prints JSON."""
 
     as_json: AsJson = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class TenantsOptions:
     """The options of a command on the data of one tenant, or of all."""
 
     tenant: OfTenant = None
@@ -126,7 +126,7 @@ def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
 
 
 @asynccontextmanager
-async def covered(at: Places) -> AsyncIterator[list[FullBackend]]:
+async def covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
     """Open the storage; yield the backends of ``covering``."""
     async with opened(at.url, **at.choice.options) as backend:
         yield await covering(backend, at.choice)
@@ -230,7 +230,7 @@ def total(found: Outcome) -> dict[str, int]:
     return dict(counts)
 
 
-def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: Places) -> None:
+def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOptions) -> None:
     """Print each tenant's counts and the sum, and warn of tenants that are not covered."""
     choice = at.choice
     if at.as_json:
@@ -243,7 +243,7 @@ def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: Places) -> N
     choice.tell_others()
 
 
-def approve(found: Outcome, what: str, at: Places, *, dry_run: bool) -> bool:
+def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> bool:
     """Ask before a deletion; with ``dry_run`` only print it, and return ``False``.
 
     Raises:
@@ -272,7 +272,7 @@ def described(found: Outcome, choice: Choice) -> dict[str, Any]:
 
 
 @command(tenants, "list")
-def list_tenants(*, at: Database) -> None:
+def list_tenants(*, at: DatabaseOptions) -> None:
     """List the tenants that have something stored; --json: [{tenant, threads, items}]."""
 
     async def listed() -> list[Tenant]:

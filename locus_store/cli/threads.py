@@ -30,7 +30,7 @@ from locus_store.cli.output import (
     show,
     visible,
 )
-from locus_store.cli.tenants import Place  # noqa: TC001  (Typer reads the annotations)
+from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.timeline import readable
 from locus_store.timeline.graph import Cursor, graph, marked
 from locus_store.timeline.paths import shown
@@ -73,7 +73,7 @@ def list_threads(
     pattern: Annotated[str, typer.Option(help="Shell-style pattern: * ? [ab] [!ab].")] = "*",
     limit: Limit = 100,
     after: Annotated[str | None, typer.Option(help="Continue after this thread.")] = None,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """List threads, the most recently active first, with their newest version.
 
@@ -138,7 +138,7 @@ def show_thread(
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
     raw: Raw = False,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Print a version: its metadata and its state.
 
@@ -196,7 +196,7 @@ def history(
     everything: Annotated[bool, typer.Option("--all", help="List all versions.")] = False,
     namespace: Namespace = "",
     raw: Raw = False,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """List versions, newest first, with the parent of each.
 
@@ -260,7 +260,7 @@ def diff(
     *,
     namespace: Namespace = "",
     raw: Raw = False,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Show what changed between two versions; without any, what the head changed.
 
@@ -313,7 +313,7 @@ def search(
     words: Annotated[list[str], typer.Argument(help="Words; all must occur in the thread.")],
     *,
     limit: Limit = 10,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Find threads by the words of their text, best first.
 
@@ -341,7 +341,7 @@ def fork(
         str | None, typer.Option(help="Copy only this version and its ancestors.")
     ] = None,
     namespace: Annotated[str, typer.Option(help="The namespace of --checkpoint.")] = "",
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Copy a thread under another id, completely or up to a version, which becomes the head.
 

@@ -14,7 +14,7 @@ import typer
 from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import Namespace, Thread, require
 from locus_store.cli.output import counted, cut, note, put_json, put_line, put_table, say
-from locus_store.cli.tenants import OneTenant, Place  # noqa: TC001  (Typer reads the annotations)
+from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked
@@ -77,7 +77,7 @@ def blame(
     namespace: Namespace = "",
     limit: Limit = 100,
     raw: Raw = False,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Show which version introduced each value of a state, and the node that wrote it.
 
@@ -248,7 +248,7 @@ def bisect(
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
     raw: Raw = False,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Show the first version that meets a condition, and each later change of the result.
 
@@ -307,7 +307,7 @@ def watch(
     ] = None,
     namespace: Namespace = "",
     raw: Raw = False,
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Print new versions as they are saved, until Ctrl-C.
 
@@ -366,7 +366,7 @@ def rewind(
         bool, typer.Option("--run-again", help="Finished tasks without a name may run again.")
     ] = False,
     namespace: Namespace = "",
-    at: Place,
+    at: TenantOptions,
 ) -> None:
     """Save the state of an old version as the new head, with its pending writes; remove nothing.
 

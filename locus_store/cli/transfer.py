@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import typer
 
 from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Database, Url, opened, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, DatabaseOptions, Url, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
     counted,
@@ -29,7 +29,7 @@ from locus_store.cli.tenants import (
     Choice,
     OfTenant,
     Outcome,
-    Places,
+    TenantsOptions,
     covered,
     described,
     each,
@@ -66,7 +66,7 @@ def verify(
         list[str] | None, typer.Argument(help="Thread ids; by default all, and the storage.")
     ] = None,
     *,
-    at: Places,
+    at: TenantsOptions,
 ) -> None:
     """Read all that is stored of a tenant and check it: digests, changes, parents, stray rows.
 
@@ -104,9 +104,9 @@ def _checked(counts: dict[str, int]) -> str:
 
 
 async def _verified(
-    at: Places, threads: list[str] | None
+    at: TenantsOptions, threads: list[str] | None
 ) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
-    verifying = importlib.import_module("locus_store.transfer.copying")
+    verifying = importlib.import_module("locus_store.transfer.verifying")
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None
@@ -167,13 +167,15 @@ def copy(
     other versions is a conflict. --json: {written, same, tenant}, in threads; with
     --all-tenants {written, same, tenants: {name: {…}}}.
     """
-    at = Places(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
+    at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     one_of(at.choice, "--thread", is_named=bool(thread))
     found, into = run(_copied(at, target, thread or None))
     tell(found, lambda it: _moved(it, "copied") + into, at)
 
 
-async def _copied(at: Places, target: str, threads: list[str] | None) -> tuple[Outcome, str]:
+async def _copied(
+    at: TenantsOptions, target: str, threads: list[str] | None
+) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
     choice = at.choice
     copying = importlib.import_module("locus_store.transfer.copying")
@@ -213,7 +215,9 @@ def _moved(counts: dict[str, int], done: str) -> str:
 
 def tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
     """Print how many threads were imported."""
-    tell({tenant: asdict(counts)}, lambda it: _moved(it, "imported"), Places(as_json=as_json))
+    tell(
+        {tenant: asdict(counts)}, lambda it: _moved(it, "imported"), TenantsOptions(as_json=as_json)
+    )
 
 
 # --- files
@@ -238,7 +242,7 @@ def export(
     A file is written whole or not at all. With --user, namespaces of the store that have the
     user's id as a segment are listed with the commands that print their items.
     """
-    at = Places(tenant=tenant, all_tenants=all_tenants, url=url)
+    at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
     one_of(at.choice, "THREADS", is_named=bool(threads))
     everything = everything or (all_tenants and user is None)
     if [bool(threads), user is not None, everything].count(True) != 1:
@@ -252,7 +256,7 @@ def export(
 
 
 async def _exported(
-    at: Places,
+    at: TenantsOptions,
     threads: list[str] | None,
     user: str | None,
     file: BinaryIO,
@@ -365,7 +369,7 @@ def import_file(
         str | None,
         typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
     ] = None,
-    at: Database,
+    at: DatabaseOptions,
 ) -> None:
     """Import threads from JSON Lines; run again, it continues where it stopped.
 
