@@ -33,7 +33,7 @@ db = typer.Typer(
 
 Prefix = Annotated[str, typer.Option(help="Prefix of every table's name.")]
 Schema = Annotated[
-    str | None, typer.Option(help="DatabaseOptions schema; without it the connection's default.")
+    str | None, typer.Option(help="Database schema; without it the connection's default.")
 ]
 Revision = Annotated[str, typer.Argument(help="A revision of 'history'.")]
 

@@ -43,7 +43,7 @@ def messages(
 
 
 async def _read(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
-    log = importlib.import_module("locus_store.session.storages").message_log_of(backend, None)
+    log = importlib.import_module("locus_store.open").Storage(backend).messages()
     thread = await thread_named(backend, thread)
     found: LogSnapshot | None = await log.read(thread, namespace=namespace, newest=newest)
     if found is None:
