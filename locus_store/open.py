@@ -58,8 +58,10 @@ SCHEMES = {
 """Scheme to (module under ``backends``, factory)."""
 
 STORES = {
+    "file": "FileStore",
     "http": "HTTPStore",
     "memory": "InMemoryStore",
+    "oci": "OCIBucketStore",
     "opensearch": "OpenSearchStore",
     "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
@@ -81,6 +83,7 @@ MESSAGE_LOGS = {
 """Module to class of a message log."""
 
 BACKENDS = {
+    "file": "FileBackend",
     "http": "HTTPBackend",
     "oci": "OCIBucketBackend",
     "opensearch": "OpenSearchBackend",
@@ -170,8 +173,7 @@ def open_store(
     ``keep_last``, ``ttl_seconds``, ``refresh_on_read``) are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``redis:``, ``opensearch:``,
-            ``http:`` or ``memory:``.
+        url: Of any storage.
         dimension: Dimensions of the embeddings; ``None``: no embeddings.
         metric: How they are compared: ``cosine``, ``l2`` or ``ip``.
         embed: Computes the embeddings of strings; see ``BaseStore``.
@@ -301,7 +303,7 @@ def _read_beside(
         rest, _, index = rest.partition("/")
     is_engine = name == "engine"
     if rest and not (
-        is_engine and import_module("locus_store.sql.schema.place").names(place, handed_in)
+        is_engine and import_module("locus_store.sql.schema.definition").names(place, handed_in)
     ):
         kind = _scheme(url) or module
         raise InvalidArgumentError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.adapters.json_values import numbers_in, with_numbers
+from locus_store.adapters.numbers import numbers_in, with_numbers
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -43,10 +43,20 @@ def same(found: Any, given: Any) -> None:
 def test_numbers_have_a_form_and_data_passes_for_none() -> None:
     plain = {"a": [1, None, "x"]}
     assert with_numbers(plain) is plain
-    for given in (ODD, [ODD], {"$": {"$": "int", "v": "5"}}, {"t": (1, float("nan"))}):
+    for given in (
+        ODD,
+        [ODD],
+        {"$": {"$": "x", "c": 100, "v": ["int", "5"]}},
+        {"t": (1, float("nan"))},
+    ):
         made = with_numbers(given)
         same(numbers_in(made), given if "t" not in given else {"t": [1, float("nan")]})
-    for forged in ({"$": "int", "v": "x"}, {"$": "object", "v": {}}, {"$": "dict", "keys": ["a"]}):
+    for forged in (
+        {"$": "x", "c": 100, "v": ["int", "x"]},
+        {"$": "x", "c": 100, "v": ["object", {}]},
+        {"$": "d", "k": ["a"]},
+        {"$": "none"},
+    ):
         with pytest.raises(IntegrityError):
             numbers_in(forged)
 

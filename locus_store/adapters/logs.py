@@ -8,8 +8,7 @@ from locus_store.blocking import BlockingMessageLog
 from locus_store.messages import BaseMessageLog, LogInfo
 from locus_store.open import open_message_log
 from locus_store.session.storages import message_log_of
-from locus_store.types.closing import Closing
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable

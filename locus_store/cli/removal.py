@@ -19,13 +19,7 @@ from locus_store.cli.opening import (
     require,
     run,
 )
-from locus_store.cli.output import (
-    confirm,
-    counted,
-    progress,
-    put_json,
-    say,
-)
+from locus_store.cli.output import confirm, counted, progress, put_json, say
 from locus_store.cli.tenants import (
     AllTenants,
     Choice,
@@ -36,12 +30,14 @@ from locus_store.cli.tenants import (
     described,
     each,
     of_tenant,
+    one_of,
     opened_of,
     tell,
     total,
 )
 from locus_store.cli.threads import all_versions
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.runtime.progress import steps
 from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import newest_at
 
@@ -242,3 +238,91 @@ def expire(
                 return await each(backends, lambda it: _removed(it.expire()))
 
     tell(run(removed()), _threads, choice, as_json=as_json)
+
+
+def prune(
+    threads: Annotated[list[str] | None, typer.Argument(help="Thread ids; by default all.")] = None,
+    *,
+    keep_last: Annotated[int, typer.Option(min=1, help="Versions that each namespace keeps.")],
+    tenant: OfTenant = None,
+    all_tenants: AllTenants = False,
+    url: Url = DEFAULT_URL,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete all versions but the newest ones of each namespace, and its head.
+
+    Messages stay. A namespace is skipped if a version that stays is rebuilt from older ones.
+    --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces;
+    with --all-tenants {…, tenants: {name: {…}}}. With --dry-run, skipped is 0.
+    """
+    choice = chosen(tenant, everyone=all_tenants)
+    one_of(choice, "THREADS", is_named=bool(threads))
+    if dry_run or not yes:
+        found = run(_pruned(url, choice, threads, keep_last, removes=False))
+        what = f"{_versions(total(found))}{of_tenant(found)}, and keeps {keep_last:,} of each"
+        if not dry_run:
+            confirm(f"This deletes {what}.")
+        elif as_json:
+            put_json(described(found, choice))
+        else:
+            say(f"This would delete {what}.")
+        if dry_run:
+            choice.tell_others()
+            return
+    found = run(_pruned(url, choice, threads, keep_last, removes=True))
+    tell(found, _told, choice, as_json=as_json)
+
+
+async def _pruned(
+    url: str, choice: Choice, threads: list[str] | None, keep_last: int, *, removes: bool
+) -> Outcome:
+    async with covered(url, choice) as backends:
+        with progress("pruning" if removes else "counting") as advance:
+
+            async def pruned(backend: FullBackend) -> dict[str, int]:
+                counts = dict.fromkeys(("removed", "threads", "skipped"), 0)
+                if threads:
+                    for typed in steps(threads):
+                        name = await thread_named(backend, typed, exactly=True)
+                        await _prune(backend, name, keep_last, counts, removes=removes)
+                    return counts
+                async for name in all_threads(backend):
+                    await _prune(backend, name, keep_last, counts, removes=removes)
+                    advance()
+                return counts
+
+            return await each(backends, pruned)
+
+
+async def _prune(
+    backend: FullBackend, thread: str, keep_last: int, counts: dict[str, int], *, removes: bool
+) -> None:
+    removed = 0
+    for namespace in await backend.namespaces(thread):
+        head = await backend.version(thread, namespace=namespace)
+        found = [it.checkpoint_id for it in await all_versions(backend, thread, namespace)]
+        old = [it for it in found[keep_last:] if head is None or it != head.checkpoint_id]
+        try:
+            if old and removes:
+                await backend.remove(thread, old, namespace=namespace)
+        except ConflictError:
+            counts["skipped"] += 1
+        else:
+            removed += len(old)
+    counts["removed"] += removed
+    counts["threads"] += removed > 0
+
+
+def _versions(counts: dict[str, int]) -> str:
+    of_threads = counted(counts.get("threads", 0), "thread")
+    return f"{counted(counts.get('removed', 0), 'version')} of {of_threads}"
+
+
+def _told(counts: dict[str, int]) -> str:
+    told = f"{_versions(counts)} removed"
+    if counts["skipped"]:
+        skipped = counted(counts["skipped"], "namespace")
+        told += f"; {skipped} skipped, where a version that stays is rebuilt from older ones"
+    return told

@@ -36,10 +36,9 @@ from locus_store.cli.output import (
 )
 from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.timeline import readable
-from locus_store.timeline.differences import Difference, changed_part, differences
-from locus_store.timeline.graph import Cursor, graph
-from locus_store.timeline.marks import marked
+from locus_store.timeline.graph import Cursor, graph, marked
 from locus_store.timeline.paths import shown
+from locus_store.timeline.readable import Difference, changed_part, differences
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
 
@@ -392,7 +391,7 @@ def fork(
         async with opened_of(url, tenant) as backend:
             source = await thread_named(backend, thread)
             version = await version_named(backend, source, checkpoint, namespace)
-            copied = importlib.import_module("locus_store.transfer.forking").fork
+            copied = importlib.import_module("locus_store.transfer.building").fork
             found = await copied(backend, source, new, version, namespace=namespace)
             require(found, source, version)
             head = await backend.version(new, namespace=namespace)

@@ -17,25 +17,22 @@ from locus_store.cli.output import counted, cut, note, put_json, put_line, put_t
 from locus_store.cli.tenants import OfTenant, opened_of
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
-from locus_store.timeline import conditions
+from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked
 from locus_store.timeline.bisect import bisect as bisected
 from locus_store.timeline.blame import blame as blamed
-from locus_store.timeline.live import newer
+from locus_store.timeline.graph import channel_of, newer, writers
 from locus_store.timeline.paths import parsed, shown
-from locus_store.timeline.questions import AT_PATH, TEXT, asked
 from locus_store.timeline.readable import plain
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
-from locus_store.timeline.writers import channel_of, writers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from locus_store.backend import FullBackend
-    from locus_store.timeline.bisect import Bisected, Turn
+    from locus_store.timeline.bisect import Bisected, Condition, Turn
     from locus_store.timeline.blame import Blame, Blamed, Origin
-    from locus_store.timeline.conditions import Condition
-    from locus_store.timeline.writers import Writer
+    from locus_store.timeline.graph import Writer
     from locus_store.types import Version
     from locus_store.values.frames import Folder
 
@@ -232,7 +229,7 @@ def bisect(
     ] = None,
     of_type: Annotated[
         str | None,
-        typer.Option("--type", help=f"The type of the value: {', '.join(conditions.TYPES)}."),
+        typer.Option("--type", help=f"The type of the value: {', '.join(TYPES)}."),
     ] = None,
     filter_: Annotated[
         str | None,

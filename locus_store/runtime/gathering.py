@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
+from locus_store.runtime.loops import fail
 from locus_store.runtime.stepping import may_block
 
 if TYPE_CHECKING:
@@ -40,11 +41,16 @@ class Undecided(Enum):
 class Failed:
     """The answer to a call that raises."""
 
-    error: Exception
+    error: BaseException
 
 
 Run = Callable[[Sequence[Q], bool], Awaitable[Sequence[A | Failed | Undecided]]]
 """Runs a group and answers each of its calls; the flag says that it is one that runs alone."""
+
+Send = Callable[[Q, Callable[[A | Failed | Undecided], None]], bool]
+"""Sends a call within its caller's step, and passes on its answer; ``False``: it was not sent."""
+
+Spawn: TypeAlias = "Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +127,12 @@ class _Call(Generic[Q, A]):
         """Pass the answer to the caller, unless it was cancelled."""
         if self.done.done():  # cancelled
             return
-        if isinstance(answer, Failed):
-            self.done.set_exception(answer.error)
-            self.done.exception()  # heard: a caller that is cancelled now would leave it to asyncio
-        else:
+        if not isinstance(answer, Failed):
             self.done.set_result(answer)
+        elif isinstance(answer.error, asyncio.CancelledError):
+            self.done.cancel()
+        else:
+            fail(self.done, answer.error)
 
 
 def _no_names(_: object) -> Names:
@@ -143,14 +150,25 @@ class Gathering(Generic[Q, A]):
         run: Runs a group. What it raises, each call of the group raises.
         limits: Of groups.
         names_of: Returns what no other call may touch while a call is under way.
+        send: Sends a call for which no other waits, and so spares it a task.
+        spawn: Begins a task.
     """
 
     def __init__(
-        self, run: Run[Q, A], limits: GroupLimits, names_of: Callable[[Q], Names] = _no_names
+        self,
+        run: Run[Q, A],
+        limits: GroupLimits,
+        names_of: Callable[[Q], Names] = _no_names,
+        *,
+        send: Send[Q, A] | None = None,
+        spawn: Spawn = asyncio.ensure_future,
     ) -> None:
         self._run = run
         self._limits = limits
         self._names_of = names_of
+        self._send_now, self._begin = send, spawn
+        self._last_count = 1
+        """Calls of the last group."""
         self._ready: deque[_Call[Q, A]] = deque()
         self._alone: deque[_Call[Q, A]] = deque()
         self._idle, self._idle_alone = limits.senders, LONE
@@ -173,10 +191,35 @@ class Gathering(Generic[Q, A]):
         if may_block():
             return self._lone(what)
         done: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._ready.append(_Call(what, count, size, done))
-        if self._idle:
-            self._wake()
+        call = _Call(what, count, size, done)
+        if self._send_now is None or not self._is_sent(call, self._send_now):
+            self._ready.append(call)
+            if self._idle:
+                self._wake()
         return done
+
+    def _is_sent(self, call: _Call[Q, A], send: Send[Q, A]) -> bool:
+        """Send a call if no other is there to share a group; return whether it was sent."""
+        if self._last_count > 1 or self._ready or not self._idle:
+            return False
+        names = self._names_of(call.what)
+        if not self._under_way.isdisjoint(names) or not self._aside.keys().isdisjoint(names):
+            return False
+
+        def ended() -> None:
+            self._idle += 1
+            self._under_way.difference_update(names)
+
+        def answered(answer: A | Failed | Undecided) -> None:
+            ended()
+            self._answer([call], [answer])
+
+        self._idle -= 1
+        self._under_way.update(names)
+        is_sent = send(call.what, answered)
+        if not is_sent:
+            ended()
+        return is_sent
 
     async def _lone(self, what: Q) -> A:
         answer: A | Failed | Undecided = Undecided.AGAIN
@@ -204,7 +247,7 @@ class Gathering(Generic[Q, A]):
             self._spawn(self._send_alone())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
+        task = self._begin(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -217,6 +260,7 @@ class Gathering(Generic[Q, A]):
         """Run groups until none waits."""
         try:
             while group := self._take():
+                self._last_count = len(group)
                 await self._carry_out(group, is_alone=False)
         finally:
             self._idle += 1
@@ -286,6 +330,9 @@ class Gathering(Generic[Q, A]):
             self._under_way.difference_update(names)
             if is_alone:
                 self._aside -= Counter(names)
+        self._answer(group, answers)
+
+    def _answer(self, group: list[_Call[Q, A]], answers: Sequence[A | Failed | Undecided]) -> None:
         again: list[_Call[Q, A]] = []
         for call, answer in zip(group, answers, strict=True):
             if answer is Undecided.ALONE:

@@ -10,24 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import checked_keep_last
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.portals import Portals
+from locus_store.runtime.portals import Portals, blocking_twin
 from locus_store.session import states
-from locus_store.session.cache import StateCache
 from locus_store.session.config import call_of, hand_on, most_of, thread_name
 from locus_store.session.messages import from_log, require_exact, to_log
 from locus_store.session.models import MODELS, info_of
 from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
-from locus_store.session.runs import RunMethods
-from locus_store.session.storages import message_log_of, store_of
-from locus_store.session.twins import BlockingTwins
-from locus_store.session.values import Values
-from locus_store.session.writes import Writes, writing
+from locus_store.session.runs import RunMethods, Values, Writes, writing
+from locus_store.session.storages import check_parts, message_log_of, store_of
 from locus_store.types import Expected
 from locus_store.types.arguments import checked_ttl, id_text
 from locus_store.types.codec import labels_of
-from locus_store.types.marks import Lineage, thread_key
-from locus_store.types.user_ids import checked_user_id_type, user_name, user_of
+from locus_store.types.marks import Lineage
+from locus_store.types.thread_info import checked_user_id_type, user_name, user_of
 from locus_store.values.encoding import decode
 from locus_store.values.surrogates import restored
 
@@ -38,16 +34,16 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from locus_store.messages import BaseMessageLog
-    from locus_store.session.cache import CachedState
+    from locus_store.session.cache import CachedState, StateCache
     from locus_store.session.config import Call
     from locus_store.session.messages import Message
     from locus_store.session.models import Models, ThreadInfo
-    from locus_store.types import Mark, Version
-    from locus_store.types.thread_info import ThreadFacts
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types import Version
+    from locus_store.types.marks import Lineage
+    from locus_store.types.thread_info import ThreadFacts, UserIdType
 
 
-class SessionCheckpointer(BlockingTwins, RunMethods):
+class SessionCheckpointer(RunMethods):
     """Keeps the states, messages and facts of threads; a state is an ordinary version.
 
     A config is a dict with ``thread_id``, and where needed ``user_id``, ``state_class``,
@@ -94,18 +90,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         ttl_seconds: float | None = None,
         release_resources: bool = True,
     ) -> None:
-        if not isinstance(backend, StorageBackend) and not callable(backend):
-            raise TypeError(
-                f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
-            )
-        if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
-            raise InvalidArgumentError(
-                f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
-            )
-        if not isinstance(release_resources, bool):
-            raise InvalidArgumentError(
-                f"release_resources must be True or False, not {release_resources!r:.80}"
-            )
+        check_parts(backend, cache, release_resources)
         self._given = backend, cache
         self.user_id_type = checked_user_id_type(user_id_type)
         self.on_conflict: Final = states.checked_on_conflict(on_conflict)
@@ -117,7 +102,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         self._reads = StateReads(lambda: self.backend, lambda: self.cache, cache_verify_seconds)
         self._owners = Owners(lambda: self.backend, self._reads.verify_seconds, self.user_id_type)
         if isinstance(backend, StorageBackend):
-            self._require_powers()
+            _ = self.log, self._owners.threads  # refused if it keeps no messages or users
 
     @cached_property
     def backend(self) -> StorageBackend:
@@ -143,12 +128,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
     @cached_property
     def _portals(self) -> Portals:  # type: ignore[override]
         caches = () if self.cache is None else (self.cache,)
-        parts = (self.backend, *caches)
-        return Portals.of(self, *parts)
-
-    def _require_powers(self) -> None:
-        """Refuse a backend that cannot keep a session."""
-        _ = self.log, self._owners.threads
+        return Portals.of(self, self.backend, *caches)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r}, {self.cache!r})"
@@ -179,7 +159,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
             SchemaError: The database's user ids are of another type than ``user_id_type``.
             InvalidArgumentError: No database is configured; the message names the setting.
         """
-        self._require_powers()
+        _ = self.log, self._owners.threads
         await self.backend.open()
         await self._owners.opened()
 
@@ -227,7 +207,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         )
         if claim is not None:
             self._owners.claimed(claim, began)
-        made = _made(call, written.mark, lineage)
+        made = call.made(written.mark, lineage)
         self._reads.note(made)
         self._hand_on(config, made)
         states.carry(state, made)
@@ -245,7 +225,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         call = self._call(config)
         found = await self._reads.head(call.thread_id)
         if found is None or not await self._owners.may_load(call, found.version.labels):
-            self._hand_on(config, _made(call, None))
+            self._hand_on(config, call.made(None))
             return None
         return self._restored(call, config, found.state, found.version)
 
@@ -301,7 +281,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         if entry is None or not await self._owners.may_load(
             call, entry.labels, is_working=entry.is_working
         ):
-            self._hand_on(config, _made(call, None))
+            self._hand_on(config, call.made(None))
             return None
         data: Any = decode(entry.state)
         return self._restored(call, config, data, entry)
@@ -313,7 +293,7 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         data: dict[str, Any],
         found: Version | CachedState,
     ) -> Any:
-        lineage = _made(call, found.mark)
+        lineage = call.made(found.mark)
         self._hand_on(config, lineage)
         kind = call.state_class or self._state_class
         return states.restore(restored(data), found.labels, kind, self.models.state, lineage)
@@ -467,6 +447,29 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
         self._owners.forget(call.thread_id)
         await self._reads.removed(call.thread_id)
 
+    # --- blocking
+
+    def release(self) -> None:
+        """Release as ``arelease`` does, and end the loop of the blocking methods."""
+        if self._portals.is_open:
+            self._block("arelease")
+            self._portals.close()
+
+    setup = blocking_twin(asetup)
+    put_state = blocking_twin(aput_state)
+    get_state = blocking_twin(aget_state)
+    clear_state = blocking_twin(aclear_state)
+    put_state_cache = blocking_twin(aput_state_cache)
+    get_state_cache = blocking_twin(aget_state_cache)
+    put_messages = blocking_twin(aput_messages)
+    get_message = blocking_twin(aget_message)
+    list_messages = blocking_twin(alist_messages)
+    delete_message = blocking_twin(adelete_message)
+    put_thread = blocking_twin(aput_thread)
+    get_thread = blocking_twin(aget_thread)
+    list_threads = blocking_twin(alist_threads)
+    clean_thread = blocking_twin(aclean_thread)
+
     # --- between a caller's form and the stored one
 
     def _call(self, config: Mapping[str, Any]) -> Call:
@@ -491,10 +494,4 @@ class SessionCheckpointer(BlockingTwins, RunMethods):
 def _lineage(call: Call, state: object, reads: StateReads) -> Lineage:
     """Return the origin of a state: its own, else the config's, else what was seen last."""
     known = call.of_thread(states.carried(state)) or call.of_thread(call.lineage)
-    return known or _made(call, reads.newest(call.thread_id))
-
-
-def _made(call: Call, mark: Mark | None, before: Lineage | None = None) -> Lineage:
-    """Return the lineage of a state that was made from, or saved as, a version."""
-    nonce = {"nonce": before.nonce} if before else {}
-    return Lineage(thread=thread_key(call.thread_id), made_from=mark, head=mark, **nonce)
+    return known or call.made(reads.newest(call.thread_id))

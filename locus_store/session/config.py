@@ -10,12 +10,13 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.session.states import checked_state_class
 from locus_store.types.arguments import MAX_COUNT, id_text
 from locus_store.types.marks import Lineage, thread_key
-from locus_store.types.user_ids import user_name
+from locus_store.types.thread_info import user_name
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types import Mark
+    from locus_store.types.thread_info import UserIdType
 
 VERSION_KEY: Final = "_checkpoint_version"
 """A config that has this key is given the version that a state was made from."""
@@ -37,6 +38,11 @@ class Call:
     def of_thread(self, lineage: Lineage | None) -> Lineage | None:
         """Return the lineage if it is of this call's thread: a state may be saved elsewhere."""
         return lineage if lineage and lineage.thread == thread_key(self.thread_id) else None
+
+    def made(self, mark: Mark | None, before: Lineage | None = None) -> Lineage:
+        """Return the lineage of a state that was made from, or saved as, a version."""
+        nonce = {"nonce": before.nonce} if before else {}
+        return Lineage(thread=thread_key(self.thread_id), made_from=mark, head=mark, **nonce)
 
 
 def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool = True) -> Call:

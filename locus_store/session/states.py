@@ -8,7 +8,7 @@ from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.session.models import AgentState, StateProvenance
 from locus_store.types.marks import Lineage, LoadedDict, Provenance
 from locus_store.types.state import dumped, restored
-from locus_store.types.state_classes import is_model
+from locus_store.types.state_classes import is_model, label_name
 from locus_store.values.canonical import canonical_json
 from locus_store.values.encoding import require_size
 from locus_store.values.filters import STATE_CLASS
@@ -63,7 +63,7 @@ def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:
         )
     data = dumped(state)[0]
     restored(kind, data, None, "nothing was written: assign a value of the field's type")
-    return data, {STATE_CLASS: _name(kind)}
+    return data, {STATE_CLASS: label_name(kind)}
 
 
 def require_exact(data: dict[str, Any], max_state_bytes: int) -> None:
@@ -134,7 +134,7 @@ def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseMode
     name = labels.get(STATE_CLASS)
     if name is None:
         return base
-    found = [it for it in _loaded(base) if _name(it) == name]
+    found = [it for it in _loaded(base) if label_name(it) == name]
     if not found:
         module, _, qualname = str(name).partition(":")
         raise SerializationError(
@@ -148,7 +148,3 @@ def _loaded(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield kind
     for it in kind.__subclasses__():
         yield from _loaded(it)
-
-
-def _name(kind: type[Any]) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"

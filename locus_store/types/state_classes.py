@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, get_args, get_origin, runtime_checkable
 
 from locus_store.errors import SerializationError
+from locus_store.values.codec.names import imported, name_of
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def label_of(state: Any) -> dict[str, str]:
     kept: dict[str, str] | None = getattr(state, "class_label", None)
     if kept is not None and isinstance(state, dict):
         return kept
-    name = _name(type(state))
+    name = label_name(type(state))
     return {STATE_CLASS: name} if _found(name) is not None else {}
 
 
@@ -92,7 +92,7 @@ def require_named(state: Any) -> None:
     Raises:
         SerializationError: The class was defined in a function.
     """
-    name = _name(type(state))
+    name = label_name(type(state))
     if _found(name) is None:
         raise SerializationError(
             f"cannot save a {type(state).__qualname__}: load could not find the class by its name; "
@@ -125,26 +125,19 @@ def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | 
     return found
 
 
-def _name(kind: type[Any]) -> str:
+def label_name(kind: type[Any]) -> str:
+    """Return the name of a class in a label; that of ``dict`` for the classes of dicts."""
     if issubclass(kind, dict):
         kind = dict
-    return f"{kind.__module__}:{kind.__qualname__}"
+    return ":".join(name_of(kind))
 
 
 def _found(name: str) -> type[Any] | None:
-    """Return the state class of that name among the imported modules, and the module of ours.
-
-    It is looked up in the dictionaries of modules and classes, since the ``__getattr__`` of a
-    module may import.
-    """
+    """Return the state class of that name among the imported modules, and the module of ours."""
     module, _, qualname = name.partition(":")
-    found: Any = import_module(module) if module == OUR_MODULE else sys.modules.get(module)
-    for part in qualname.split("."):
-        # By its type: a lazy module imports itself when any attribute of it is asked for.
-        if not issubclass(type(found), type | ModuleType):
-            return None
-        access = type if issubclass(type(found), type) else object
-        found = access.__getattribute__(found, "__dict__").get(part)
-    if not is_state_class(found) or (found.__module__, found.__qualname__) != (module, qualname):
+    if module == OUR_MODULE:
+        import_module(module)
+    found = imported((module, qualname))
+    if not is_state_class(found) or name_of(found) != (module, qualname):
         return None
     return found if found is dict or not issubclass(found, dict) else None

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import base64
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import ormsgpack
 
@@ -29,12 +29,12 @@ from locus_store.errors import IntegrityError
 from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 MSGPACK: Final = "msgpack"
 TAG: Final = "$"
 FORM: Final = 100
-"""The extension of a value of a Python type: its tag and content; see ``adapters.forms``."""
+"""The extension of a value of a Python type: its tag and content; see ``values.codec``."""
 
 _MAX_LEVELS: Final = 150
 """Levels of the JSON; what is deeper stays bytes, since a state has 200 at most."""
@@ -62,7 +62,7 @@ def from_json(value: Any) -> tuple[str, bytes]:
             return MSGPACK, joined(list(map(packed, value)))
         if isinstance(value, dict) and value.get(TAG) == "t":
             return str(value["t"]), _bytes(value["v"])
-        return MSGPACK, pack(_thawed(value))
+        return MSGPACK, pack(thawed(value, _extension))
     except (LookupError, TypeError, ValueError) as exc:
         raise _invalid(exc) from exc
 
@@ -106,7 +106,7 @@ def packed(value: Any) -> bytes:
     try:
         if isinstance(value, dict) and value.get(TAG) == "t":
             return _of_kind(str(value["t"]), _bytes(value["v"]))
-        return pack(_thawed(value))
+        return pack(thawed(value, _extension))
     except (LookupError, TypeError, ValueError) as exc:
         raise _invalid(exc) from exc
 
@@ -142,6 +142,14 @@ class Extension:
         self.code, self.data = code, data
 
 
+class TypedForm(NamedTuple):
+    """The extension of a value of a Python type, not yet packed."""
+
+    tag: str
+    held: Sequence[Any]
+    """What follows the tag."""
+
+
 class _TooDeepError(ValueError):
     pass
 
@@ -165,7 +173,7 @@ def _taken_apart(data: bytes, levels: int) -> Any:
     try:
         value = unpacked(data)
         found = frozen(value, levels)
-        return found if pack(_thawed(found)) == data else _OPAQUE
+        return found if pack(thawed(found, _extension)) == data else _OPAQUE
     except (_TooDeepError, ValueError, TypeError, OverflowError):
         return _OPAQUE
 
@@ -178,7 +186,10 @@ def frozen(value: Any, levels: int = _MAX_LEVELS) -> Any:
         return _tagged("b", levels, v=base64_of(value))
     if levels <= 0:
         raise _TooDeepError
-    if isinstance(value, list):
+    if isinstance(value, TypedForm):
+        held = [frozen(it, levels - 2) for it in (value.tag, *value.held)]
+        return _tagged("x", levels, c=FORM, v=held)
+    if isinstance(value, list | tuple):
         return [it if type(it) in _SIMPLE else frozen(it, levels - 1) for it in value]
     if isinstance(value, dict):
         return _frozen_dict(value, levels)
@@ -222,42 +233,51 @@ def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
     return held if is_plain else _tagged("d", below, k=keys, v=held)
 
 
-def _thawed(value: Any) -> Any:
+Read: TypeAlias = "Callable[[Mapping[str, Any]], Any]"
+"""Returns the value of a tagged extension."""
+
+
+def thawed(value: Any, read: Read) -> Any:
+    """Return the value of JSON that ``frozen`` made; ``read`` gives those of extensions.
+
+    Raises:
+        LookupError, TypeError, ValueError: It is not such JSON.
+    """
     if isinstance(value, list):
-        return [_thawed(it) if type(it) in _NESTED else it for it in value]
+        return [thawed(it, read) if type(it) in _NESTED else it for it in value]
     if not isinstance(value, dict):
         return value
-    if TAG in value:
-        return _TAGS[value[TAG]](value)
-    return {key: _thawed(it) for key, it in sorted(value.items())}
+    if TAG not in value:
+        return {key: thawed(it, read) for key, it in sorted(value.items())}
+    return _UNTAGGED[value[TAG]](value, read)
 
 
-def _thawed_object(value: Mapping[str, Any]) -> dict[str, Any]:
+def _ordered(value: Mapping[str, Any], read: Read) -> dict[str, Any]:
     held = value["v"]
-    return {key: _thawed(it) if type(it := held[key]) in _NESTED else it for key in value["k"]}
+    return {key: thawed(it, read) if type(it := held[key]) in _NESTED else it for key in value["k"]}
 
 
-def _thawed_pairs(value: Mapping[str, Any]) -> dict[Any, Any]:
-    return {_key(_thawed(key)): _thawed(it) for key, it in value["v"]}
+def _pairs(value: Mapping[str, Any], read: Read) -> dict[Any, Any]:
+    return {_key(thawed(key, read)): thawed(it, read) for key, it in value["v"]}
+
+
+def _extension(value: Mapping[str, Any]) -> Any:
+    data = _bytes(value["b"]) if "b" in value else pack(thawed(value["v"], _extension))
+    return ormsgpack.Ext(value["c"], data)
 
 
 def _key(value: Any) -> Any:
     return tuple(map(_key, value)) if isinstance(value, list) else value
 
 
-def _thawed_extension(value: Mapping[str, Any]) -> Any:
-    data = _bytes(value["b"]) if "b" in value else pack(_thawed(value["v"]))
-    return ormsgpack.Ext(value["c"], data)
-
-
 _NESTED: Final = {list, dict}
 
-_TAGS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {
-    "d": _thawed_object,
-    "m": _thawed_pairs,
-    "b": lambda value: _bytes(value["v"]),
-    "f": lambda value: float(value["v"]),
-    "x": _thawed_extension,
+_UNTAGGED: Final[dict[str, Callable[[Mapping[str, Any], Read], Any]]] = {
+    "d": _ordered,
+    "m": _pairs,
+    "b": lambda value, _: _bytes(value["v"]),
+    "f": lambda value, _: float(value["v"]),
+    "x": lambda value, read: read(value),
 }
 
 

@@ -7,8 +7,7 @@ from tiers import first_of
 
 from locus_store import NewMessage, open_checkpointer
 from locus_store.session.storages import message_log_of
-from locus_store.timeline.graph import Cursor, graph, stored_sizes
-from locus_store.timeline.marks import marked
+from locus_store.timeline.graph import Cursor, graph, marked, stored_sizes
 from locus_store.types import PendingWrite
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 

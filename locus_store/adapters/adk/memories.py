@@ -10,7 +10,7 @@ from google.adk.memory.memory_entry import MemoryEntry
 from pydantic import ValidationError
 
 from locus_store.adapters.adk.records import as_json
-from locus_store.adapters.json_values import numbers_in, with_numbers
+from locus_store.adapters.numbers import numbers_in, with_numbers
 from locus_store.errors import IntegrityError
 from locus_store.types.items import PutItem
 from locus_store.values.text import folded, words

@@ -22,9 +22,8 @@ from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_store
 from locus_store.session.storages import store_of
 from locus_store.store import BaseStore
-from locus_store.types.closing import Closing
 from locus_store.types.items import check_name
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.text import words
 
 if TYPE_CHECKING:

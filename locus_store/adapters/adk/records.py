@@ -10,13 +10,13 @@ from google.adk.sessions import State
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from locus_store.adapters.json_values import (
+from locus_store.adapters.logs import thread_of
+from locus_store.adapters.numbers import (
     has_null,
     numbers_in,
     with_floats,
     with_numbers,
 )
-from locus_store.adapters.logs import thread_of
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
 from locus_store.types.escaped_keys import dumped_with_keys

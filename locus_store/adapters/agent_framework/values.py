@@ -1,8 +1,8 @@
 """Values of workflow checkpoints as JSON, and values from that JSON.
 
-The forms of ``JsonValues``, and those of the framework's and the application's objects. Nothing is
-pickled. A class is looked up by its name among those that are allowed and imported; nothing is
-imported, and no constructor of a dataclass runs.
+The forms of ``values.codec`` in tagged JSON, and those of the framework's and the application's
+objects. Nothing is pickled. A class is looked up by its name among those that are allowed and
+imported; nothing is imported, and no constructor of a dataclass runs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from agent_framework import WorkflowEvent
 from agent_framework._workflows._checkpoint_encoding import _REGISTERED_CHECKPOINT_TYPE_KEYS
 from pydantic import BaseModel
 
-from locus_store.adapters import classes
 from locus_store.adapters.agent_framework.errors import (
     CheckpointIntegrityError,
     CheckpointSerializationError,
 )
-from locus_store.adapters.forms import RefusedError
-from locus_store.adapters.json_values import TAG, JsonValues
+from locus_store.errors import IntegrityError, SerializationError
+from locus_store.values.codec import classes, forms
+from locus_store.values.codec.forms import RefusedError
+from locus_store.values.codec.names import imported, name_of
+from locus_store.values.codec.trees import Trees
+from locus_store.values.msgpack import FORM, TypedForm, frozen, thawed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 FRAMEWORK: Final = ("agent_framework.", "agent_framework_")
 """Modules whose dataclasses, enums and models are allowed."""
@@ -47,6 +50,9 @@ AS_DICTS: Final = frozenset(
 )
 """Classes of the framework that are stored by their ``to_dict`` and ``from_dict``."""
 
+_LEVELS: Final = 1000
+"""More than a stored value may have."""
+
 PLAIN: Final = {
     it.__qualname__: it
     for it in (
@@ -57,7 +63,7 @@ PLAIN: Final = {
 """Classes that a request may name as its type."""
 
 
-class CheckpointValues(JsonValues):
+class CheckpointValues(Trees):
     """Conversion of values to JSON and back.
 
     Args:
@@ -67,12 +73,14 @@ class CheckpointValues(JsonValues):
     """
 
     def __init__(self, allowed: Iterable[type] = ()) -> None:
-        self._allowed = {classes.name_of(it): it for it in allowed}
-        self._forms: dict[str, Callable[[Any], Any]] = {
+        super().__init__(is_careful=True)
+        self._allowed = {name_of(it): it for it in allowed}
+        self._loads: dict[str, Callable[..., Any]] = {
             "class": self._class,
-            "alias": self._alias,
-            "union": self._union,
-            "event": self._event,
+            "alias": lambda origin, *of: types.GenericAlias(origin, of),
+            "union": lambda *of: Union[of],  # noqa: UP007  (of values, not of a type)
+            "event": _event,
+            "object": self._made,
         }
 
     # --- to JSON
@@ -84,28 +92,26 @@ class CheckpointValues(JsonValues):
             CheckpointSerializationError: It cannot; names ``path``.
         """
         try:
-            return self.encode(value)
+            return frozen(self.tree(value), _LEVELS)
         except RefusedError as exc:
             raise CheckpointSerializationError(exc.at(path)) from exc
 
-    def _other(self, value: Any) -> Any:
-        if type(value) is WorkflowEvent:
-            return {TAG: "event", "v": self._members(vars(value))}
-        if get_args(value):
-            return self._encoded_alias(value)
-        if isinstance(value, type):
-            return {TAG: "class", "v": self._named(value, value)}
-        return self._formed(value) or self._encoded_object(type(value), value)
+    def form(self, tag: str, *held: Any) -> TypedForm:
+        return TypedForm(tag, held)
 
-    def _encoded_alias(self, value: Any) -> dict[str, Any]:
-        origin, arguments = get_origin(value), get_args(value)
-        is_union = origin in {Union, types.UnionType}
-        encoded = [self.encode(it) for it in arguments]
-        if is_union:
-            return {TAG: "union", "v": encoded}
-        return {TAG: "alias", "v": [self.encode(origin), *encoded]}
+    def other(self, obj: Any, cls: type) -> Any:
+        if cls is WorkflowEvent:
+            return self.form("event", self.members(vars(obj)))
+        if arguments := get_args(obj):
+            origin, parts = get_origin(obj), self.items(arguments)
+            if origin in {Union, types.UnionType}:
+                return self.form("union", *parts)
+            return self.form("alias", self.tree(origin), *parts)
+        if isinstance(obj, type):
+            return self.form("class", self._named(obj, obj))
+        return self._form(obj) if forms.numpy_form(cls) else self._object(cls, obj)
 
-    def _encoded_object(self, kind: type, value: Any) -> dict[str, Any]:
+    def _object(self, kind: type, value: Any) -> TypedForm:
         name = self._named(kind, value)
         data: Any
         if isinstance(value, Enum):
@@ -120,13 +126,12 @@ class CheckpointValues(JsonValues):
             data = classes.subclass_data(value)
         else:
             raise self._refusal(value)
-        if isinstance(data, dict) and TAG not in data and all(type(it) is str for it in data):
-            return {TAG: "object", "class": name, "v": self._members(data)}
-        return {TAG: "object", "class": name, "v": self.encode(data)}
+        is_of_names = type(data) is dict and all(type(it) is str for it in data)
+        return self.form("object", name, self.members(data) if is_of_names else self.tree(data))
 
     def _named(self, cls: type, value: Any) -> str:
         """Return the name of a class that may be stored."""
-        module, name = classes.name_of(cls)
+        module, name = name_of(cls)
         is_plain = isinstance(value, type) and PLAIN.get(name) is cls
         try:
             if not is_plain and self._found(module, name) is not cls:
@@ -147,13 +152,28 @@ class CheckpointValues(JsonValues):
 
     # --- from JSON
 
-    def _untagged(self, tag: Any, value: dict[str, Any]) -> Any:
-        if tag == "object":
-            return self._made(value)
-        return self._forms[tag](value["v"]) if tag in self._forms else super()._untagged(tag, value)
+    def decode(self, value: Any) -> Any:
+        """Return the value of ``encoded``.
 
-    def _damage(self, what: str) -> CheckpointIntegrityError:
-        return CheckpointIntegrityError(what)
+        Raises:
+            CheckpointIntegrityError: It is not what ``encoded`` returns.
+        """
+        try:
+            return thawed(value, self._read)
+        except CheckpointIntegrityError:
+            raise
+        except (IntegrityError, SerializationError) as exc:
+            raise CheckpointIntegrityError(str(exc)) from exc
+        except Exception as exc:
+            raise CheckpointIntegrityError(
+                f"a stored value is damaged: {type(exc).__name__}"
+            ) from exc
+
+    def _read(self, tagged: Mapping[str, Any]) -> Any:
+        tag, *held = thawed(tagged["v"], self._read)
+        if tagged["c"] != FORM or not (tag in self._loads or forms.has(tag)):
+            raise CheckpointIntegrityError(f"a stored value has the unknown form {tag!r:.40}")
+        return self._loads[tag](*held) if tag in self._loads else forms.loaded(tag, *held)
 
     def _class(self, name: str) -> type:
         module, _, path = name.partition(":")
@@ -161,24 +181,9 @@ class CheckpointValues(JsonValues):
             return PLAIN[path]
         return self._found(module, path)
 
-    def _alias(self, parts: list[Any]) -> Any:
-        origin, *arguments = map(self.decode, parts)
-        return types.GenericAlias(origin, tuple(arguments))
-
-    def _union(self, parts: list[Any]) -> Any:
-        return Union[tuple(map(self.decode, parts))]  # noqa: UP007  (of values, not of a type)
-
-    def _event(self, held: dict[str, Any]) -> WorkflowEvent[Any]:
-        event: WorkflowEvent[Any] = WorkflowEvent("request_info")
-        if held.keys() != vars(event).keys():
-            raise CheckpointIntegrityError("a stored event has other fields than a WorkflowEvent")
-        vars(event).update({name: self.decode(it) for name, it in held.items()})
-        return event
-
-    def _made(self, value: dict[str, Any]) -> Any:
-        module, _, path = value["class"].partition(":")
+    def _made(self, name: str, data: Any) -> Any:
+        module, _, path = name.partition(":")
         cls: Any = self._found(module, path)
-        data = self.decode(value["v"])
         kind = classes.kind_of(cls)
         if kind == "enum":
             return classes.member(cls, data)
@@ -206,10 +211,18 @@ class CheckpointValues(JsonValues):
         if name in self._allowed:
             return self._allowed[name]
         known = f"{module}:{path}" in _REGISTERED_CHECKPOINT_TYPE_KEYS
-        found = classes.imported(name) if known or module.startswith(FRAMEWORK) else None
-        if not isinstance(found, type) or classes.name_of(found) != name:
+        found = imported(name) if known or module.startswith(FRAMEWORK) else None
+        if not isinstance(found, type) or name_of(found) != name:
             raise CheckpointIntegrityError(
                 f"class {module}.{path} is not allowed or not imported: give it to "
                 "LocusCheckpointStorage as allowed=[...]"
             )
         return found
+
+
+def _event(held: dict[str, Any]) -> WorkflowEvent[Any]:
+    event: WorkflowEvent[Any] = WorkflowEvent("request_info")
+    if held.keys() != vars(event).keys():
+        raise CheckpointIntegrityError("a stored event has other fields than a WorkflowEvent")
+    vars(event).update(held)
+    return event

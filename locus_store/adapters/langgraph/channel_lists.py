@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from locus_store.adapters.forms import RefusedError
 from locus_store.adapters.langgraph.prints import PLAIN, are_plain, printed_of
+from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import pinned
 from locus_store.values.frames import Grown
 

@@ -6,8 +6,7 @@ import re
 from collections import deque
 from datetime import date, datetime, time, timedelta
 from inspect import isclass
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 import ormsgpack
@@ -23,14 +22,12 @@ from langgraph.checkpoint.serde.jsonplus import (
 from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
 from pydantic import BaseModel
 
-from locus_store.adapters import classes, forms
-from locus_store.adapters.classes import Kind, Name, kind_of, name_of
-from locus_store.adapters.forms import RefusedError
 from locus_store.errors import SerializationError
+from locus_store.values.codec import classes, forms
+from locus_store.values.codec.classes import Kind, kind_of
+from locus_store.values.codec.names import Name, name_of
+from locus_store.values.codec.trees import Trees
 from locus_store.values.msgpack import FORM
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 TUPLE: Final = ("builtins", "tuple")
 
@@ -48,8 +45,6 @@ CODES: Final[dict[Kind, int]] = {
 METHOD: Final = "model_validate_json"
 """Stands in the row of a model; never called."""
 
-_FLAT: Final = frozenset({str, int, float, bool, NoneType, bytes})
-_KEYS: Final = _FLAT - {bytes}
 _LISTED: Final = (set, frozenset, deque)
 _TIMES: Final = (date, time, timedelta)
 
@@ -86,7 +81,7 @@ def packed(value: Any, rules: Rules) -> bytes:
         return _Packer(rules, is_careful=True).packed(value)
 
 
-class _Packer:
+class _Packer(Trees):
     """The conversion of one value.
 
     Args:
@@ -95,82 +90,31 @@ class _Packer:
     """
 
     def __init__(self, rules: Rules, *, is_careful: bool) -> None:
+        super().__init__(is_careful=is_careful)
         self._rules = rules
-        self._is_careful = is_careful
 
     def packed(self, value: Any) -> bytes:
-        return _bytes(self._tree(value))
+        return _bytes(self.tree(value))
 
-    def _tree(self, value: Any) -> Any:
-        """Return a value with an extension for each that MessagePack does not have."""
-        kind = type(value)
-        if kind in _FLAT:
-            return self._form(value) if self._is_careful and not _is_held(value) else value
-        if kind is list:
-            is_flat = not self._is_careful and _FLAT.issuperset(map(type, value))
-            return value if is_flat else self._items(value)
-        if kind is dict:
-            return self._dict(value)
-        return self._extension(value, kind)
+    def form(self, tag: str, *held: Any) -> Any:
+        return ormsgpack.Ext(FORM, _bytes([tag, *held]))
 
-    def _items(self, items: Iterable[Any]) -> list[Any]:
-        made: list[Any] = []
-        try:
-            for item in items:
-                made.append(self._tree(item))  # noqa: PERF401  (its length is the place)
-        except RefusedError as exc:
-            exc.steps.append(len(made))
-            raise
-        return made
-
-    def _dict(self, value: dict[Any, Any]) -> Any:
-        if not _KEYS.issuperset(map(type, value)):
-            return self._form(value)
-        if not self._is_careful and _FLAT.issuperset(map(type, value.values())):
-            return value
-        if self._is_careful and not all(map(_is_held, value)):
-            return self._form(value)
-        made: dict[Any, Any] = {}
-        key = None
-        try:
-            for key, item in value.items():
-                made[key] = self._tree(item)
-        except RefusedError as exc:
-            exc.steps.append(key)
-            raise
-        return made
-
-    def _extension(self, value: Any, kind: type) -> Any:
-        try:
-            if kind in forms.FORMS:
-                return self._theirs(value, kind) if _is_theirs(value, kind) else self._form(value)
-            return self._object(value, kind)
-        except RefusedError:
-            raise
-        except SerializationError as exc:
-            raise RefusedError(str(exc)) from exc
-
-    def _form(self, value: Any) -> Any:
-        tag, held = forms.dumped(value) or ("", None)
-        try:
-            return ormsgpack.Ext(FORM, _bytes([tag, self._tree(held)]))
-        except RefusedError as exc:
-            forms.locate(exc, tag, value)
-            raise
+    def formed(self, value: Any, kind: type) -> Any:
+        return self._theirs(value, kind) if _is_theirs(value, kind) else super().formed(value, kind)
 
     def _theirs(self, value: Any, kind: type) -> Any:
         if kind is tuple or kind in _LISTED:
-            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self._items(value))
+            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.items(value))
         return self._rules.of_langgraph(value)
 
     # --- objects
 
-    def _object(self, obj: Any, cls: type) -> Any:
+    def other(self, obj: Any, cls: type) -> Any:
         name = name_of(cls)
         if name in SAFE_MSGPACK_TYPES and isinstance(obj, BaseModel):
             # Not ``model_dump``, which replaces the objects in it by dicts.
             held = {**obj.__dict__, **(obj.__pydantic_extra__ or {})}
-            return _named(EXT_PYDANTIC_V2, name, self._tree(held), METHOD)
+            return _named(EXT_PYDANTIC_V2, name, self.tree(held), METHOD)
         if forms.is_numpy_scalar(obj):
             return self._form(obj)
         kind = kind_of(cls)
@@ -183,10 +127,10 @@ class _Packer:
     def _of_kind(self, obj: Any, name: Name, kind: Kind) -> Any:
         if kind == "subclass":
             content, attributes = classes.subclass_data(obj)
-            held = [SUBCLASS, *name, self._tree(content), self._tree(attributes)]
+            held = [SUBCLASS, *name, self.tree(content), self.tree(attributes)]
             return ormsgpack.Ext(FORM, _bytes(held))
         data, more = _data(obj, kind)
-        return _named(CODES[kind], name, self._tree(data), *more)
+        return _named(CODES[kind], name, self.tree(data), *more)
 
     def _rarer(self, obj: Any, name: Name) -> Any:
         if isinstance(obj, _DeltaSnapshot):
@@ -195,16 +139,16 @@ class _Packer:
             self._rules.require_allowed(name)
             timeout = getattr(obj, "timeout", None)
             more = [] if timeout is None else [timeout]
-            held = self._items([obj.node, obj.arg, *more])
+            held = self.items([obj.node, obj.arg, *more])
             return _named(EXT_CONSTRUCTOR_POS_ARGS, name, held)
         if callable(getattr(obj, "_asdict", None)) and not isclass(obj):
             self._rules.require_allowed(name)
-            return _named(EXT_CONSTRUCTOR_KW_ARGS, name, self._tree(obj._asdict()))
+            return _named(EXT_CONSTRUCTOR_KW_ARGS, name, self.tree(obj._asdict()))
         if isinstance(obj, _LISTED):
             self._rules.require_allowed(name)
-            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self._items(obj))
+            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self.items(obj))
         if kind_of(type(obj)) == "dataclass":
-            held = self._tree(classes.dataclass_data(obj))
+            held = self.tree(classes.dataclass_data(obj))
             return _named(EXT_CONSTRUCTOR_KW_ARGS, name, held)
         return self._rules.of_langgraph(obj)
 
@@ -260,13 +204,6 @@ def _data(obj: Any, kind: Kind) -> tuple[Any, list[Any]]:
         classes.require_plain(type(obj))
         return classes.dataclass_data(obj), []
     return obj._value_, []
-
-
-def _is_held(value: Any) -> bool:
-    """Return whether MessagePack holds a plain value."""
-    if type(value) is str:
-        return forms.is_text(value)
-    return type(value) is not int or forms.is_int(value)
 
 
 def _is_theirs(value: Any, kind: type) -> bool:

@@ -15,8 +15,8 @@ from langgraph.checkpoint.base import (
 )
 
 from locus_store.adapters.langgraph.delta_channels import DeltaHistories
-from locus_store.adapters.langgraph.given_ids import GivenIds
 from locus_store.adapters.langgraph.lineage import (
+    GivenIds,
     Load,
     checkpoint_in,
     fork_of,
@@ -29,18 +29,19 @@ from locus_store.adapters.langgraph.listing import (
     PAGE_OF_MANY,
     ListedLine,
     Merged,
+    options_of_ttl,
     pages_by_time,
     recent_threads,
+    ttl_of,
 )
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer, exact_within
-from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
 from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
-from locus_store.runtime.portals import Portals
+from locus_store.runtime.portals import Portals, Twins, blocking_twin
 from locus_store.saver import (
     SPECIAL_CHANNELS,
     CheckpointSaver,
@@ -54,7 +55,7 @@ from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
 from locus_store.values.surrogates import escaped
 from locus_store.versions import JSON_WRITE, current
-from locus_store.versions.listing import states_from
+from locus_store.versions.reading import states_from
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -97,7 +98,7 @@ Versions: TypeAlias = "list[Version]"
 Path: TypeAlias = "list[str]"
 
 
-class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
+class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -192,7 +193,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
 
     def setup(self) -> Awaitable[None]:
         """See ``asetup``; awaiting the result is optional."""
-        self._run(self.asetup)
+        self._block("asetup")
         return Finished()
 
     async def aclose(self) -> None:
@@ -202,7 +203,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
     def close(self) -> None:
         """See ``aclose``; ends the thread of the sync methods too."""
         if self._owns_portals:
-            self._run(self.aclose)
+            self._block("aclose")
             self._portals.close()
 
     def __enter__(self) -> Self:
@@ -226,9 +227,6 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         traceback: TracebackType | None,
     ) -> None:
         await self.aclose()
-
-    def _run(self, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        return self._portals.run(type(self).__name__, call, *args, **kwargs)
 
     # --- one checkpoint
 
@@ -257,9 +255,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
             [self._write(it, state) for it in writes],
         )
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See ``aget_tuple``."""
-        return self._run(self.aget_tuple, config)
+    get_tuple = blocking_twin(aget_tuple)
 
     def _tuple(
         self,
@@ -329,15 +325,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """See ``aput``."""
-        return self._run(self.aput, config, checkpoint, metadata, new_versions)
+    put = blocking_twin(aput)
 
     def _kept(self, counters: Iterable[Sequence[int]]) -> int | None:
         """Return the number of versions to keep, including those that this one is rebuilt from."""
@@ -402,15 +390,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         async with load.writing(keys) as seen:
             await self.saver.put_writes(**save, seen=seen)
 
-    def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """See ``aput_writes``."""
-        return self._run(self.aput_writes, config, writes, task_id, task_path)
+    put_writes = blocking_twin(aput_writes)
 
     # --- many
 
@@ -449,7 +429,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """See ``alist``; no connection is held between two checkpoints."""
         pages = self._pages(config, filter or {}, before, limit)
         nothing: Makers = []
-        while page := self._run(anext, pages, nothing):
+        while page := self._portals.run(type(self).__name__, anext, pages, nothing):
             for make in page:
                 yield make()
 
@@ -566,9 +546,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """Remove a thread with all its namespaces, checkpoints and pending writes."""
         await self.saver.delete_thread(thread_name(thread_id))
 
-    def delete_thread(self, thread_id: str) -> None:
-        """See ``adelete_thread``."""
-        self._run(self.adelete_thread, thread_id)
+    delete_thread = blocking_twin(adelete_thread)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints and pending writes of runs, in all threads and namespaces.
@@ -579,9 +557,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """
         await self.saver.delete_for_runs([str(it) for it in run_ids])
 
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """See ``adelete_for_runs``."""
-        self._run(self.adelete_for_runs, run_ids)
+    delete_for_runs = blocking_twin(adelete_for_runs)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all its namespaces, checkpoints and pending writes.
@@ -592,9 +568,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """
         await self.saver.copy_thread(thread_name(source_thread_id), thread_name(target_thread_id))
 
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """See ``acopy_thread``."""
-        self._run(self.acopy_thread, source_thread_id, target_thread_id)
+    copy_thread = blocking_twin(acopy_thread)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove all checkpoints of threads but the newest of each namespace, or all.
@@ -606,9 +580,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         """
         await self.saver.prune([thread_name(it) for it in thread_ids], strategy=strategy)
 
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """See ``aprune``."""
-        self._run(self.aprune, thread_ids, strategy=strategy)
+    prune = blocking_twin(aprune)
 
     # --- delta channels
 
@@ -623,11 +595,7 @@ class LangGraphSaver(ForTenants, BaseCheckpointSaver[Any]):
         found = DeltaHistories(needs(self.saver.backend, FullBackend), self._values, self._write)
         return await found.read(place_of(config), channels)
 
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        """See ``aget_delta_channel_history``."""
-        return self._run(self.aget_delta_channel_history, config=config, channels=channels)
+    get_delta_channel_history = blocking_twin(aget_delta_channel_history)
 
     # --- versions of channels
 

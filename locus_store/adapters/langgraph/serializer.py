@@ -31,10 +31,11 @@ from langgraph.checkpoint.serde.jsonplus import (
 )
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from locus_store.adapters import classes, forms
-from locus_store.adapters.classes import Classes, Kind, Name, kind_of, name_of
 from locus_store.adapters.langgraph.packing import CODES, SUBCLASS, TUPLE, packed
 from locus_store.errors import SerializationError
+from locus_store.values.codec import classes, forms
+from locus_store.values.codec.classes import Classes, Kind, kind_of
+from locus_store.values.codec.names import Name, name_of
 from locus_store.values.msgpack import FORM
 
 T = TypeVar("T")

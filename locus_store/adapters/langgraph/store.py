@@ -34,7 +34,7 @@ from langgraph.store.base import (
 from locus_store import open as opening
 from locus_store.blocking import Finished
 from locus_store.errors import InvalidArgumentError, LocusStoreError
-from locus_store.runtime.portals import Portals
+from locus_store.runtime.portals import Portals, Twins, blocking_twin
 from locus_store.runtime.stepping import in_thread
 from locus_store.types.arguments import check_limit
 from locus_store.types.items import (
@@ -75,7 +75,7 @@ DEFAULT_SWEEP_MINUTES: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
-class LangGraphStore(ForTenants, BaseStore):
+class LangGraphStore(Twins, ForTenants, BaseStore):
     """The long-term memory of LangGraph's graphs: ``graph.compile(store=…)``.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -168,7 +168,7 @@ class LangGraphStore(ForTenants, BaseStore):
 
     def setup(self) -> Awaitable[None]:
         """See ``asetup``; awaiting the result is optional."""
-        self._run(self.asetup)
+        self._block("asetup")
         return Finished()
 
     async def aclose(self) -> None:
@@ -179,7 +179,7 @@ class LangGraphStore(ForTenants, BaseStore):
     def close(self) -> None:
         """See ``aclose``; ends the thread of the sync methods too."""
         if self._owns_portals or self._sweeper is not None:
-            self._run(self.aclose)
+            self._block("aclose")
         if self._owns_portals:
             self._portals.close()
 
@@ -205,14 +205,7 @@ class LangGraphStore(ForTenants, BaseStore):
     ) -> None:
         await self.aclose()
 
-    def _run(self, call: Callable[..., Awaitable[T]], *args: Any) -> T:
-        return self._portals.run(type(self).__name__, call, *args)
-
     # --- operations
-
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """See ``abatch``."""
-        return self._run(self.abatch, ops)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute LangGraph's operations; return one result for each.
@@ -232,6 +225,8 @@ class LangGraphStore(ForTenants, BaseStore):
         if changes:
             await self.store.apply(changes)
         return results or [None] * len(todo)
+
+    batch = blocking_twin(abatch)
 
     # Thousands of these may wait at a time. They leave out ``abatch``, because Python's garbage
     # collector visits every list and coroutine of a call that waits, again and again.
@@ -395,9 +390,7 @@ class LangGraphStore(ForTenants, BaseStore):
         """Delete expired items, which no call returns any more; return how many."""
         return await self.store.expire()
 
-    def sweep_ttl(self) -> int:
-        """See ``asweep_ttl``."""
-        return self._run(self.asweep_ttl)
+    sweep_ttl = blocking_twin(asweep_ttl)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
         """Sweep at intervals in a separate thread until it is stopped or the store is closed.

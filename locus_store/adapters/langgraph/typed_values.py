@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.forms import RefusedError
 from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import MAX_INT, MIN_INT
 from locus_store.values.msgpack import (
     MSGPACK,

@@ -11,7 +11,7 @@ from pydantic_ai import ModelMessage
 from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
 from pydantic_core import PydanticSerializationError
 
-from locus_store.adapters.json_values import numbers_in, with_numbers
+from locus_store.adapters.numbers import numbers_in, with_numbers
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import NewMessage
 from locus_store.values.encoding import encode

@@ -32,7 +32,7 @@ from locus_store.backends.documents.segments import (
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage
-from locus_store.types.log_edits import Outbox
+from locus_store.types.logs import Outbox
 from locus_store.versions import Line
 from locus_store.versions.spaces import Space
 from locus_store.versions.threads import Thread

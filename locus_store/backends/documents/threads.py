@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
-import time
 from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
@@ -22,6 +20,7 @@ from locus_store.backends.documents.protocol import LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.observe import unremoved
+from locus_store.runtime.retries import Pauses
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Edit, Thread
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
-    from locus_store.types.log_edits import Outbox
+    from locus_store.types.logs import Outbox
 
 T = TypeVar("T")
 
@@ -307,8 +306,10 @@ class DocumentThreads:
     ) -> T | None:
         write = _Write(self, thread_id, change, creates=creates, removes=removes, as_is=as_is)
         missing: str | None = None
+        pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
         for attempt in range(ATTEMPTS):
-            _pause(attempt)
+            if attempt:
+                pauses.sleep()
             try:
                 with (
                     suppress(ChangedError),
@@ -471,13 +472,6 @@ class _Write(Generic[T]):
             except LocusStoreError as exc:
                 unremoved(self._thread_id, exc)
         return False
-
-
-def _pause(attempt: int) -> None:
-    """Wait so that other writers can finish: not at first, then longer with each attempt."""
-    if attempt:
-        most = min(2**attempt / 1000, LONGEST_PAUSE_SECONDS)
-        time.sleep(random.uniform(0, most))  # noqa: S311  (no secret)
 
 
 _all_threads: WeakSet[DocumentThreads] = WeakSet()

@@ -12,7 +12,7 @@ from locus_store.backends.file.diagnostics import facts
 from locus_store.backends.file.documents import FileDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.runtime.stepping import in_thread
 from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 BUSY_TIMEOUT_SECONDS = 30.0
 DAY = 86_400
 
+
+ITEMS: Final = "store"
+"""The subdirectory of the store's journal; those of long names end with ``+``."""
 
 DEFAULT_DIRECTORY: Final = ".locus_checkpoints"
 """The Locus SDK's default directory."""
@@ -61,6 +64,10 @@ class FileBackend(DocumentBackend):
 
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"
+
+    def item_documents(self) -> FileDocuments:
+        """Return the documents of a store beside the threads."""
+        return self._directory.beside(ITEMS)
 
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""

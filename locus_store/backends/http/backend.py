@@ -10,10 +10,10 @@ from locus_store.backend import FullBackend
 from locus_store.backends.http.asking import requests
 from locus_store.backends.http.connections import RETRY_SECONDS, ClientOptions, HTTPConnections
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.transports import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS, basic
+from locus_store.backends.http.transport import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS, basic
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types.arguments import check_days, check_number
 from locus_store.types.facts import Fact
 from locus_store.types.thread_info import DescribesThreads
@@ -25,7 +25,7 @@ from locus_store.wire.records import StateNeededError, sent_save
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import httpx
+    import aiohttp
 
     from locus_store.types import (
         CheckpointerCapabilities,
@@ -64,10 +64,10 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         base_url: ``http://host:port`` or ``https://host:port``, with a path if the service is
             mounted below one.
         headers: Sent with each request.
-        auth: As in httpx: a pair for HTTP Basic, or an ``httpx.Auth``.
+        auth: A pair (user, password) for HTTP Basic.
         timeout: Seconds for each attempt of a request.
-        client: An ``httpx.AsyncClient`` used instead, and left open. It works in the process that
-            created it and in the event loop of its first use.
+        client: An ``aiohttp.ClientSession`` used instead, and left open. It works in the process
+            and the event loop of its first use.
         token: Sent as ``Authorization: Bearer …``.
         retry_seconds: How long a request is repeated while the service cannot be reached or is
             busy. After a lost reply, only idempotent requests are repeated.
@@ -76,7 +76,6 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
 
     Raises:
         InvalidArgumentError: An option is not valid.
-        MissingExtraError: httpx is not installed.
     """
 
     factory = "http_checkpointer"
@@ -86,9 +85,9 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         self,
         base_url: str = DEFAULT_URL,
         headers: Mapping[str, str] | None = None,
-        auth: Any = None,
+        auth: tuple[str, str] | None = None,
         timeout: float = TIMEOUT_SECONDS,
-        client: httpx.AsyncClient | None = None,
+        client: aiohttp.ClientSession | None = None,
         *,
         token: str | None = None,
         retry_seconds: float = RETRY_SECONDS,
@@ -109,10 +108,8 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
             raise InvalidArgumentError(f"pool_size={pool_size!r} must be an integer above 0")
         if token is not None and auth is not None:
             raise InvalidArgumentError("give token or auth, not both")
-        is_pair = isinstance(auth, tuple)
         options = ClientOptions(
-            headers=_headers(headers, token, auth if is_pair else None),
-            auth=None if is_pair else auth,
+            headers=_headers(headers, token, auth),
             client=client,
             timeout=timeout,
             retry_seconds=retry_seconds,
@@ -216,9 +213,9 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
     Args:
         base_url: See ``HTTPBackend``, as the next ones.
         headers: Sent with each request.
-        auth: As in httpx.
+        auth: A pair (user, password) for HTTP Basic.
         timeout: Seconds for each attempt of a request.
-        client: An ``httpx.AsyncClient`` used instead.
+        client: An ``aiohttp.ClientSession`` used instead.
         token: Sent as ``Authorization: Bearer …``.
         retry_seconds: How long a request is repeated.
         pool_size: Requests at once per event loop.
@@ -234,9 +231,9 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
         self,
         base_url: str = DEFAULT_URL,
         headers: Mapping[str, str] | None = None,
-        auth: Any = None,
+        auth: tuple[str, str] | None = None,
         timeout: float = TIMEOUT_SECONDS,
-        client: httpx.AsyncClient | None = None,
+        client: aiohttp.ClientSession | None = None,
         *,
         token: str | None = None,
         retry_seconds: float = RETRY_SECONDS,

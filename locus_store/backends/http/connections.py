@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-import random
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import aiohttp
 import orjson
 from yarl import URL
 
-from locus_store.backends.http.aiohttp_transport import AiohttpTransport, is_untrusted
-from locus_store.backends.http.transports import NoAnswerError, TransportOptions
+from locus_store.backends.http.transport import (
+    NoAnswerError,
+    Transport,
+    TransportOptions,
+    is_untrusted,
+)
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -24,22 +27,18 @@ from locus_store.errors import (
 )
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Home, Homes
+from locus_store.runtime.retries import Pauses
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import may_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import httpx
-
-    from locus_store.backends.http.transports import Answer, Transport
+    from locus_store.backends.http.transport import Answer
     from locus_store.wire.calls import WireCall
 
 RETRY_SECONDS: Final = 10.0
 MAX_PORT: Final = 65535
-
-PAUSE_SECONDS: Final = 0.05
-"""The average pause before the second attempt; doubled each time, up to a second."""
 
 BUSY: Final = 429
 TOO_LONG: Final = 413
@@ -54,10 +53,7 @@ class ClientOptions(TransportOptions):
     """The options of a client; see ``HTTPBackend``."""
 
     retry_seconds: float = RETRY_SECONDS
-    auth: Any = None
-    """An authentication of httpx."""
-
-    client: httpx.AsyncClient | None = None
+    client: aiohttp.ClientSession | None = None
     """Used instead of connections of our own, and left open."""
 
 
@@ -72,25 +68,16 @@ class HTTPConnections:
     def __init__(self, base_url: str, options: ClientOptions) -> None:
         self.where = _checked_url(base_url)
         self._owner: tuple[int, asyncio.AbstractEventLoop] | None = None
-        make = self._maker(options)
+        if not isinstance(options.client, aiohttp.ClientSession | None):
+            raise InvalidArgumentError("client must be an aiohttp.ClientSession")
+        self._options = options
         refusal = None if options.client is None else ONE_LOOP
-        self._homes = Homes(lambda: HTTPClient(make, self.where, options), refusal)
+        self._homes = Homes(lambda: HTTPClient(self._transport, self.where, options), refusal)
 
-    def _maker(self, options: ClientOptions) -> Callable[[], Transport]:
-        if options.client is None and options.auth is None:
-            return lambda: AiohttpTransport(self.where, options)
-        made = importlib.import_module("locus_store.backends.http.httpx_transport")
-        made.require_httpx(options.client, options.auth)
-
-        def make() -> Transport:
-            if options.client is not None:
-                self._require_owner()
-            transport: Transport = made.HttpxTransport(
-                self.where, options, client=options.client, auth=options.auth
-            )
-            return transport
-
-        return make
+    def _transport(self) -> Transport:
+        if self._options.client is not None:
+            self._require_owner()
+        return Transport(self.where, self._options, self._options.client)
 
     def _require_owner(self) -> None:
         """Refuse to share a caller's client, whose connections belong to one event loop."""
@@ -205,7 +192,7 @@ class HTTPClient(Home):
             ConnectionFailedError: There is no answer, or the service is not there; of a write that
                 was sent, it says that the change may have been written.
         """
-        attempts, was_sent = _Attempts(self._retry_seconds), False
+        pauses, was_sent = Pauses(0.1, 2.0, self._retry_seconds), False
         while True:
             try:
                 answer = await self._sent(method, path, body, headers)
@@ -213,7 +200,7 @@ class HTTPClient(Home):
                 failure = self._lost(exc)
                 was_sent = was_sent or not exc.is_unsent
                 repeats = (is_repeatable or exc.is_unsent) and not is_untrusted(exc)
-                pause = 0.0
+                at_least = 0.0
             else:
                 absence = self._absence(answer)
                 if absence is None:
@@ -221,11 +208,12 @@ class HTTPClient(Home):
                 failure = absence
                 was_sent = was_sent or answer.status != BUSY
                 repeats = is_repeatable or answer.status == BUSY
-                pause = _retry_after(answer)
-            if not repeats or not attempts.are_left(pause):
+                at_least = _retry_after(answer)
+            pause = pauses.next(at_least) if repeats else None
+            if pause is None:
                 raise _doubtful(failure) if is_write and was_sent else failure
             observe.connections.warning("%s: %s; trying again", self.where, failure)
-            await attempts.pause(pause)
+            await asyncio.sleep(pause)
 
     async def _sent(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str]
@@ -304,24 +292,6 @@ def _doubtful(failure: ConnectionFailedError) -> ConnectionFailedError:
 
 
 _ACCEPTED: Final = f"{bodies.FRAMED}, {bodies.JSON}"
-
-
-class _Attempts:
-    """The attempts of a request, as long as the time for them lasts."""
-
-    def __init__(self, seconds: float) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._until = self._loop.time() + seconds
-        self._pause = PAUSE_SECONDS
-
-    def are_left(self, at_least: float) -> bool:
-        """Return whether there is time for another one after a pause."""
-        return self._loop.time() + max(at_least, self._pause) < self._until
-
-    async def pause(self, at_least: float) -> None:
-        """Wait, longer each time, and not as long as others."""
-        await asyncio.sleep(at_least + self._pause * (0.5 + random.random()))  # noqa: S311
-        self._pause = min(2 * self._pause, 1.0)
 
 
 def _retry_after(answer: Answer) -> float:

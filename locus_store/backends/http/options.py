@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import httpx
+    import aiohttp
 
 
 class HTTPOptions(TypedDict, total=False):
     """Of ``HTTPBackend``, beside ``base_url``."""
 
     headers: Mapping[str, str] | None
-    auth: Any
+    auth: tuple[str, str] | None
     timeout: float
-    client: httpx.AsyncClient | None
+    client: aiohttp.ClientSession | None
     token: str | None
     retry_seconds: float
     pool_size: int

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.object_documents import LAYOUT, ObjectDocuments
+from locus_store.backends.documents.object_documents import ITEMS, LAYOUT, ObjectDocuments
 from locus_store.backends.documents.objects import MAX_NAME_BYTES
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.oci.access import (
@@ -23,7 +23,7 @@ from locus_store.backends.oci.client import BucketObjects
 from locus_store.backends.oci.diagnostics import facts
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -91,6 +91,10 @@ class BucketBackend(DocumentBackend):
 
     def __repr__(self) -> str:
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
+
+    def item_documents(self) -> ObjectDocuments:
+        """Return the documents of a store beside the threads."""
+        return ObjectDocuments(self.bucket, self.documents.prefix, heads=ITEMS)
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
@@ -214,19 +218,20 @@ class OCIBucketMessageLog(DocumentMessageLog):
         if backend is not None:
             given = (bucket_name, namespace, prefix, options)
             check_backend(backend, BucketBackend, is_alone=given == ("", "", DEFAULT_PREFIX, {}))
-        made = backend or _backend(bucket_name, namespace, prefix, **options)
+        made = backend or bucket_backend(bucket_name, namespace, prefix, **options)
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
-def _backend(
+def bucket_backend(
     bucket_name: str,
     namespace: str,
-    prefix: str,
+    prefix: str = DEFAULT_PREFIX,
     *,
     compartment_id: str | None = None,
     max_state_bytes: int = MAX_STATE_BYTES,
     **access: Any,
 ) -> BucketBackend:
+    """Return a backend; the options are those of ``OCIBucketBackend``."""
     place = BucketPlace(namespace=namespace, bucket=bucket_name, compartment_id=compartment_id)
     return BucketBackend(place, BucketAccess(**access), prefix, max_state_bytes=max_state_bytes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from locus_store.backends.oci import failures
 from locus_store.backends.oci.access import maker
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import observe
+from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -32,7 +32,6 @@ R = TypeVar("R")
 PAGE: Final = 1000
 """Objects in one list, and in one deletion."""
 
-LONGEST_PAUSE_SECONDS: Final = 2.0
 SECOND: Final = timedelta(seconds=1)
 
 
@@ -118,9 +117,9 @@ class BucketObjects(Objects):
         Raises:
             LocusStoreError: The call failed for good.
         """
-        errors, deadline = failures.driver_errors(), time.monotonic() + self.access.retry_seconds
-        is_refreshed = False
-        for attempt in range(1_000_000):
+        errors = failures.driver_errors()
+        pauses, is_refreshed = Pauses(0.05, 2.0, self.access.retry_seconds), False
+        while True:
             try:
                 with self._client() as client:
                     return work(client)
@@ -136,13 +135,11 @@ class BucketObjects(Objects):
                 if status == failures.UNAUTHENTICATED and not is_refreshed and self._forget():
                     is_refreshed = True
                     continue  # a session token may have been refreshed since it was read
-                pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
-                is_late = time.monotonic() + pause > deadline
-                if is_late or not failures.is_transient(exc, errors):
+                pause = pauses.next()
+                if pause is None or not failures.is_transient(exc, errors):
                     raise failures.translated(exc, self.place, what) from exc
                 observe.retried(f"{what}: {status or 'no answer'}", exc)
                 time.sleep(pause)
-        raise AssertionError("unreachable")  # the deadline ends the loop
 
     def _forget(self) -> bool:
         """Forget the credentials, unless the caller gave a client."""

@@ -22,7 +22,7 @@ from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.diagnostics import facts
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.runtime.factories import factory
+from locus_store.runtime.extras import factory
 from locus_store.types import Hit
 from locus_store.types.arguments import check_backend
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from locus_store.backends.opensearch.versions import VersionPlace
     from locus_store.types import Head, OnConflict, Version
     from locus_store.types.facts import Fact
-    from locus_store.versions.rows import Row
-    from locus_store.versions.spaces import Space
+    from locus_store.versions.spaces import Row, Space
     from locus_store.versions.threads import Thread
 
 

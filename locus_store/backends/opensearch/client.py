@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from base64 import b64decode, b64encode
@@ -29,6 +28,7 @@ from locus_store.backends.opensearch.bulk import (
 from locus_store.backends.opensearch.names import address_of, path_of, routing_of
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
+from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +49,6 @@ PAGE: Final = 1000
 MOST_HEADS: Final = 100
 """Objects with their content in one answer."""
 
-LONGEST_PAUSE_SECONDS: Final = 2.0
 SETTLE_SECONDS: Final = 5.0
 """How long writes are retried that a stored head does not depend on."""
 
@@ -157,22 +156,20 @@ class IndexClient:
 
         what = f"{method} {path}"
         options = {"ignore": tuple(seen), "timeout": self.access.timeout_seconds}
-        deadline = time.monotonic() + min(self.access.retry_seconds, seconds)
-        for attempt in range(1_000_000):
+        pauses = Pauses(0.05, 2.0, min(self.access.retry_seconds, seconds))
+        while True:
             try:
                 answer = self._perform()(method, path, params=params, body=body, **options)
                 check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
-                pause = random.uniform(0, min(0.05 * 2**attempt, LONGEST_PAUSE_SECONDS))  # noqa: S311
-                is_late = time.monotonic() + pause > deadline
-                if is_late or not failures.is_transient(exc):
+                pause = pauses.next()
+                if pause is None or not failures.is_transient(exc):
                     raise failures.translated(exc, self.place, what) from exc
                 observe.retried(f"{what}: {failures.status_of(exc) or 'no answer'}", exc)
                 on_repeat()
                 time.sleep(pause)
             else:
                 return answer
-        raise AssertionError("unreachable")  # the deadline ends the loop
 
     def documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the answer to a request about documents, once the index was found to be ours."""

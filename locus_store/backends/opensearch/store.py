@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import os
-import random
 import threading
-import time
 from collections import defaultdict
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
@@ -39,6 +37,7 @@ from locus_store.backends.opensearch.item_changes import (
 )
 from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
 from locus_store.errors import SchemaError
+from locus_store.runtime.retries import Pauses
 from locus_store.store import BaseStore
 from locus_store.types.arguments import check_backend
 from locus_store.types.items import decode_namespace, encode_namespace
@@ -132,14 +131,12 @@ class _Writing:
     ) -> list[int]:
         """Change items, each alone and on the condition of what was read; return the answers."""
         answers = dict.fromkeys(names, 0)
-        rest = list(names)
-        for attempt in count():
-            if not rest:
-                break
+        rest, pauses = list(names), Pauses(0.002, LONGEST_PAUSE_SECONDS)
+        while rest:
             found = self._batches.settled([items.document_id(it) for it in rest], **reading)
             rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers)
             if rest:
-                _pause(attempt)
+                pauses.sleep()
         return list(answers.values())
 
     def _write_each(
@@ -301,15 +298,15 @@ class OpenSearchStore(_Writing, BaseStore):
     def _apply_all(self, changes: Sequence[Change]) -> list[int]:
         ids = [items.document_id(it.name) for it in changes]
         decide = [ItemChange(it, n) for n, it in enumerate(changes)]
+        pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
         with self._one_batch[os.getpid()]:
-            for attempt in count():
+            while True:
                 found = self._batches.settled(ids)
                 made = [change(it) for change, it in zip(decide, found, strict=True)]
                 plans = zip(ids, found, made, strict=True)
                 if self._batches.write(_written(plans)):
                     return [answer for _, answer in made]
-                _pause(attempt)
-        raise AssertionError("unreachable")  # some batch is always written
+                pauses.sleep()
 
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         return await self._run(self._clear, namespace, recursive=recursive)
@@ -437,10 +434,6 @@ class OpenSearchStore(_Writing, BaseStore):
 
 def _written(plans: Iterable[tuple[str, Document | None, tuple[Any, int]]]) -> list[Replacement]:
     return [Replacement(key, it, plan) for key, it, (plan, _) in plans if plan is not KEEP]
-
-
-def _pause(attempt: int) -> None:
-    time.sleep(random.uniform(0, min(0.002 * 2**attempt, LONGEST_PAUSE_SECONDS)))  # noqa: S311
 
 
 # --- searches

@@ -18,7 +18,7 @@ from locus_store.errors import (
     MissingExtraError,
     pip_install,
 )
-from locus_store.sql.connections.failures import causes
+from locus_store.sql.connections.database import causes
 
 try:
     import oracledb

@@ -18,12 +18,11 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
-from locus_store.sql.connections.connection_pool import ConnectionPool
+from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import check_count, check_seconds, refuse_ours, require_one
 from locus_store.sql.connections.pool import PooledRunner
-from locus_store.sql.schema.migration_lock import locked
-from locus_store.sql.schema.names import prefix_of
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.migrations import locked
+from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.sql.threads import copying
 from locus_store.types.arguments import check_tenant, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES

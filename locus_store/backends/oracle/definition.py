@@ -13,9 +13,14 @@ from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.failures import REMEDIES, codes
 from locus_store.errors import UnsupportedError
 from locus_store.sql.connections.options import check_seconds
-from locus_store.sql.schema.definition import OLD_USERS, SchemaDefinition, column_type, user_index
-from locus_store.sql.schema.migration_targets import OPTIONS, run_on_engine, tables_named
-from locus_store.sql.schema.place import DatabasePlace
+from locus_store.sql.schema.definition import (
+    OLD_USERS,
+    DatabasePlace,
+    SchemaDefinition,
+    column_type,
+    user_index,
+)
+from locus_store.sql.schema.migrations import OPTIONS, run_on_engine, tables_named
 from locus_store.sql.schema.vectors import Method, has_index, index_name
 from locus_store.values.vectors import Metric
 

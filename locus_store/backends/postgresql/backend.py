@@ -25,11 +25,10 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.connections.connection_pool import ConnectionPool
+from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import check_seconds, refuse_ours, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
-from locus_store.sql.schema.names import prefix_of
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.sql.threads import copying
 from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES

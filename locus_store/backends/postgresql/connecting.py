@@ -19,7 +19,7 @@ from locus_store.errors import (
     MissingExtraError,
     pip_install,
 )
-from locus_store.sql.connections.failures import causes, is_refused
+from locus_store.sql.connections.database import causes, is_refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,16 +14,15 @@ from locus_store.backends.postgresql import connecting, dsn
 from locus_store.backends.postgresql.conditions import set_config
 from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
 from locus_store.errors import SchemaError, UnsupportedError
-from locus_store.sql.columns.column_types import PlainText
-from locus_store.sql.columns.conditions import text_literal
-from locus_store.sql.schema.definition import SchemaDefinition, column_type
-from locus_store.sql.schema.migration_targets import (
+from locus_store.sql.columns.dialect_columns import PlainText
+from locus_store.sql.columns.types import text_literal
+from locus_store.sql.schema.definition import DatabasePlace, SchemaDefinition, column_type, place_of
+from locus_store.sql.schema.migrations import (
     OPTIONS,
     missing_driver,
     run_on_engine,
     tables_named,
 )
-from locus_store.sql.schema.place import DatabasePlace, place_of
 from locus_store.sql.schema.tables import tables
 from locus_store.sql.schema.vectors import index_name
 

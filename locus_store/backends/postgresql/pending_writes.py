@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 from locus_store.errors import LocusStoreError
-from locus_store.runtime import loops, observe
+from locus_store.runtime import observe
+from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.runner import GROUP_BYTES
 from locus_store.versions.archives import sealed
 from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Coroutine, Sequence
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
     from locus_store.sql.connections.pool import LoopPool
@@ -43,7 +42,6 @@ class Batch:
         """The payloads' size in bytes."""
         return sum(len(it.payload) for it in self.writes)
 
-    @property
     def tasks(self) -> set[tuple[str, ...]]:
         """The tasks whose writes these are."""
         place = self.thread_id, self.namespace, self.checkpoint_id
@@ -73,21 +71,6 @@ class Batch:
         ]
 
 
-@dataclass(slots=True)
-class _Item:
-    batch: Batch
-    done: asyncio.Future[bool]
-
-    def answer(self, result: bool | BaseException) -> None:
-        """Pass the result to the caller, unless it was cancelled."""
-        if self.done.done():  # cancelled
-            return
-        if isinstance(result, BaseException):
-            loops.fail(self.done, result)
-        else:
-            self.done.set_result(result)
-
-
 class WriteBatches:
     """The pending writes of one event loop.
 
@@ -103,89 +86,44 @@ class WriteBatches:
     ) -> None:
         self._home: LoopPool = proxy(home)
         self._database = database
-        self._size = size
-        self._idle_senders = senders
-        self._last_size = 1
-        """Batches of the last statement."""
-        self._ready: deque[_Item] = deque()
+        limits = GroupLimits(count=size, senders=senders, size=GROUP_BYTES)
+        self._calls: Gathering[Batch, bool] = Gathering(
+            self._answers, limits, Batch.tasks, send=self._sends, spawn=self._spawn
+        )
 
     async def submit(self, batch: Batch) -> bool:
         """Store a batch; ``False``: nothing was stored, and only a transaction can decide."""
-        item = _Item(batch, asyncio.get_running_loop().create_future())
-        if not self._sends_now(item):
-            self._ready.append(item)
-            self._wake()
-        return await item.done
+        return await self._calls.submit(batch, size=batch.size)
 
-    def _sends_now(self, item: _Item) -> bool:
-        """Send a batch in its caller's step, if no other is there to share a statement."""
-        if self._last_size > 1 or self._ready or not self._idle_senders:
-            return False
-        put_writes, values = self._database.hot.put_writes, self._values([item.batch])
-        self._idle_senders -= 1
-        is_sent = self._home.send(put_writes, values, partial(self._answered, item))
-        if not is_sent:
-            self._idle_senders += 1
-        return is_sent
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._home.spawn(work)  # of a proxy: the method itself would keep the connections
 
-    def _answered(self, item: _Item, rows: list[Any] | BaseException) -> None:
-        """Answer a batch that was sent in its caller's step."""
-        self._idle_senders += 1
-        if not isinstance(rows, BaseException):
-            item.answer(bool(rows))
-        elif isinstance(rows, Exception) and self._database.lost_connection(rows):
-            self._home.note(rows)
-            observe.retried("connection", rows)
-            self._ready.appendleft(item)
-        else:
-            self._home.note(rows)
-            item.answer(rows)
-        self._wake()
-
-    def _wake(self) -> None:
-        while self._ready and self._ready[0].done.done():  # its caller was cancelled
-            self._ready.popleft()
-        if self._ready and self._idle_senders:
-            self._idle_senders -= 1
-            group = self._take()
-            self._home.spawn(self._send(group)).add_done_callback(lambda it: self._ended(group, it))
-
-    def _ended(self, group: list[_Item], sender: asyncio.Task[None]) -> None:
-        self._idle_senders += 1
-        if sender.cancelled() or sender.exception():
-            for item in group:
-                item.done.cancel()
-        self._wake()
-
-    def _take(self) -> list[_Item]:
-        """Return the next group; each task is in it once, so that no row is written twice."""
-        group: list[_Item] = []
-        tasks: set[tuple[str, ...]] = set()
-        size = 0
-        while self._ready and len(group) < self._size:
-            batch = self._ready[0].batch
-            size += batch.size
-            if group and (size > GROUP_BYTES or not tasks.isdisjoint(batch.tasks)):
-                break
-            tasks |= batch.tasks
-            group.append(self._ready.popleft())
-        return group
-
-    async def _send(self, group: list[_Item]) -> None:
-        self._last_size = len(group)
-        try:
-            stored = await self._home.again(lambda: self._run([it.batch for it in group]))
-        except Exception as exc:
-            if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
-                raise
-            if len(group) == 1:
-                group[0].answer(exc)
+    def _sends(self, batch: Batch, answered: Callable[[bool | Failed | Undecided], None]) -> bool:
+        def ended(rows: list[Any] | BaseException) -> None:
+            if not isinstance(rows, BaseException):
+                answered(bool(rows))
                 return
-            for item in group:  # the faulty one is found by running each alone
-                await self._send([item])
-            return
-        for number, item in enumerate(group):
-            item.answer(number in stored)
+            self._home.note(rows)
+            if isinstance(rows, Exception) and self._database.lost_connection(rows):
+                observe.retried("connection", rows)
+                answered(Undecided.AGAIN)
+            else:
+                answered(Failed(rows))
+
+        return self._home.send(self._database.hot.put_writes, self._values([batch]), ended)
+
+    async def _answers(
+        self, batches: Sequence[Batch], is_alone: bool
+    ) -> Sequence[bool | Failed | Undecided]:
+        del is_alone
+        try:
+            stored = await self._home.again(lambda: self._run(batches))
+        except Exception as exc:
+            is_known = isinstance(exc, (LocusStoreError, *self._database.driver_errors))
+            if len(batches) == 1 or not is_known:
+                raise
+            return [Undecided.ALONE] * len(batches)  # the faulty one is found by running each alone
+        return [number in stored for number in range(len(batches))]
 
     async def _run(self, batches: Sequence[Batch]) -> set[int]:
         """Run the statement; return the positions of the batches that were stored."""

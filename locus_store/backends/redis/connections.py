@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,6 +15,7 @@ from locus_store.backends.redis import failures
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.loops import Homes
+from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -31,9 +30,6 @@ _limit: ContextVar[float | None] = ContextVar("limit", default=None)
 DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
 """The errors that redis-py raises."""
 Client = Redis | RedisCluster
-
-PAUSE_SECONDS: Final = 0.02
-"""The average pause before the second attempt; doubled each time, up to a second."""
 
 PIPELINE: Final = 1000
 """Calls in one round trip at most."""
@@ -346,8 +342,7 @@ class Patience:
 
     def __init__(self, home: LoopClient, seconds: float) -> None:
         self._home = home
-        self._until = time.monotonic() + seconds
-        self._pause = PAUSE_SECONDS
+        self._pauses = Pauses(0.04, 2.0, seconds)
         self._is_unsure = False
 
     async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
@@ -365,10 +360,11 @@ class Patience:
         is_better_soon = failures.is_transient(exc) or (
             home.was_reached and may_again(exc)  # else a wrong address is reported at once
         )
-        if not is_better_soon or time.monotonic() + self._pause > self._until:
+        pause = self._pauses.next() if is_better_soon else None
+        if pause is None:
             raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc
         observe.retried("connection", exc)
-        await self.rest()
+        await asyncio.sleep(pause)
         if isinstance(exc, failures.REPLACING):
             await home.drop_idle()
         if failures.is_lost(exc):
@@ -376,8 +372,7 @@ class Patience:
 
     async def rest(self) -> None:
         """Pause, so that other tasks can run."""
-        await asyncio.sleep(self._pause * (0.5 + random.random()))  # noqa: S311
-        self._pause = min(2 * self._pause, 1.0)
+        await asyncio.sleep(self._pauses.next() or 0.0)
 
 
 def _wrote_nothing(answer: Any) -> bool:

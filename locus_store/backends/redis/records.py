@@ -14,8 +14,7 @@ from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, Pendi
 from locus_store.values.encoding import UNLIMITED, decode, encode
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, sealed, unsealed
-from locus_store.versions.rows import Row
-from locus_store.versions.spaces import Space, new_line_id
+from locus_store.versions.spaces import Row, Space, new_line_id
 from locus_store.versions.threads import Edit, Thread
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from locus_store.backends.redis.answers import records_in, version_in, whole, wr
 from locus_store.backends.redis.thread_lists import name_in, time_in
 from locus_store.types import FOREVER, LineContents
 from locus_store.types.arguments import check_limit
-from locus_store.versions.newest import Newest, is_plain
+from locus_store.versions.reading import Newest, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

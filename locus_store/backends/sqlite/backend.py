@@ -18,8 +18,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connections.options import DAY, refuse_ours
-from locus_store.sql.schema.names import prefix_of
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 

@@ -11,9 +11,16 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
-from locus_store.sql.schema.definition import OLD_USERS, SchemaDefinition, column_type, user_index
-from locus_store.sql.schema.migration_targets import OPTIONS, missing_driver, reason, tables_named
-from locus_store.sql.schema.place import DatabasePlace, masked, place_of
+from locus_store.sql.schema.definition import (
+    OLD_USERS,
+    DatabasePlace,
+    SchemaDefinition,
+    column_type,
+    masked,
+    place_of,
+    user_index,
+)
+from locus_store.sql.schema.migrations import OPTIONS, missing_driver, reason, tables_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

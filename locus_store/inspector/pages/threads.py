@@ -10,8 +10,8 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, short
 from locus_store.inspector.visits import Page
 from locus_store.session.storages import message_log_of
-from locus_store.timeline.marks import marked
-from locus_store.timeline.questions import json_or_text
+from locus_store.timeline.bisect import json_or_text
+from locus_store.timeline.graph import marked
 from locus_store.timeline.readable import about
 from locus_store.versions.sizes import Marked, MeasuresVersions
 

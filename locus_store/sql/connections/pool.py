@@ -7,7 +7,6 @@ There is no lock around a pool: as many callers work at once as it has connectio
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Homes
-from locus_store.sql.connections.failures import LostConnectionError, is_overtime
+from locus_store.runtime.retries import unraced
+from locus_store.sql.connections.database import LostConnectionError, is_overtime
 from locus_store.sql.connections.greenlets import dispose, greenlet_spawn
 from locus_store.sql.connections.lending import Lender
 from locus_store.sql.migrate import load
@@ -27,16 +27,10 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from locus_store.sql.connections.database import ServerDatabase
     from locus_store.sql.connections.runner import Body
-    from locus_store.sql.connections.server_database import ServerDatabase
 
 T = TypeVar("T")
-
-ATTEMPTS: Final = 6
-"""Tries of a transaction that lost to another one's locks, and so wrote nothing."""
-
-PAUSE_SECONDS: Final = 0.005
-"""The average pause before the second attempt; doubled each time."""
 
 CLOSE_SECONDS: Final = 5.0
 """The time for which ``close`` waits for the server to close the connection."""
@@ -201,10 +195,12 @@ class LoopPool(Lender):
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a separate connection if the engine is ours."""
         if not self._owned:
-            return await self._patiently(lambda: self._spawned(self._sync, body))
+            return await unraced(lambda: self._spawned(self._sync, body), self.database.lost_race)
         engine = self._make_opening_engine()
         try:
-            return await self._patiently(lambda: self._spawned(engine.sync_engine, body))
+            return await unraced(
+                lambda: self._spawned(engine.sync_engine, body), self.database.lost_race
+            )
         finally:
             await dispose(engine)
 
@@ -280,18 +276,7 @@ class LoopPool(Lender):
 
     async def unraced(self, begin: Body[None], body: Body[T]) -> T:
         """Run a body; retry after a lost race."""
-        return await self._patiently(lambda: self.run(begin, body))
-
-    async def _patiently(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        for attempt in range(1, ATTEMPTS):
-            try:
-                return await work()
-            except Exception as exc:
-                if not self.database.lost_race(exc):
-                    raise
-                observe.retried("race", exc)
-            await asyncio.sleep(random.random() * PAUSE_SECONDS * 2**attempt)  # noqa: S311
-        return await work()
+        return await unraced(lambda: self.run(begin, body), self.database.lost_race)
 
     async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run repeatable work; retry once if the connection was lost, or if time ran out."""

@@ -28,7 +28,7 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store.testing.kit import HOSTILE_IDS
-from locus_store.timeline.differences import differences
+from locus_store.timeline.readable import differences
 
 if TESTS_RUN:
     import approval_workflow
@@ -521,22 +521,26 @@ async def test_no_constructor_runs_on_what_is_stored(storage: LocusCheckpointSto
 
 
 FORGED = [
-    {"$": "object", "class": "antigravity:x", "v": {}},
-    {"$": "object", "class": "os:system", "v": "true"},
-    {"$": "object", "class": "subprocess:Popen", "v": {"args": "true"}},
-    {"$": "object", "class": "agent_framework:FileCheckpointStorage", "v": {}},
-    {"$": "object", "class": "agent_framework._tools:FunctionTool", "v": {"name": "x"}},
-    {"$": "object", "class": "agent_framework._mcp:MCPStdioTool", "v": {"command": "true"}},
-    {"$": "object", "class": ["agent_framework"], "v": {}},
-    {"$": "class", "v": "os:system"},
-    {"$": "alias", "v": [{"$": "class", "v": "os:system"}]},
-    {"$": "event", "v": {"type": "request_info"}},
-    {"$": "bytes", "v": "not base64"},
-    {"$": "datetime", "v": 5},
-    {"$": "set", "v": [[]]},
-    {"$": "dict", "keys": ["a"], "v": {}},
-    {"$": "map", "v": [[1]]},
-    {"$": "int", "v": "9" * 5000},
+    {"$": "x", "c": 100, "v": ["object", "antigravity:x", {}]},
+    {"$": "x", "c": 100, "v": ["object", "os:system", "true"]},
+    {"$": "x", "c": 100, "v": ["object", "subprocess:Popen", {"args": "true"}]},
+    {"$": "x", "c": 100, "v": ["object", "agent_framework:FileCheckpointStorage", {}]},
+    {"$": "x", "c": 100, "v": ["object", "agent_framework._tools:FunctionTool", {"name": "x"}]},
+    {"$": "x", "c": 100, "v": ["object", "agent_framework._mcp:MCPStdioTool", {"command": "true"}]},
+    {"$": "x", "c": 100, "v": ["object", ["agent_framework"], {}]},
+    {"$": "x", "c": 100, "v": ["class", "os:system"]},
+    {"$": "x", "c": 100, "v": ["alias", {"$": "x", "c": 100, "v": ["class", "os:system"]}]},
+    {"$": "x", "c": 100, "v": ["event", {"type": "request_info"}]},
+    {"$": "b", "v": "not base64"},
+    {"$": "x", "c": 100, "v": ["datetime", 5]},
+    {"$": "x", "c": 100, "v": ["set", [[]]]},
+    {"$": "d", "k": ["a"], "v": {}},
+    {"$": "m", "v": [[1]]},
+    {"$": "x", "c": 100, "v": ["int", "9" * 5000]},
+    {"$": "x", "c": 100, "v": ["none", 1]},
+    {"$": "x", "c": 100, "v": []},
+    {"$": "x", "c": 5, "v": ["int", "9"]},
+    {"$": "x", "c": 100, "b": "zG94"},
     {"$": "none"},
     {"$": {}, "v": 1},
     {"__pickled__": "gASVHwAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjAR0cnVllIWUUpQu", "$": 1},

@@ -34,7 +34,7 @@ from pydantic import (
 )
 
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
-from locus_store.adapters.classes import name_of
+from locus_store.values.codec.names import name_of
 
 if TESTS_RUN:
     from langchain_core.agents import AgentAction, AgentFinish

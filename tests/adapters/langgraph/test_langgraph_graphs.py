@@ -65,7 +65,7 @@ def test_a_run_gives_its_thread_a_time_to_live(any_storage, call):
     call.invoke(graph, {"said": ["b"]}, {"configurable": {"thread_id": "forever"}})
 
     def left(thread_id):
-        found = saver._run(saver.saver.backend.read_thread, thread_id)
+        found = saver._portals.run("", saver.saver.backend.read_thread, thread_id)
         return found.expires_at and (found.expires_at - datetime.now(UTC)).total_seconds()
 
     assert 3_500 < left(config["configurable"]["thread_id"]) < 3_700
@@ -80,9 +80,9 @@ def test_reading_a_thread_renews_it_where_that_is_configured(storage, call):
     ttl = {"default_ttl": 60, "refresh_on_read": True}
     with LangGraphSaver.from_url(storage.url, ttl=ttl) as saver:
         assert said(chain(answers).compile(checkpointer=saver).get_state(at())) != []
-        saver._run(saver.saver.renewals)
+        saver._portals.run("", saver.saver.renewals)
         thread_id = at()["configurable"]["thread_id"]
-        found = saver._run(saver.saver.backend.read_thread, thread_id)
+        found = saver._portals.run("", saver.saver.backend.read_thread, thread_id)
         assert (found.expires_at - datetime.now(UTC)).total_seconds() > 3_500
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from answered import answered_by
 from lazily import TESTS_RUN
 from services import Service
 
@@ -165,8 +166,8 @@ class Failing:
 async def failing(service: Service, *failures: str, **options: Any) -> AsyncIterator[Any]:
     """Yield a backend whose next calls fail so, and its transport."""
     transport: Any = type("T", (Failing, httpx.AsyncBaseTransport), {})(*failures)
-    async with httpx.AsyncClient(transport=transport) as client:
-        yield HTTPBackend(service.url, client=client, **options), transport
+    async with transport:
+        yield answered_by(transport, HTTPBackend(service.url, **options)), transport
 
 
 @pytest.mark.parametrize("kind", ["refused", "lost", "503", "429", "json"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pytest
+from answered import answered_by
 from lazily import TESTS_RUN
 from services import Service
 
@@ -221,8 +222,9 @@ class Foreign:
 
 
 def over(foreign: Foreign, **options: Any) -> Any:
-    client = httpx.AsyncClient(transport=httpx.MockTransport(foreign))
-    return http_checkpointer("http://foreign", client=client, **options)
+    made = http_checkpointer("http://foreign", **options)
+    answered_by(httpx.MockTransport(foreign), made.backend)
+    return made
 
 
 class TestForeign(MinimalCheckpointerContract):

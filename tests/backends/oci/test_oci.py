@@ -489,8 +489,9 @@ async def test_urls_name_a_bucket_and_a_prefix(bucket: DoubleBucket) -> None:
     for url in ("oci://", "oci://space", "oci://space/"):
         with pytest.raises(InvalidArgumentError, match="names a bucket"):
             open_checkpointer(url)
-    with pytest.raises(InvalidArgumentError, match=r"no store for oci.*postgresql://"):
-        open_store("oci://space/bucket")
+    async with open_store(bucket.url("agents/a")) as store:
+        assert await store.put(("m",), "k", 1) == 1
+    assert {it.partition("v1/")[0] for it in bucket.stored.objects} == {"agents/a/"}
 
 
 # --- neighbours

@@ -18,7 +18,7 @@ from locus_store import (
 )
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
-from locus_store.server.storages import store_beside
+from locus_store.server.serving import store_beside
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,0 +1,61 @@
+"""Attempts of a call, and the pauses between them."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from locus_store.runtime import observe
+from locus_store.runtime.stepping import pause
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+RACES: Final = 6
+"""Attempts of work that lost to another transaction's locks."""
+
+
+class Pauses:
+    """Random pauses, each on average twice as long as the one before.
+
+    Args:
+        first: The first pause is at most this long, in seconds.
+        longest: No pause is longer.
+        within: The last pause ends before so many seconds have passed; ``None``: there is no last
+            one.
+    """
+
+    def __init__(self, first: float, longest: float, within: float | None = None) -> None:
+        self._most = first
+        self._longest = longest
+        self._until = math.inf if within is None else time.monotonic() + within
+
+    def next(self, at_least: float = 0.0) -> float | None:
+        """Return the seconds before the next attempt; ``None`` if time does not suffice for it."""
+        seconds = at_least + random.uniform(0, self._most)  # noqa: S311
+        self._most = min(2 * self._most, self._longest)
+        return seconds if time.monotonic() + seconds < self._until else None
+
+    def sleep(self) -> None:
+        """Block the thread until the next attempt, if there is one."""
+        time.sleep(self.next() or 0.0)
+
+
+async def unraced(
+    work: Callable[[], Awaitable[T]], lost_race: Callable[[BaseException], bool]
+) -> T:
+    """Run work; run it again if it lost a race with another transaction."""
+    pauses = Pauses(0.01, 0.16)
+    for _ in range(1, RACES):
+        try:
+            return await work()
+        except Exception as exc:
+            if not lost_race(exc):
+                raise
+            observe.retried("race", exc)
+        await pause(pauses.next() or 0.0)
+    return await work()

@@ -1,0 +1,319 @@
+"""Forms of Python's own values: a tag, and simpler values from which the same value is made.
+
+A carrier holds the forms: tagged JSON, or MessagePack. ``trees`` asks for the form of a value that
+carriers do not hold by themselves, and for the form of each value in it. Only exact types have a
+form: a value of a subclass would come back as another type.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from locus_store.errors import SerializationError
+from locus_store.values.encoding import MAX_INT, MIN_INT
+from locus_store.values.surrogates import escaped, unescaped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class RefusedError(SerializationError):
+    """A value that cannot be kept; collects the steps to it, from the inside out."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.steps: list[object] = []
+
+    def __str__(self) -> str:
+        return self.at("")
+
+    def at(self, place: str) -> str:
+        """Return the message, with the path below a place."""
+        path = place + "".join(map(_step, reversed(self.steps)))
+        return f"{path.removeprefix('.')}: {self.why}" if path else self.why
+
+
+def _step(step: object) -> str:
+    is_name = isinstance(step, str) and step.isidentifier()
+    return f".{step}" if is_name else f"[{step!a:.60}]"
+
+
+class ValueForm(NamedTuple):
+    """The form of a type."""
+
+    tag: str
+    dump: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+
+
+def _of_zone(value: timezone) -> list[Any]:
+    return [*value.__getinitargs__()]  # type: ignore[attr-defined]  # the offset, and a name
+
+
+def _of_datetime(value: datetime) -> Any:
+    if is_plain_time(value):
+        return value.isoformat()
+    return [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, value.tzinfo]
+
+
+def _of_time(value: time) -> Any:
+    if is_plain_time(value):
+        return value.isoformat()
+    return [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, value.tzinfo]
+
+
+def is_plain_time(value: datetime | time) -> bool:
+    """Return whether ``isoformat`` keeps all of a time: no zone, or an offset without a name."""
+    zone = value.tzinfo
+    return value.fold == 0 and (
+        zone is None or (type(zone) is timezone and len(_of_zone(zone)) == 1)
+    )
+
+
+def _datetime(held: Any) -> datetime:
+    if isinstance(held, str):
+        return datetime.fromisoformat(held)
+    text, fold, zone = held
+    return datetime.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+
+
+def _time(held: Any) -> time:
+    if isinstance(held, str):
+        return time.fromisoformat(held)
+    text, fold, zone = held
+    return time.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+
+
+def _of_int(value: int) -> str:
+    try:
+        return str(value)
+    except ValueError as exc:
+        raise RefusedError(
+            f"an integer cannot be stored, as Python does not read it: {exc}"
+        ) from exc
+
+
+def _of_zone_info(value: ZoneInfo) -> str:
+    if value.key is None or ZoneInfo(value.key) is not value:
+        raise RefusedError("a ZoneInfo that is not ZoneInfo(key) cannot be stored")
+    return value.key
+
+
+def _of_deque(value: deque[Any]) -> list[Any]:
+    return [[*value], value.maxlen]
+
+
+def _of_default(value: defaultdict[Any, Any]) -> list[Any]:
+    factory = value.default_factory
+    if factory is not None and _FACTORIES.get(getattr(factory, "__name__", "")) is not factory:
+        raise RefusedError(
+            f"a defaultdict with the factory {factory!r:.60} cannot be stored: only with one of "
+            f"{', '.join(_FACTORIES)}; convert it to a dict"
+        )
+    return [None if factory is None else factory.__name__, _pairs(value)]
+
+
+def _default(held: list[Any]) -> defaultdict[Any, Any]:
+    name, pairs = held
+    return defaultdict(None if name is None else _FACTORIES[name], _dict(pairs))
+
+
+def _pairs(value: Any) -> list[list[Any]]:
+    return [[key, it] for key, it in value.items()]
+
+
+def _dict(pairs: Any) -> dict[Any, Any]:
+    return dict(map(tuple, pairs))
+
+
+def _of_pattern(value: re.Pattern[Any]) -> list[Any]:
+    return [value.pattern, value.flags]
+
+
+_FACTORIES: Final[dict[str, Any]] = {
+    it.__name__: it
+    for it in (bool, bytes, dict, float, frozenset, int, list, set, str, tuple, deque, Counter)
+}
+
+_BY_TEXT: Final = (
+    *(IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network),
+    *(Decimal, UUID, PosixPath, PurePosixPath, PureWindowsPath),
+)
+"""Types whose objects are made from their text."""
+
+FORMS: Final[dict[type, ValueForm]] = {
+    **{it: ValueForm(it.__name__.lower(), str, it) for it in _BY_TEXT},
+    str: ValueForm("text", escaped, unescaped),  # those with a lone surrogate
+    int: ValueForm("int", _of_int, int),  # those beyond 64 bits
+    float: ValueForm("float", str, float),  # those that JSON has not
+    complex: ValueForm("complex", lambda it: [it.real, it.imag], lambda it: complex(*it)),
+    bytearray: ValueForm("bytearray", bytes, bytearray),
+    date: ValueForm("date", date.isoformat, date.fromisoformat),
+    datetime: ValueForm("datetime", _of_datetime, _datetime),
+    time: ValueForm("time", _of_time, _time),
+    timedelta: ValueForm(
+        "timedelta", lambda it: [it.days, it.seconds, it.microseconds], lambda it: timedelta(*it)
+    ),
+    timezone: ValueForm("timezone", _of_zone, lambda it: timezone(*it)),
+    ZoneInfo: ValueForm("zone", _of_zone_info, ZoneInfo),
+    range: ValueForm("range", lambda it: [it.start, it.stop, it.step], lambda it: range(*it)),
+    slice: ValueForm("slice", lambda it: [it.start, it.stop, it.step], lambda it: slice(*it)),
+    re.Pattern: ValueForm("pattern", _of_pattern, lambda it: re.compile(*it)),
+    tuple: ValueForm("tuple", list, tuple),
+    set: ValueForm("set", list, set),
+    frozenset: ValueForm("frozenset", list, frozenset),
+    deque: ValueForm("deque", _of_deque, lambda it: deque(*it)),
+    dict: ValueForm("map", _pairs, _dict),  # those with keys that the carrier cannot hold
+    defaultdict: ValueForm("defaultdict", _of_default, _default),
+    OrderedDict: ValueForm("ordereddict", _pairs, lambda it: OrderedDict(_dict(it))),
+    Counter: ValueForm("counter", _pairs, lambda it: Counter(_dict(it))),
+}
+"""The forms by exact type."""
+
+_LOADS: Final = {it.tag: it.load for it in FORMS.values()}
+
+
+def dumped(value: Any) -> tuple[str, Any] | None:
+    """Return the tag and the content of a value; ``None`` if its type has no form.
+
+    Raises:
+        RefusedError: The type has one, but the value is not all that it holds.
+    """
+    form = FORMS.get(type(value)) or numpy_form(type(value))
+    return None if form is None else (form.tag, form.dump(value))
+
+
+_PAIRS: Final = {"map": 2, "ordereddict": 2, "counter": 2, "defaultdict": 3}
+"""The steps from a mapping to a key or value in its form."""
+
+
+def locate(refusal: RefusedError, tag: str, value: Any) -> None:
+    """Replace the steps within a form by those within its value."""
+    count = _PAIRS.get(tag)
+    if count is not None:
+        key = list(value)[int(str(refusal.steps[1 - count]))]
+        refusal.steps[-count:] = [key]
+    elif tag in {"deque", "datetime", "time"}:
+        refusal.steps.pop()
+
+
+def has(tag: Any) -> bool:
+    """Return whether a tag is that of a form."""
+    return tag in _LOADS or tag in _NUMPY_LOADS
+
+
+def loaded(tag: str, held: Any) -> Any:
+    """Return the value of a form.
+
+    Raises:
+        LookupError, TypeError, ValueError: It is damaged.
+        SerializationError: NumPy is not imported.
+    """
+    return (_LOADS.get(tag) or _NUMPY_LOADS[tag])(held)
+
+
+def is_int(value: int) -> bool:
+    """Return whether JSON and MessagePack hold an integer."""
+    return MIN_INT <= value <= MAX_INT
+
+
+def is_text(value: str) -> bool:
+    """Return whether UTF-8 holds a string."""
+    return value.isascii() or escaped(value) is value
+
+
+# --- NumPy, which is never imported here
+
+DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
+"""A dtype of plain values as NumPy writes it; objects and NumPy's own strings hold addresses."""
+
+
+def numpy() -> Any:
+    """Return NumPy if the program has imported it.
+
+    Raises:
+        SerializationError: It has not.
+    """
+    found = sys.modules.get("numpy")
+    if found is None:
+        raise SerializationError(
+            "a NumPy array is stored here, and nothing is imported on reading. Write"
+            " `import numpy` where your program opens the storage"
+        )
+    return found
+
+
+def require_exact(dtype: Any) -> None:
+    """Refuse an array whose elements are objects, or that would be read with another dtype.
+
+    Raises:
+        RefusedError: It is one.
+    """
+    if not DTYPE.fullmatch(dtype.str) or numpy().dtype(dtype.str) != dtype:
+        raise RefusedError(
+            f"a NumPy array of dtype {dtype!s:.100} cannot be stored: convert it to a list, or to"
+            " arrays of plain numbers"
+        )
+
+
+def array(dtype: str, shape: Sequence[int], order: str, data: bytes) -> Any:
+    """Return an array that owns its data."""
+    if not DTYPE.fullmatch(dtype):
+        raise ValueError(dtype)
+    found = numpy()
+    flat = found.frombuffer(data, dtype=found.dtype(dtype))
+    return flat.reshape(shape, order=order).copy(order="K")
+
+
+def numpy_form(kind: type) -> ValueForm | None:
+    """Return the form of NumPy's arrays, or of its scalars; ``None`` for another type."""
+    found = sys.modules.get("numpy")
+    if found is None or not kind.__module__.startswith("numpy"):
+        return None
+    if kind is found.ndarray:
+        return ValueForm("array", _of_array, lambda it: array(*it))
+    return ValueForm("scalar", _of_scalar, _scalar) if issubclass(kind, found.generic) else None
+
+
+def is_numpy_scalar(value: Any) -> bool:
+    """Return whether a value is one of NumPy's numbers or strings."""
+    found = sys.modules.get("numpy")
+    return found is not None and isinstance(value, found.generic)
+
+
+def _of_array(value: Any) -> list[Any]:
+    require_exact(value.dtype)
+    order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+    return [value.dtype.str, list(value.shape), order, value.tobytes(order=order)]
+
+
+def _of_scalar(value: Any) -> list[Any]:
+    require_exact(value.dtype)
+    return [value.dtype.str, value.tobytes()]
+
+
+def _scalar(held: list[Any]) -> Any:
+    return array(held[0], (1,), "C", held[1])[0]
+
+
+_NUMPY_LOADS: Final[dict[str, Callable[[Any], Any]]] = {
+    "array": lambda it: array(*it),
+    "scalar": _scalar,
+}

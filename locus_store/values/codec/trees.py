@@ -1,0 +1,113 @@
+"""Values as trees of plain values and forms, which MessagePack and tagged JSON hold."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import SerializationError
+from locus_store.values.codec import forms
+from locus_store.values.codec.forms import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FLAT: Final = frozenset({str, int, float, bool, NoneType, bytes})
+_KEYS: Final = FLAT - {bytes}
+
+
+class Trees(ABC):
+    """The conversion of values.
+
+    Args:
+        is_careful: Inspect strings and integers too, which the carrier may refuse.
+    """
+
+    def __init__(self, *, is_careful: bool) -> None:
+        self._is_careful = is_careful
+
+    @abstractmethod
+    def form(self, tag: str, *held: Any) -> Any:
+        """Return the carrier's node for a tag and trees."""
+
+    @abstractmethod
+    def other(self, obj: Any, cls: type) -> Any:
+        """Return the node of an object whose class has no form.
+
+        Raises:
+            SerializationError: There is none.
+        """
+
+    def formed(self, value: Any, kind: type) -> Any:
+        """Return the node of a value whose type has a form."""
+        del kind
+        return self._form(value)
+
+    def tree(self, value: Any) -> Any:
+        """Return a value with a node for each part that is not plain.
+
+        Raises:
+            RefusedError: It, or a value in it, cannot be kept exactly; has the path to it.
+        """
+        kind = type(value)
+        if kind in FLAT:
+            return self._form(value) if self._is_careful and not _is_held(value) else value
+        if kind is list:
+            is_flat = not self._is_careful and FLAT.issuperset(map(type, value))
+            return value if is_flat else self.items(value)
+        if kind is dict:
+            return self._dict(value)
+        try:
+            return self.formed(value, kind) if kind in forms.FORMS else self.other(value, kind)
+        except RefusedError:
+            raise
+        except SerializationError as exc:
+            raise RefusedError(str(exc)) from exc
+
+    def items(self, items: Iterable[Any]) -> list[Any]:
+        """Return the trees of items."""
+        made: list[Any] = []
+        try:
+            for item in items:
+                made.append(self.tree(item))  # noqa: PERF401  (its length is the place)
+        except RefusedError as exc:
+            exc.steps.append(len(made))
+            raise
+        return made
+
+    def members(self, value: dict[Any, Any]) -> dict[Any, Any]:
+        """Return a dict with the trees of its values."""
+        made: dict[Any, Any] = {}
+        key = None
+        try:
+            for key, item in value.items():
+                made[key] = self.tree(item)
+        except RefusedError as exc:
+            exc.steps.append(key)
+            raise
+        return made
+
+    def _dict(self, value: dict[Any, Any]) -> Any:
+        if not _KEYS.issuperset(map(type, value)):
+            return self._form(value)
+        if not self._is_careful and FLAT.issuperset(map(type, value.values())):
+            return value
+        if self._is_careful and not all(map(_is_held, value)):
+            return self._form(value)
+        return self.members(value)
+
+    def _form(self, value: Any) -> Any:
+        tag, held = forms.dumped(value) or ("", None)
+        try:
+            return self.form(tag, self.tree(held))
+        except RefusedError as exc:
+            forms.locate(exc, tag, value)
+            raise
+
+
+def _is_held(value: Any) -> bool:
+    """Return whether a carrier holds a plain value."""
+    if type(value) is str:
+        return forms.is_text(value)
+    return type(value) is not int or forms.is_int(value)
