@@ -425,7 +425,7 @@ def delete(
 ) -> None:
     """Delete an item, or all of a namespace.
 
-    --json: {removed, tenant}, in items; with --all-tenants {removed, tenants: {name: {removed}}}.
+    --json: {removed, tenant}, in items.
     """
     where, choice = namespace_of(namespace), chosen(tenant, everyone=all_tenants)
     if (key is None) is not everything or (recursive and not everything):
@@ -484,8 +484,7 @@ def expire(
 ) -> None:
     """Delete the items whose time to live is over, to free their space.
 
-    They are invisible already: there is no prompt. --json: {removed, tenant}, in items; with
-    --all-tenants {removed, tenants: {name: {removed}}}.
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in items.
     """
     choice = chosen(tenant, everyone=all_tenants)
 

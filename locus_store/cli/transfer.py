@@ -75,8 +75,7 @@ def verify(
     """Read all that is stored of a tenant and check it: digests, changes, parents, stray rows.
 
     --json: JSON Lines as they come, {kind: "problem", tenant, thread_id, namespace, checkpoint_id,
-    what}, and at last {kind: "summary", threads, versions, problems, tenant}; with --all-tenants
-    {…, tenants: {name: {…}}}.
+    what}, and at last {kind: "summary", threads, versions, problems, tenant}.
     """
     choice = chosen(tenant, everyone=all_tenants)
     one_of(choice, "THREADS", is_named=bool(threads))
@@ -112,7 +111,7 @@ def _checked(counts: dict[str, int]) -> str:
 async def _verified(
     url: str, choice: Choice, threads: list[str] | None, *, as_json: bool
 ) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
-    verifying = importlib.import_module("locus_store.transfer.copying")
+    verifying = importlib.import_module("locus_store.transfer.verifying")
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None
@@ -163,15 +162,18 @@ def copy(
         ),
     ] = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Copy each tenant to the tenant of the same name.")
+        bool,
+        typer.Option(
+            "--all-tenants",
+            help="Copy each tenant to that of the same name; in JSON also tenants: {name: {…}}.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
     After an interruption run it again: existing threads are skipped. A thread that exists with
-    other versions is a conflict. --json: {written, same, tenant}, in threads; with
-    --all-tenants {written, same, tenants: {name: {…}}}.
+    other versions is a conflict. --json: {written, same, tenant}, in threads.
     """
     choice = chosen(tenant, everyone=all_tenants)
     one_of(choice, "--thread", is_named=bool(thread))
