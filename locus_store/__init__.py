@@ -77,9 +77,11 @@ if TYPE_CHECKING:
     from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
     from locus_store.messages import BaseMessageLog
     from locus_store.open import (
+        Storage,
         open_checkpointer,
         open_message_log,
         open_saver,
+        open_storage,
         open_store,
     )
     from locus_store.saver import CheckpointSaver
@@ -151,6 +153,7 @@ __all__ = [
     "SchemaError",
     "SemanticSearchResult",
     "SerializationError",
+    "Storage",
     "StorageBackend",
     "StorageBackendAdapter",
     "StoreCapabilities",
@@ -165,6 +168,7 @@ __all__ = [
     "open_checkpointer",
     "open_message_log",
     "open_saver",
+    "open_storage",
     "open_store",
     "opensearch_checkpointer",
     "oracle_checkpointer",
@@ -188,7 +192,8 @@ _LAZY = {
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
-    **dict.fromkeys(("open_checkpointer", "open_message_log", "open_saver", "open_store"), "open"),
+    **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),
+    **dict.fromkeys(("open_storage", "open_store"), "open"),
     **dict.fromkeys(
         ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"
     ),

@@ -47,7 +47,7 @@ async def _read(
     url: str, tenant: str | None, thread: str, namespace: str, newest: int
 ) -> LogSnapshot:
     async with opened_of(url, tenant) as backend:
-        log = importlib.import_module("locus_store.session.storages").message_log_of(backend, None)
+        log = importlib.import_module("locus_store.open").Storage(backend).messages()
         thread = await thread_named(backend, thread)
         found: LogSnapshot | None = await log.read(thread, namespace=namespace, newest=newest)
         if found is None:

@@ -175,7 +175,8 @@ def inspect(
             webbrowser.open(server.start_page(link).as_uri())
 
     backend = opened(url)
-    store = importlib.import_module("locus_store.server.serving").store_beside(url, backend)
+    storage = importlib.import_module("locus_store.open").Storage(backend)
+    store = storage.store() if storage.has_store else None
     options = importlib.import_module("locus_store.server.options").InspectOptions(
         port=port, allow_write=allow_write
     )

@@ -121,8 +121,8 @@ async def _newest(
         if after is not None:
             check_text("--after", after)
         ids = await backend.list_threads(limit, pattern, after=after)
-        storages = importlib.import_module("locus_store.session.storages")
-        log = storages.message_log_of(backend, None) if backend.capabilities.messages else None
+        opening = importlib.import_module("locus_store.open")
+        log = opening.Storage(backend).messages() if backend.capabilities.messages else None
         marks = await marked(backend, log, ids)
         return list(await asyncio.gather(*map(newest, ids))), marks
 

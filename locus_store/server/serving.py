@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import multiprocessing
 import os
@@ -17,7 +16,7 @@ from starlette.responses import RedirectResponse
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.access import Mounted, Tokens
 from locus_store.inspector.application import Inspector
-from locus_store.open import MESSAGE_LOGS, STORES, open_checkpointer, open_store
+from locus_store.open import open_storage
 from locus_store.server.listener import (
     GRACE_SECONDS,
     listening,
@@ -97,14 +96,13 @@ def opened(settings: ServeOptions) -> ASGIApp:
     Raises:
         InvalidArgumentError: The URL is not valid.
     """
-    backend = open_checkpointer(settings.url).backend
-    store = store_beside(
-        settings.url, backend, dimension=settings.dimension, metric=settings.metric
-    )
+    storage, store = open_storage(settings.url), None
+    if storage.has_store:
+        store = storage.store(dimension=settings.dimension, metric=settings.metric)
     service = app(
-        backend,
+        storage.backend,
         store=store,
-        messages=_messages_beside(backend),
+        messages=storage.messages() if storage.has_messages else None,
         token_file=settings.token_file,
         read_only=settings.read_only,
         max_body=settings.max_body,
@@ -116,38 +114,7 @@ def opened(settings: ServeOptions) -> ASGIApp:
         return service
     from locus_store.server.serving import beside  # noqa: PLC0415  (needs Jinja2)
 
-    return beside(service, backend, store, settings)
-
-
-def store_beside(url: str, backend: Any, **options: Any) -> Any:
-    """Return the store beside a backend; over its connections, where a store can use them.
-
-    Args:
-        url: Of the backend.
-        backend: Need not be open.
-        options: Of the store.
-    """
-    folder = _folder_of(backend)
-    if folder not in STORES:
-        return None
-    if folder in {"memory", "redis"}:
-        return open_store(url, **options)
-    kind = getattr(importlib.import_module("locus_store.backends"), STORES[folder])
-    return kind(backend=backend, **options)
-
-
-def _messages_beside(backend: Any) -> Any:
-    """Return the message log beside a backend, or ``None``: it has none."""
-    folder = _folder_of(backend)
-    if folder not in MESSAGE_LOGS:
-        return None
-    kind = getattr(importlib.import_module("locus_store.backends"), MESSAGE_LOGS[folder])
-    return kind(backend=backend)
-
-
-def _folder_of(backend: Any) -> str:
-    """Return the folder of a backend's technology."""
-    return type(backend).__module__.split(".")[2]
+    return beside(service, storage.backend, store, settings)
 
 
 _PREFIX: Final = "/inspector"

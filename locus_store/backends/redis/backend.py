@@ -124,7 +124,7 @@ class RedisBackend(RedisVersionLists, FullBackend):
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
-        keys = RedisKeys(prefix)
+        self.prefix, keys = prefix, RedisKeys(prefix)
         options = addresses.Options(
             wait_replicas=wait_replicas,
             wait_timeout_seconds=wait_timeout_seconds,

@@ -131,7 +131,7 @@ def test_an_auth_that_is_none_is_refused(auth: Any) -> None:
 
 @pytest.mark.parametrize("headers", [{"a b": "c"}, {"a": "b\r\nx: y"}, {"": "c"}, {"a": 7}])
 def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(headers: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="cannot be sent") as caught:
+    with pytest.raises(InvalidArgumentError, match=r"cannot be sent|must be") as caught:
         HTTPBackend("http://h", headers=headers)
     assert "x: y" not in str(caught.value)
 

@@ -32,8 +32,7 @@ from locus_store import (
     open_store,
 )
 from locus_store.backends.documents import segmented
-from locus_store.backends.oci.access import POOL_SIZE
-from locus_store.backends.oci.backend import DEFAULT_PREFIX
+from locus_store.backends.oci.options import DEFAULT_PREFIX
 
 if TESTS_RUN:
     import oci
@@ -136,7 +135,7 @@ async def test_a_page_reads_about_its_threads_however_busy_the_bucket_is(
     for n in range(1100):  # within a second or two
         await source.write_state(f"t{n:04}", {"n": n})
     filled(bucket, shelf)
-    after, read_ahead = None, 2 * POOL_SIZE + 2
+    after, read_ahead = None, 2 * 16 + 2
     for page in range(3):
         there = requests()
         names = await backend.list_threads(100, after=after)
