@@ -58,6 +58,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
+MOST_WORDS = {"README.md": 1_100, "docs": 60_000}
 
 
 @cache
@@ -140,3 +141,15 @@ def test_shared_sql_has_no_module_or_class_named_after_a_database() -> None:
     names = [name for name in texts() if name.startswith("sql/")]
     names += [it.name for name, it in classes() if name.startswith("sql/")]
     assert [it for it in names if any(name in it.lower() for name in TECHNOLOGIES)] == []
+
+
+def test_the_documentation_is_not_too_long() -> None:
+    """Words between spaces; the records of decisions and the changelog are not of the site."""
+    docs = PACKAGE.parent / "docs"
+    pages = [*docs.glob("*.md"), *docs.glob("*.rst"), *(docs / "frameworks").glob("*.md")]
+    words = {"README.md": words_of(PACKAGE.parent / "README.md"), "docs": sum(map(words_of, pages))}
+    assert [name for name, count in words.items() if count > MOST_WORDS[name]] == []
+
+
+def words_of(page: Path) -> int:
+    return len(page.read_text("utf-8").split())

@@ -92,7 +92,7 @@ def forget(
     segment are listed with the command that deletes them. Threads that name no user are counted,
     those with pending writes only apart: they may be the user's. --json: {threads, checkpoints,
     writes, messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of
-    each; with --all-tenants {…, tenants: {name: {…}}, left}.
+    each.
     """
     owner, choice = _owner(user, where), at.choice
     wheres = [namespace_of(it) for it in namespace or ()]

@@ -110,8 +110,7 @@ def vacuum(
     thread keeps its head. A thread that another transaction holds is skipped, and one whose
     versions cannot be rewritten is left as it is. --json: {removed, threads, messages, skipped,
     unreadable, tenant}: removed versions, threads that were deleted and their messages, and threads
-    that were left; with --all-tenants {…, tenants: {name: {…}}}. With --dry-run: {removed, threads,
-    messages, tenant}.
+    that were left. With --dry-run: {removed, threads, messages, tenant}.
     """
     if dry_run or not yes:
         found = run(_aged(at, older_than))
@@ -203,8 +202,7 @@ def expire(
 ) -> None:
     """Delete the threads whose time to live is over, to free their space.
 
-    They are invisible already: there is no prompt. --json: {removed, tenant}, in threads; with
-    --all-tenants {removed, tenants: {name: {removed}}}.
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in threads.
     """
 
     async def removed() -> Outcome:
@@ -226,8 +224,8 @@ def prune(
     """Delete all versions but the newest ones of each namespace, and its head.
 
     Messages stay. A namespace is skipped if a version that stays is rebuilt from older ones.
-    --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces;
-    with --all-tenants {…, tenants: {name: {…}}}. With --dry-run, skipped is 0.
+    --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces.
+    With --dry-run, skipped is 0.
     """
     one_of(at.choice, "THREADS", is_named=bool(threads))
     if dry_run or not yes:

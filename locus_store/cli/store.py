@@ -395,7 +395,7 @@ def delete(
 ) -> None:
     """Delete an item, or all of a namespace.
 
-    --json: {removed, tenant}, in items; with --all-tenants {removed, tenants: {name: {removed}}}.
+    --json: {removed, tenant}, in items.
     """
     where, choice = namespace_of(namespace), at.choice
     if (key is None) is not everything or (recursive and not everything):
@@ -451,8 +451,7 @@ def expire(
 ) -> None:
     """Delete the items whose time to live is over, to free their space.
 
-    They are invisible already: there is no prompt. --json: {removed, tenant}, in items; with
-    --all-tenants {removed, tenants: {name: {removed}}}.
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in items.
     """
 
     async def removed(opened: BaseStore) -> dict[str, int]:

@@ -30,7 +30,13 @@ OfTenant = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="The tenant; overrides the URL's ?tenant=."),
 ]
-AllTenants = Annotated[bool, typer.Option("--all-tenants", help="All tenants with stored data.")]
+AllTenants = Annotated[
+    bool,
+    typer.Option(
+        "--all-tenants",
+        help="All tenants with stored data; in JSON the sums, and tenants: {name: {…}}.",
+    ),
+]
 Outcome: TypeAlias = dict[str | None, dict[str, int]]
 """Counts by tenant; ``None`` stands for a storage without tenants."""
 

@@ -71,8 +71,7 @@ def verify(
     """Read all that is stored of a tenant and check it: digests, changes, parents, stray rows.
 
     --json: JSON Lines as they come, {kind: "problem", tenant, thread_id, namespace, checkpoint_id,
-    what}, and at last {kind: "summary", threads, versions, problems, tenant}; with --all-tenants
-    {…, tenants: {name: {…}}}.
+    what}, and at last {kind: "summary", threads, versions, problems, tenant}.
     """
     one_of(at.choice, "THREADS", is_named=bool(threads))
     for it in threads or ():
@@ -157,15 +156,18 @@ def copy(
         ),
     ] = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Copy each tenant to the tenant of the same name.")
+        bool,
+        typer.Option(
+            "--all-tenants",
+            help="Copy each tenant to that of the same name; in JSON also tenants: {name: {…}}.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
     After an interruption run it again: existing threads are skipped. A thread that exists with
-    other versions is a conflict. --json: {written, same, tenant}, in threads; with
-    --all-tenants {written, same, tenants: {name: {…}}}.
+    other versions is a conflict. --json: {written, same, tenant}, in threads.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     one_of(at.choice, "--thread", is_named=bool(thread))
