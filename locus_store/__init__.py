@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
+        RedisMessageLog,
         redis_checkpointer,
     )
     from locus_store.backends.sqlite.backend import (
@@ -144,6 +145,7 @@ __all__ = [
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
+    "RedisMessageLog",
     "RedisStore",
     "Role",
     "SQLiteBackend",
@@ -200,6 +202,7 @@ _LAZY = {
     **dict.fromkeys(("InMemoryMessageLog", "OracleMessageLog"), "backends"),
     **dict.fromkeys(("PostgreSQLMessageLog", "SQLiteMessageLog"), "backends"),
     **dict.fromkeys(("FileMessageLog", "OCIBucketMessageLog", "OpenSearchMessageLog"), "backends"),
+    "RedisMessageLog": "backends",
     "BaseMessageLog": "messages",
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),

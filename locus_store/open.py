@@ -94,6 +94,7 @@ MESSAGE_LOGS = {
     "opensearch": "OpenSearchMessageLog",
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
+    "redis": "RedisMessageLog",
     "sqlite": "SQLiteMessageLog",
 }
 """Folder to class of a message log."""

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
+        RedisMessageLog,
         redis_checkpointer,
     )
     from locus_store.backends.redis.store import RedisStore
@@ -97,6 +98,7 @@ __all__ = [
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
+    "RedisMessageLog",
     "RedisStore",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
@@ -153,6 +155,7 @@ _MODULES = {
     "OracleStore": "backends.oracle.store",
     "PostgreSQLMessageLog": "backends.postgresql.messages",
     "PostgreSQLStore": "backends.postgresql.store",
+    "RedisMessageLog": "backends.redis",
     "RedisStore": "backends.redis.store",
     "SQLiteMessageLog": "backends.sqlite.messages",
     "SQLiteStore": "backends.sqlite.store",

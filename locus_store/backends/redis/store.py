@@ -236,7 +236,7 @@ class RedisStore(BaseStore):
         given = [items.arguments(it, at) for at, call in enumerate(calls) for it in call]
         lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
         what = items.LAYOUT, dimension, *chain.from_iterable(given)
-        done, found, *others = await self._write(lanes, scripts.ITEM_APPLY, *what)
+        done, found, *others = await self._write(lanes, scripts.ITEMS["apply"], *what)
         if done != b"done":
             self._require(done.decode(), found)
         [conflicts] = others
@@ -254,17 +254,17 @@ class RedisStore(BaseStore):
         at, removed = b"", 0
         while True:
             low, high = items.bounds(start, at)
-            count, at = await self._write(ALL_LANES, scripts.ITEM_CLEAR, low, high, CLEARED)
+            count, at = await self._write(ALL_LANES, scripts.ITEMS["clear"], low, high, CLEARED)
             removed += int(count)
             if not at:
                 return removed
 
     async def renew(self, names: Sequence[Name]) -> None:
         given = [items.name_of(*it) for it in names]
-        await self._write(set(map(_lane, given)), scripts.ITEM_RENEW, *given)
+        await self._write(set(map(_lane, given)), scripts.ITEMS["renew"], *given)
 
     async def sweep(self, limit: int) -> int:
-        count: int = await self._write(ALL_LANES, scripts.ITEM_SWEEP, limit)
+        count: int = await self._write(ALL_LANES, scripts.ITEMS["sweep"], limit)
         return count
 
     # --- reading
@@ -288,7 +288,7 @@ class RedisStore(BaseStore):
     async def _items_and_embeddings(
         self, names: Sequence[bytes], with_vectors: str = "1"
     ) -> list[tuple[StoreItem, bytes] | None]:
-        found = await self._read(scripts.ITEM_READ, with_vectors, *names)
+        found = await self._read(scripts.ITEMS["read"], with_vectors, *names)
         return [
             (items.item_of(name, expires, packed, self.max_state_bytes), data) if packed else None
             for name, (expires, packed, data) in zip(names, items.rows_of(found), strict=True)
@@ -301,7 +301,7 @@ class RedisStore(BaseStore):
         while True:
             count = min(limit - len(found), PAGE)
             bounds = items.bounds(start, at)
-            rows, at = await self._read(scripts.ITEM_PAGE, *bounds, count, PAGE_BYTES)
+            rows, at = await self._read(scripts.ITEMS["page"], *bounds, count, PAGE_BYTES)
             found += self._items_in(rows)
             if not at or len(found) == limit:
                 return found
@@ -312,7 +312,7 @@ class RedisStore(BaseStore):
         size = max(FIRST, offset + limit)
         while True:
             bounds = items.bounds(start, at)
-            rows, at = await self._read(scripts.ITEM_NAMESPACES, *bounds, min(size, PAGE))
+            rows, at = await self._read(scripts.ITEMS["namespaces"], *bounds, min(size, PAGE))
             size = PAGE
             for it in rows:
                 cut = match.of(decode_namespace(it.decode()))
@@ -369,7 +369,7 @@ class RedisStore(BaseStore):
         """Return live items below the prefix, the next position, and the last item's put time."""
         start = items.start_of(wanted.prefix, recursive=wanted.recursive)
         rows, at, last = await self._read(
-            scripts.ITEM_RECENT, start, before, after, count, PAGE_BYTES
+            scripts.ITEMS["recent"], start, before, after, count, PAGE_BYTES
         )
         return self._items_in(rows), at, last
 
@@ -405,7 +405,7 @@ class RedisStore(BaseStore):
         start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
         while True:
             bounds = items.bounds(start, at)
-            page, at = await self._read(scripts.ITEM_VECTORS, *bounds, EMBEDDINGS, PAGE_BYTES)
+            page, at = await self._read(scripts.ITEMS["vectors"], *bounds, EMBEDDINGS, PAGE_BYTES)
             rows = [*items.rows_of(page)]
             best = self._best([data for _, _, data in rows], vector)
             for score, (name, put_at, _) in zip(best, rows, strict=True):

@@ -125,7 +125,7 @@ async def test_a_user_and_a_password_are_sent_as_basic_authentication() -> None:
 
 @pytest.mark.parametrize("auth", [("a",), ("a", 1), ("a", "b", "c"), 7, "a:b"])
 def test_an_auth_that_is_none_is_refused(auth: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="auth must be"):
+    with pytest.raises(InvalidArgumentError, match="auth"):
         HTTPBackend("http://h", auth=auth)
 
 

@@ -24,7 +24,6 @@ from locus_store import (
     ConflictError,
     ConnectionFailedError,
     InvalidArgumentError,
-    OCIBucketBackend,
     SchemaError,
     oci_bucket_checkpointer,
     open_checkpointer,
@@ -32,6 +31,7 @@ from locus_store import (
     open_store,
 )
 from locus_store.backends.documents import segmented
+from locus_store.backends.oci.backend import BucketBackend
 from locus_store.backends.oci.options import DEFAULT_PREFIX
 
 if TESTS_RUN:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from buckets import DoubleBucket
 
-    from locus_store.backends.oci import BucketBackend
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]
@@ -478,7 +477,7 @@ async def test_a_list_that_outlives_close_starts_no_threads(
 
 async def test_urls_name_a_bucket_and_a_prefix(bucket: DoubleBucket) -> None:
     opened = open_checkpointer(bucket.url("agents/a"), state_type=dict)
-    assert isinstance(opened, OCIBucketBackend)
+    assert isinstance(opened.backend, BucketBackend)
     await opened.save({"n": 0}, "t")
     assert {it.partition("v1/")[0] for it in bucket.stored.objects} == {"agents/a/"}
     await opened.close()
