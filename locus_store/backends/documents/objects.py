@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,11 @@ MAX_PREFIX_BYTES: Final = 512
 _ESCAPE: Final = " "
 """Escapes itself and the characters below it, so that names sort as the ids do."""
 _SPACE: Final = "~"
+_FIRST: Final = ord("0")
+"""Represents NUL behind an escape."""
+_PLAIN: Final = {".": ".-", "/": "._"}
+"""Ids have no ``/`` in names: storages that keep objects as files have no ``a`` beside ``a/b``."""
+_PART: Final = re.compile(r" ([0-O~])|(\.[-_])|([^ ./]+)")
 CUT: Final = " |"
 """Precedes the digest of an id that is too long for a name."""
 _DIGEST_CHARACTERS: Final = 32
@@ -142,9 +148,9 @@ def digest(thread_id: str) -> str:
 def encoded(thread_id: str, max_bytes: int) -> str:
     """Return the id as a name that sorts as the id does; a digest replaces the end of a long one.
 
-    Control characters and spaces are escaped, because names with a line feed are not allowed.
+    Slashes, dots, spaces and control characters are escaped.
     """
-    text = "".join(map(_escaped, thread_id)) if min(thread_id) <= _ESCAPE else thread_id
+    text = "".join(map(_escaped, thread_id))
     if len(text.encode()) <= max_bytes:
         return text
     kept = text.encode()[: max_bytes - len(CUT) - _DIGEST_CHARACTERS].decode(errors="ignore")
@@ -153,17 +159,21 @@ def encoded(thread_id: str, max_bytes: int) -> str:
 
 def _escaped(character: str) -> str:
     if character > _ESCAPE:
-        return character
-    return _ESCAPE + (_SPACE if character == _ESCAPE else chr(ord(character) + ord("!")))
+        return _PLAIN.get(character, character)
+    return _ESCAPE + (_SPACE if character == _ESCAPE else chr(ord(character) + _FIRST))
 
 
 def decoded(name: str) -> str | None:
     """Return the id that has this name; ``None`` if the name is cut or no id has it."""
-    first, *escaped = name.split(_ESCAPE)
-    out = [first]
-    for piece in escaped:
-        if not piece or not ("!" <= piece[0] <= "@" or piece[0] == _SPACE):
+    plain = {it: character for character, it in _PLAIN.items()}
+    out, end = list[str](), 0
+    for found in _PART.finditer(name):
+        if found.start() != end:
             return None
-        code = ord(piece[0]) - ord("!")
-        out.append((_ESCAPE if piece[0] == _SPACE else chr(code)) + piece[1:])
-    return "".join(out) or None
+        escaped, pair, rest = found.groups()
+        if escaped:
+            out.append(_ESCAPE if escaped == _SPACE else chr(ord(escaped) - _FIRST))
+        else:
+            out.append(plain[pair] if pair else rest)
+        end = found.end()
+    return "".join(out) or None if end == len(name) else None
