@@ -38,8 +38,12 @@ if TYPE_CHECKING:
         PostgreSQLMessageLog,
         PostgreSQLStore,
         RedisStore,
+        S3Backend,
+        S3MessageLog,
+        S3Store,
         SQLiteMessageLog,
         SQLiteStore,
+        s3_checkpointer,
     )
     from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
     from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
@@ -144,6 +148,9 @@ __all__ = [
     "RedisCheckpointSaver",
     "RedisStore",
     "Role",
+    "S3Backend",
+    "S3MessageLog",
+    "S3Store",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
     "SQLiteMessageLog",
@@ -170,6 +177,7 @@ __all__ = [
     "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
+    "s3_checkpointer",
     "sqlite_checkpointer",
 ]
 
@@ -186,6 +194,7 @@ _LAZY = {
     **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
+    **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
     **dict.fromkeys(("open_checkpointer", "open_message_log", "open_saver", "open_store"), "open"),

@@ -50,6 +50,7 @@ SCHEMES = {
     "valkeys": ("redis", "redis_checkpointer"),
     "valkey+cluster": ("redis", "redis_checkpointer"),
     "valkeys+cluster": ("redis", "redis_checkpointer"),
+    "s3": ("s3", "s3_checkpointer"),
     "unix": ("redis", "redis_checkpointer"),
     "sqlite": ("sqlite", "sqlite_checkpointer"),
     "sqlite+aiosqlite": ("sqlite", "sqlite_checkpointer"),
@@ -66,6 +67,7 @@ STORES = {
     "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
     "redis": "RedisStore",
+    "s3": "S3Store",
     "sqlite": "SQLiteStore",
 }
 """Module to class of a store."""
@@ -78,6 +80,7 @@ MESSAGE_LOGS = {
     "opensearch": "OpenSearchMessageLog",
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
+    "s3": "S3MessageLog",
     "sqlite": "SQLiteMessageLog",
 }
 """Module to class of a message log."""
@@ -90,6 +93,7 @@ BACKENDS = {
     "oracle": "OracleBackend",
     "postgresql": "PostgreSQLBackend",
     "redis": "RedisBackend",
+    "s3": "S3Backend",
     "sqlite": "SQLiteBackend",
 }
 """Module to the class under ``backends`` whose options a store takes."""
@@ -115,6 +119,7 @@ TEXTS: dict[str, Callable[[str], Any]] = {
     "str": str,
     "str | None": str,
     "OnConflict": str,
+    "AddressingStyle": str,
     "AuthType": str,
     "Refresh": str,
     "AutoMigrate": bool,
@@ -136,10 +141,11 @@ def open_checkpointer(
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://``, as your provider issues it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
-    ``oci://namespace/bucket/prefix``; ``opensearch://host:9200/index`` (several hosts with commas)
-    or ``opensearch+https://``; ``file:///absolute/directory`` or ``file:relative``;
-    ``memory://``; ``http://`` or ``https://`` of a service. The query string may have options of
-    the factory; keyword arguments override them.
+    ``oci://namespace/bucket/prefix``; ``s3://bucket/prefix``;
+    ``opensearch://host:9200/index`` (several hosts with commas) or ``opensearch+https://``;
+    ``file:///absolute/directory`` or ``file:relative``; ``memory://``; ``http://``
+    or ``https://`` of a service. The query string may have options of the factory; keyword
+    arguments override them.
 
     Beside ``engine=``, ``pool=``, or the ``client=`` of Redis and OpenSearch, the URL selects the
     kind of database only, as in ``postgresql://``. It may name the database of the engine.
@@ -196,8 +202,8 @@ def open_message_log(
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``file:``, ``oci:``, ``opensearch:``,
-            ``http:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``file:``, ``oci:``, ``s3:``,
+            ``opensearch:``, ``http:`` or ``memory:``.
         ttl_seconds: See ``BaseMessageLog``.
         options: Options of the message log, which override those of the URL.
 
@@ -418,6 +424,15 @@ def _bucket(parts: SplitResult) -> dict[str, str]:
     return {**found, "prefix": prefix.rstrip("/") + "/"} if prefix else found
 
 
+def _s3_bucket(parts: SplitResult) -> dict[str, str]:
+    """Return the bucket, and the prefix if the path has one."""
+    prefix = unquote(parts.path).strip("/")
+    if not parts.netloc:
+        raise InvalidArgumentError("an s3:// URL names a bucket: s3://bucket/prefix")
+    found = {"bucket_name": unquote(parts.netloc)}
+    return {**found, "prefix": f"{prefix}/"} if prefix else found
+
+
 def _index(parts: SplitResult) -> dict[str, Any]:
     """Return the hosts, the credentials, and the index if the path has one."""
     credentials, _, hosts = parts.netloc.rpartition("@")
@@ -438,6 +453,7 @@ _PLACE_READERS: dict[str, Callable[[SplitResult], dict[str, Any]]] = {
     "file": _directory,
     "oci": _bucket,
     "opensearch": _index,
+    "s3": _s3_bucket,
     "sqlite": _sqlite_path,
 }
 """Module to the reader of the part of a URL before its ``?``."""

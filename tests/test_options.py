@@ -29,6 +29,7 @@ def parameters(call: Any) -> dict[str, str]:
         ("OracleOptions", "OracleBackend", {"table_name", "user", "password"}),
         ("RedisOptions", "RedisBackend", {"prefix"}),
         ("HTTPOptions", "HTTPBackend", set()),
+        ("S3Options", "S3Backend", {"bucket_name"}),
     ],
 )
 def test_the_options_of_a_backend_are_its_parameters(
@@ -60,6 +61,6 @@ def test_a_factory_shows_the_options_of_its_class(made: str, by: str) -> None:
 
 def test_the_options_of_a_url_are_those_of_all_factories() -> None:
     urls = ("file:x", "http://h", "memory://", "oci://n/b", "oracle://x", "postgresql://")
-    urls += ("opensearch://h", "redis://", "sqlite://")
+    urls += ("opensearch://h", "redis://", "s3://b", "sqlite://")
     taken = {name for url in urls for name in options_of(url)}
     assert taken - {"state_type"} == CheckpointerOptions.__annotations__.keys()

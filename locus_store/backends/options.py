@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.oci.access import AuthType
     from locus_store.backends.opensearch.access import Refresh
+    from locus_store.backends.s3.access import AddressingStyle
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import OnConflict
 
@@ -53,6 +54,10 @@ class BackendOptions(TypedDict, total=False):
     region: str | None
     config_file: str
     endpoint: str | None
+    endpoint_url: str | None
+    profile: str | None
+    addressing_style: AddressingStyle
+    max_attempts: int
     username: str | None
     verify_certs: bool
     ca_certs: str | None

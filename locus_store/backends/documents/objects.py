@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-MAX_NAME_BYTES: Final = 1024
-"""The longest name of an object."""
+MAX_NAME_BYTES: Final = 1000
+"""The longest name of an object; services allow 1,024 bytes, some with a slash before it."""
+
+MAX_PART_BYTES: Final = 240
+"""The longest part between two slashes: where objects are files, it is 255 with an ending."""
 
 MAX_PREFIX_BYTES: Final = 512
 """The longest prefix, so that most of a thread's id remains readable in its name."""
@@ -31,9 +34,19 @@ _ESCAPE: Final = " "
 _SPACE: Final = "~"
 _FIRST: Final = ord("0")
 """Represents NUL behind an escape."""
-_PLAIN: Final = {".": ".-", "/": "._"}
-"""Ids have no ``/`` in names: storages that keep objects as files have no ``a`` beside ``a/b``."""
-_PART: Final = re.compile(r" ([0-O~])|(\.[-_])|([^ ./]+)")
+_PLAIN: Final = {
+    ".": ".-",
+    "/": "._",
+    "[": "[-",
+    "\\": "[_",
+    "\ufffd": "\ufffd-",
+    "\ufffe": "\ufffd_",
+    "\uffff": "\ufffd~",
+}
+"""No name of an id has a slash, since a service that keeps objects as files has no ``a`` beside
+``a/b``. Nor has it characters that XML does not allow.
+"""
+_PART: Final = re.compile(r" ([0-O~])|([.\[\ufffd][-_~])|([^ ./\[\\\ufffd-\uffff]+)")
 CUT: Final = " |"
 """Precedes the digest of an id that is too long for a name."""
 _DIGEST_CHARACTERS: Final = 32
@@ -54,7 +67,7 @@ class ListedObject:
 class Objects(ABC):
     """Bytes by name, in one flat namespace; any thread may call the methods.
 
-    Names have up to 1,024 bytes in UTF-8. Each call is atomic and durable when it returns, and a
+    Names have up to 1,000 bytes in UTF-8. Each call is atomic and durable when it returns, and a
     read or list that begins later sees it.
     """
 
@@ -148,7 +161,7 @@ def digest(thread_id: str) -> str:
 def encoded(thread_id: str, max_bytes: int) -> str:
     """Return the id as a name that sorts as the id does; a digest replaces the end of a long one.
 
-    Slashes, dots, spaces and control characters are escaped.
+    See ``_PLAIN`` and ``_ESCAPE``.
     """
     text = "".join(map(_escaped, thread_id))
     if len(text.encode()) <= max_bytes:
@@ -168,9 +181,9 @@ def decoded(name: str) -> str | None:
     plain = {it: character for character, it in _PLAIN.items()}
     out, end = list[str](), 0
     for found in _PART.finditer(name):
-        if found.start() != end:
-            return None
         escaped, pair, rest = found.groups()
+        if found.start() != end or (pair and pair not in plain):
+            return None
         if escaped:
             out.append(_ESCAPE if escaped == _SPACE else chr(ord(escaped) - _FIRST))
         else:
