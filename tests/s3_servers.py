@@ -77,6 +77,7 @@ class SeaweedFS(Service):
             start_new_session=True,
         )
         super().__init__(f"http://{LOOPBACK}:{free_port()}")
+        self.process: subprocess.Popen[bytes] | None = None
         self._before = {name: os.environ.get(name) for name in CREDENTIALS}
         os.environ.update(CREDENTIALS)
         try:
@@ -126,6 +127,8 @@ class SeaweedFS(Service):
     def stop(self) -> None:
         """End it, and remove what it had."""
         ended(self._remover)
+        if self.process is not None:
+            self.process.wait()
         for name, value in self._before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 

@@ -23,7 +23,7 @@ R = TypeVar("R")
 MAX_NAME_BYTES: Final = 1000
 """The longest name of an object; services allow 1,024 bytes, some with a slash before it."""
 
-MAX_PART_BYTES: Final = 240
+MAX_PART_BYTES: Final = 200
 """The longest part between two slashes: where objects are files, it is 255 with an ending."""
 
 MAX_PREFIX_BYTES: Final = 512
