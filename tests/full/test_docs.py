@@ -10,8 +10,9 @@ block right behind a ``python`` or ``sh`` block is what that one prints.
 ``pgbouncer.example.com`` a real PgBouncer before it; ``sql`` blocks run there as the superuser, and
 so does every user of a URL that the page does not create as a role. ``redis.example.com`` is a real
 Valkey, ``cluster.example.com`` a real cluster, both empty where a block first names them. Oracle's
-page runs over a double, and so does the bucket ``oci://example/agents``. ``s3://agents/prod`` is one of
-SeaweedFS. ``search.example.com`` is a real OpenSearch. Of a ``yaml`` block, the commands that are ours are run.
+page runs over a double, and so does the bucket ``oci://example/agents``. ``s3://agents/prod`` is
+one of SeaweedFS. ``search.example.com`` is a real OpenSearch. Of a ``yaml`` block, the commands
+that are ours are run.
 """
 
 from __future__ import annotations

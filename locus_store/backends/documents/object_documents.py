@@ -53,6 +53,7 @@ class ObjectDocuments(Documents):
 
     def __init__(self, objects: Objects, prefix: str = "", heads: str = HEADS) -> None:
         self.blocks = objects.blocks  # type: ignore[misc]  # of this object
+        self.time_step = objects.time_step  # type: ignore[misc]
         self.objects = objects
         self.prefix = checked_prefix(prefix)
         self.heads = self.prefix + heads

@@ -6,7 +6,7 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from locus_store.errors import InvalidArgumentError
@@ -73,6 +73,9 @@ class Objects(ABC):
 
     blocks: ClassVar[bool] = True
     """A call may wait for a network, and so runs in a worker thread."""
+
+    time_step: ClassVar[timedelta] = timedelta(0)
+    """The step of the times in lists: an object may be so much newer than its time."""
 
     @abstractmethod
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:

@@ -51,6 +51,8 @@ class S3Objects(Objects):
         prefix: The names of all objects begin with it.
     """
 
+    time_step = SECOND
+
     def __init__(self, access: S3Access, prefix: str) -> None:
         self.access = access
         self.prefix = prefix
