@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
+        RedisMessageLog,
         redis_checkpointer,
     )
     from locus_store.backends.sqlite.backend import (
@@ -81,9 +82,11 @@ if TYPE_CHECKING:
     from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
     from locus_store.messages import BaseMessageLog
     from locus_store.open import (
+        Storage,
         open_checkpointer,
         open_message_log,
         open_saver,
+        open_storage,
         open_store,
     )
     from locus_store.saver import CheckpointSaver
@@ -146,6 +149,7 @@ __all__ = [
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
+    "RedisMessageLog",
     "RedisStore",
     "Role",
     "S3Backend",
@@ -158,6 +162,7 @@ __all__ = [
     "SchemaError",
     "SemanticSearchResult",
     "SerializationError",
+    "Storage",
     "StorageBackend",
     "StorageBackendAdapter",
     "StoreCapabilities",
@@ -172,6 +177,7 @@ __all__ = [
     "open_checkpointer",
     "open_message_log",
     "open_saver",
+    "open_storage",
     "open_store",
     "opensearch_checkpointer",
     "oracle_checkpointer",
@@ -197,13 +203,15 @@ _LAZY = {
     **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
-    **dict.fromkeys(("open_checkpointer", "open_message_log", "open_saver", "open_store"), "open"),
+    **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),
+    **dict.fromkeys(("open_storage", "open_store"), "open"),
     **dict.fromkeys(
         ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"
     ),
     **dict.fromkeys(("InMemoryMessageLog", "OracleMessageLog"), "backends"),
     **dict.fromkeys(("PostgreSQLMessageLog", "SQLiteMessageLog"), "backends"),
     **dict.fromkeys(("FileMessageLog", "OCIBucketMessageLog", "OpenSearchMessageLog"), "backends"),
+    "RedisMessageLog": "backends",
     "BaseMessageLog": "messages",
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
+        RedisMessageLog,
         redis_checkpointer,
     )
     from locus_store.backends.redis.store import RedisStore
@@ -98,6 +99,7 @@ __all__ = [
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
+    "RedisMessageLog",
     "RedisStore",
     "S3Backend",
     "S3MessageLog",
@@ -158,6 +160,7 @@ _MODULES = {
     "OracleStore": "backends.oracle.store",
     "PostgreSQLMessageLog": "backends.postgresql.messages",
     "PostgreSQLStore": "backends.postgresql.store",
+    "RedisMessageLog": "backends.redis",
     "RedisStore": "backends.redis.store",
     **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends.s3"),
     "SQLiteMessageLog": "backends.sqlite.messages",

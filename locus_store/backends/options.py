@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -10,9 +10,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.backends.oci.access import AuthType
-    from locus_store.backends.opensearch.access import Refresh
-    from locus_store.backends.s3.access import AddressingStyle
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import OnConflict
 
@@ -50,19 +47,19 @@ class BackendOptions(TypedDict, total=False):
     group_saves: bool
     compartment_id: str | None
     profile_name: str
-    auth_type: AuthType
+    auth_type: Literal["api_key", "security_token", "instance_principal", "resource_principal"]
     region: str | None
     config_file: str
     endpoint: str | None
     endpoint_url: str | None
     profile: str | None
-    addressing_style: AddressingStyle
+    addressing_style: Literal["auto", "virtual", "path"]
     max_attempts: int
     username: str | None
     verify_certs: bool
     ca_certs: str | None
     language: str | None
-    refresh: Refresh
+    refresh: Literal["interval", "wait"]
     db: int
     client: Any
     cluster: bool

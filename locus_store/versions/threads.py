@@ -26,13 +26,12 @@ from locus_store.values.text import Match
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
 from locus_store.versions.renewing import ttl_slack
-from locus_store.versions.rows import Row
-from locus_store.versions.spaces import Space, new_line_id
+from locus_store.versions.spaces import Row, Space, new_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from locus_store.types.log_edits import Outbox
+    from locus_store.types.logs import Outbox
     from locus_store.types.messages import LogEdit
 
 
@@ -247,10 +246,18 @@ class Edit:
         space = self.thread.space(namespace) if self.thread else None
         if space is None:
             return None
+        self._settle(space)
+        return space.line.copy()
+
+    def _settle(self, space: Space) -> None:
         if not space.is_settled:
             versions.settle(self, space.line)
             space.is_settled = True
-        return space.line.copy()
+
+    def settle(self) -> None:
+        """Compute the open chains of lines that were restored."""
+        for space in self.thread.spaces.values() if self.thread else ():
+            self._settle(space)
 
     def has_thread(self, thread_id: str) -> bool:
         del thread_id

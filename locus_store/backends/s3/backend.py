@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
@@ -10,30 +10,20 @@ from locus_store.backends.documents.object_documents import ITEMS, ObjectDocumen
 from locus_store.backends.documents.objects import checked_prefix
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
-from locus_store.backends.s3.access import (
-    CONNECT_TIMEOUT_SECONDS,
-    MAX_ATTEMPTS,
-    POOL_SIZE,
-    TIMEOUT_SECONDS,
-    AddressingStyle,
-    S3Access,
-)
+from locus_store.backends.s3.access import S3Access
 from locus_store.backends.s3.client import S3Objects
 from locus_store.backends.s3.diagnostics import facts
+from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.arguments import check_backend
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from locus_store.backends.s3.options import S3Options
     from locus_store.store import Embed
-    from locus_store.types import OnConflict
     from locus_store.types.facts import Fact
     from locus_store.values.vectors import Metric
-
-DEFAULT_PREFIX: Final = "locus/"
 
 
 class S3Backend(DocumentBackend):
@@ -41,18 +31,7 @@ class S3Backend(DocumentBackend):
 
     Args:
         bucket_name: The bucket, which must exist.
-        prefix: Prefix of the names of all objects.
-        endpoint_url: The URL of the service; ``None``: Amazon's, or that of boto3's configuration.
-        region: Overrides the region of boto3's configuration.
-        profile: A profile of boto3's configuration.
-        addressing_style: Where requests name the bucket: ``virtual`` (the host), ``path``, or
-            ``auto``.
-        client: A client of boto3 used instead of the credentials, and left open.
-        pool_size: Most calls at once.
-        max_attempts: Attempts of a call that meets 429, 5xx, a timeout or a lost connection.
-        timeout_seconds: Time limit of each answer.
-        connect_timeout_seconds: Time limit of each connection.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        options: See ``options.S3Options``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -61,39 +40,14 @@ class S3Backend(DocumentBackend):
 
     factory = "s3_checkpointer"
 
-    def __init__(
-        self,
-        bucket_name: str,
-        *,
-        prefix: str = DEFAULT_PREFIX,
-        endpoint_url: str | None = None,
-        region: str | None = None,
-        profile: str | None = None,
-        addressing_style: AddressingStyle = "auto",
-        client: Any = None,
-        pool_size: int = POOL_SIZE,
-        max_attempts: int = MAX_ATTEMPTS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
-    ) -> None:
-        access = S3Access(
-            bucket=bucket_name,
-            endpoint_url=endpoint_url,
-            region=region,
-            profile=profile,
-            addressing_style=addressing_style,
-            client=client,
-            pool_size=pool_size,
-            max_attempts=max_attempts,
-            timeout_seconds=timeout_seconds,
-            connect_timeout_seconds=connect_timeout_seconds,
-        )
+    def __init__(self, bucket_name: str, **options: Unpack[S3Options]) -> None:
+        given = complete(S3Options, options, "S3Backend")
+        access = S3Access(bucket_name, given)
         access.require()
-        self.objects = S3Objects(access, checked_prefix(prefix))
-        self.documents = ObjectDocuments(self.objects, prefix)
+        self.objects = S3Objects(access, checked_prefix(given["prefix"]))
+        self.documents = ObjectDocuments(self.objects, given["prefix"])
         form = SegmentedForm(self.documents)
-        super().__init__(self.documents, form=form, max_state_bytes=max_state_bytes)
+        super().__init__(self.documents, form=form, max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return f"S3Backend({str(self.objects.access)!r}, prefix={self.objects.prefix!r})"
@@ -112,28 +66,21 @@ def s3_checkpointer(
     bucket_name: str,
     *,
     state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    refresh_on_read: bool = False,
-    **options: Unpack[S3Options],
+    **options: Unpack[S3CheckpointerOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a bucket of an S3 service.
 
-    Options are those of ``S3Backend``, and of ``StorageBackendAdapter``.
+    Args:
+        bucket_name: See ``S3Backend``.
+        state_type: See ``StorageBackendAdapter``.
+        options: See ``options.S3Options``, and of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
         MissingExtraError: boto3 is not installed.
     """
-    return StorageBackendAdapter(
-        S3Backend(bucket_name, **options),
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+    own, rest = parted(CheckpointOptions, options)
+    return StorageBackendAdapter(S3Backend(bucket_name, **rest), state_type=state_type, **own)
 
 
 class S3MessageLog(DocumentMessageLog):

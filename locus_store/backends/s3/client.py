@@ -56,7 +56,7 @@ class S3Objects(Objects):
     def __init__(self, access: S3Access, prefix: str) -> None:
         self.access = access
         self.prefix = prefix
-        self._workers = Workers("locus-store-s3", access.pool_size)
+        self._workers = Workers("locus-store-s3", access.options["pool_size"])
         self._start()
 
     def _start(self) -> None:
@@ -89,7 +89,7 @@ class S3Objects(Objects):
         """Yield the client for a call, whose errors are translated."""
         self._require_process()
         try:
-            yield self.access.client or self._own_client()
+            yield self.access.options["client"] or self._own_client()
         except failures.client_errors() as exc:
             raise failures.translated(exc, self.access, what) from exc
 
@@ -193,7 +193,7 @@ class S3Objects(Objects):
         Raises:
             UnsupportedError: The service ignores conditions, so two writers would lose saves.
         """
-        place = self.access.endpoint_url, self.access.bucket
+        place = self.access.options["endpoint_url"], self.access.bucket
         if place not in _conditional_deletions:
             name = f"{self.prefix}v1/conditions-{uuid4().hex}"
             self._put(name, b"x", IfNoneMatch="*")
