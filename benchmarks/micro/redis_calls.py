@@ -22,7 +22,7 @@ from benchmarks import machine, report
 from locus_store import versions
 from locus_store.backends.redis import RedisBackend
 from locus_store.backends.redis.keys import RedisKeys
-from locus_store.backends.redis.records import rest_of
+from locus_store.values.encoding import encode
 from locus_store.versions.known import KNOWN_BYTES, KnownVersions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -105,7 +105,7 @@ async def _saves(client: driver.Redis, backend: RedisBackend) -> dict[str, list[
 
     async def bare(save: Save) -> Written:
         note(save)
-        header = b"0" * 70 + rest_of(save.metadata, save.labels)
+        header = b"0" * 70 + encode([dict(save.metadata), dict(save.labels)])
         begin = time.perf_counter()
         pipe = client.pipeline(transaction=False)
         pipe.rpush("bare:log", sent[-1])
@@ -169,9 +169,8 @@ async def growth(url: str) -> list[list[object]]:
             messages = [*messages, *_more(turn)]
             await backend.write_state("g", {"messages": messages})
             if turn in {500, 1000}:
-                keys = RedisKeys("locus:state:").reading("g", "")
-                used = [await client.memory_usage(it, samples=0) or 0 for it in keys]
-                sizes[turn] = sum(used)
+                key = RedisKeys("locus:state:").document("g")
+                sizes[turn] = await client.memory_usage(key, samples=0) or 0
     await client.aclose()
     ratio = sizes[1000] / sizes[500]
     told = "≤ 2.2" if ratio <= 2.2 else "≤ 2.2: MISSED"

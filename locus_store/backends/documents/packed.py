@@ -23,7 +23,7 @@ from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.log_edits import Outbox
 from locus_store.versions.rows import Row
 from locus_store.versions.spaces import Space
-from locus_store.versions.threads import Thread
+from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ _THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class PackEnd:
     """The end of a document, at which it is continued."""
 
     size: int = 0
@@ -50,18 +50,18 @@ class End:
 class PackedForm(DocumentForm):
     """Threads as packs."""
 
-    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, End]:
+    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, PackEnd]:
         """See ``DocumentForm``, also for the following methods."""
-        return self._read(None, End(), content, thread_id)
+        return self._read(None, PackEnd(), content, thread_id)
 
-    def continued(self, known: Parsed, content: bytes) -> tuple[Thread, End]:
+    def continued(self, known: Parsed, content: bytes) -> tuple[Thread, PackEnd]:
         thread = known.thread.copy()
         thread.messages, thread.logs = [*thread.messages], {**thread.logs}
         return self._read(thread, known.end, content, thread.thread_id)
 
     def _read(
-        self, thread: Thread | None, end: End, content: bytes, thread_id: str
-    ) -> tuple[Thread, End]:
+        self, thread: Thread | None, end: PackEnd, content: bytes, thread_id: str
+    ) -> tuple[Thread, PackEnd]:
         where = self.documents.where(thread_id)
         try:
             thread, checksum = _applied(thread, end.checksum, content)
@@ -71,24 +71,24 @@ class PackedForm(DocumentForm):
         except (LookupError, TypeError, ValueError, struct.error, IntegrityError) as exc:
             said = exc if isinstance(exc, IntegrityError) else f"it holds no packs ({exc!r:.100})"
             raise IntegrityError(f"{where} is damaged: {said}. {self.documents.remedy}") from exc
-        return thread, End(end.size + len(content), checksum)
+        return thread, PackEnd(end.size + len(content), checksum)
 
     def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
         thread = edit.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        edit.settle()
+        settle(edit)
         if old is not None and edit.adds_only:
             facts, bundle = _added(edit, old.thread)
-            end: End = old.end
+            end: PackEnd = old.end
             if not facts and not bundle:
                 return None
         else:
             facts, bundle = _everything(thread)
-            end = End()
+            end = PackEnd()
         pack, checksum = _pack(facts, bundle, end.checksum)
         active_at = thread.active_at if thread.exists else None
         body = Body(end.size, pack, active_at=active_at, expires_at=thread.expires_at)
-        return Draft(body, thread, End(end.size + len(pack), checksum))
+        return Draft(body, thread, PackEnd(end.size + len(pack), checksum))
 
     def holds(self, content: bytes, draft: Draft) -> bool:
         body = draft.body
