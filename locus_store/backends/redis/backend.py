@@ -98,12 +98,13 @@ class RedisBackend(DocumentBackend):
                 raise InvalidArgumentError(
                     "a client has its own url, db, cluster and timeouts; leave them out"
                 )
-            self.connections = addresses.handed_in(client, options)
+            connections = addresses.handed_in(client, options)
         else:
-            self.connections = addresses.named(url, db, options, is_cluster=cluster)
-        documents = RedisDocuments(self.connections, prefix)
+            connections = addresses.named(url, db, options, is_cluster=cluster)
+        documents = RedisDocuments(connections, prefix)
         form = PackedForm(documents)
         super().__init__(documents, form=form, max_state_bytes=max_state_bytes)
+        self.connections = connections
 
     def __repr__(self) -> str:
         return f"RedisBackend({self.connections.where!r}, prefix={self._documents.names.prefix!r})"
