@@ -13,17 +13,15 @@ from sqlalchemy.schema import CreateSchema
 from locus_store.errors import LocusStoreError
 from locus_store.sql import migrate
 from locus_store.sql.schema.definition import definition
-from locus_store.sql.schema.migration_lock import locked
-from locus_store.sql.schema.migration_targets import dialect_name, run_on
-from locus_store.sql.schema.names import DEFAULT_PREFIX
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.migrations import dialect_name, locked, run_on
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, tables
 from locus_store.sql.schema.user_ids import user_id_type_of
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.sql.schema.tables import Tables
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 # Migrations find prefix and schema here too.
 options = context.config.attributes

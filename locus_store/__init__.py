@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.backends import (
         FileMessageLog,
+        FileStore,
         HTTPMessageLog,
         HTTPStore,
         InMemoryMessageLog,
         InMemoryStore,
         OCIBucketMessageLog,
+        OCIBucketStore,
         OpenSearchMessageLog,
         OpenSearchStore,
         OracleMessageLog,
@@ -76,9 +78,11 @@ if TYPE_CHECKING:
     from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
     from locus_store.messages import BaseMessageLog
     from locus_store.open import (
+        Storage,
         open_checkpointer,
         open_message_log,
         open_saver,
+        open_storage,
         open_store,
     )
     from locus_store.saver import CheckpointSaver
@@ -103,6 +107,7 @@ __all__ = [
     "FileBackend",
     "FileCheckpointer",
     "FileMessageLog",
+    "FileStore",
     "HTTPBackend",
     "HTTPCheckpointer",
     "HTTPMessageLog",
@@ -124,6 +129,7 @@ __all__ = [
     "NotOwnerError",
     "OCIBucketBackend",
     "OCIBucketMessageLog",
+    "OCIBucketStore",
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
     "OpenSearchMessageLog",
@@ -149,6 +155,7 @@ __all__ = [
     "SchemaError",
     "SemanticSearchResult",
     "SerializationError",
+    "Storage",
     "StorageBackend",
     "StorageBackendAdapter",
     "StoreCapabilities",
@@ -163,6 +170,7 @@ __all__ = [
     "open_checkpointer",
     "open_message_log",
     "open_saver",
+    "open_storage",
     "open_store",
     "opensearch_checkpointer",
     "oracle_checkpointer",
@@ -186,7 +194,8 @@ _LAZY = {
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
-    **dict.fromkeys(("open_checkpointer", "open_message_log", "open_saver", "open_store"), "open"),
+    **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),
+    **dict.fromkeys(("open_storage", "open_store"), "open"),
     **dict.fromkeys(
         ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"
     ),
@@ -198,6 +207,7 @@ _LAZY = {
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),
     **dict.fromkeys(("OpenSearchStore", "OracleStore", "RedisStore"), "backends"),
+    **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",

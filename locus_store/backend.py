@@ -46,21 +46,20 @@ from locus_store.types.arguments import (
     checked_ttl,
     json_object,
 )
-from locus_store.types.closing import Closing
 from locus_store.types.facts import Fact
 from locus_store.types.marks import refuse_mark
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.types.thread_info import PutThread, describing
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.msgpack import with_json
 from locus_store.versions import (
+    archives,
     erasing,
     kept_of,
-    listing,
     new_checkpoint_id,
+    reading,
     require_same,
-    restoring,
     sdk_lookups,
     state_of,
 )
@@ -775,7 +774,7 @@ class StoresThreads(StoresWrites):
             IntegrityError: ``thread`` is damaged, or was edited by hand.
             InvalidArgumentError, SerializationError: An id or metadata in it is none.
         """
-        return await restoring.write_thread(self, thread)
+        return await archives.write_thread(self, thread)
 
     async def read_states(
         self, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
@@ -795,7 +794,7 @@ class StoresThreads(StoresWrites):
             IntegrityError: See ``versions.replay``.
             NotFoundError: The thread was deleted and re-created meanwhile.
         """
-        return await listing.read_states(self, versions, make)
+        return await reading.read_states(self, versions, make)
 
 
 class ErasesThreads(QueriesMetadata, StoresThreads):

@@ -26,9 +26,9 @@ from locus_store.backend import (
     needs,
 )
 from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.runtime.background import Saving, saved
 from locus_store.runtime.observe import note, observed
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.runtime.under_way import Saving, saved
 from locus_store.types import (
     CheckpointerCapabilities,
     Expected,
@@ -39,12 +39,11 @@ from locus_store.types import (
     Tenant,
 )
 from locus_store.types.arguments import MAX_COUNT, check_text, checked_ttl
-from locus_store.types.closing import Closing
 from locus_store.types.codec import StateCodec, carries_mark, labels_of
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.records import unsupported
 from locus_store.types.state_classes import label_of
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.surrogates import restored
 from locus_store.versions.renewing import renewing
 

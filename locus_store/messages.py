@@ -23,9 +23,7 @@ from locus_store.types.arguments import (
     checked_user,
     listed,
 )
-from locus_store.types.closing import Closing
-from locus_store.types.log_edits import Also, New, edits_of, puts_of
-from locus_store.types.log_lists import LogsWanted, logs_wanted, whole_log
+from locus_store.types.logs import Also, LogsWanted, New, edits_of, logs_wanted, puts_of, whole_log
 from locus_store.types.messages import (
     ROLE,
     Cut,
@@ -45,7 +43,7 @@ from locus_store.types.messages import (
     logged,
     require_distinct,
 )
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.text import folded
 

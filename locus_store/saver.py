@@ -19,14 +19,13 @@ from locus_store.runtime.observe import note, observed
 from locus_store.runtime.stepping import ended, needs_no_loop
 from locus_store.types import PendingWrite
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
-from locus_store.types.closing import Closing
 from locus_store.types.codec import labels_of
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
 from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
-from locus_store.versions.known_checkpoints import KnownCheckpoints, Place
+from locus_store.versions.known import KnownCheckpoints, Place
 from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.stepping import together
 from locus_store.types.arguments import check_limit, check_text, checked_max_state_bytes
-from locus_store.types.closing import Closing
 from locus_store.types.items import (
     NO_METADATA,
     Change,
@@ -36,7 +35,7 @@ from locus_store.types.items import (
     check_name,
     check_namespace,
 )
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import vectors
 from locus_store.values.canonical import canonical_json, canonical_object
 from locus_store.values.encoding import MAX_STATE_BYTES, require_size

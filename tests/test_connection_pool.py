@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from locus_store.sql.connections.connection_pool import FairQueue
+from locus_store.sql.connections.lending import FairQueue
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store import SQLiteBackend, StorageBackendAdapter
-from locus_store.runtime.dropped import when_dropped
+from locus_store.runtime.portals import when_dropped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ async def test_an_sqlite_backend_may_be_dropped_while_a_thread_begins(database_f
 def test_what_was_not_closed_ends_before_the_process(tmp_path: Path) -> None:
     code = (
         "import threading\n"
-        "from locus_store.runtime.dropped import when_dropped\n"
+        "from locus_store.runtime.portals import when_dropped\n"
         "class Owner: pass\n"
         "owner = Owner()\n"
         "main = threading.get_ident()\n"

@@ -29,9 +29,9 @@ from locus_store.types import CheckpointerCapabilities
 from locus_store.values import frames, text
 from locus_store.values.encoding import unpack_frames
 from locus_store.versions import lines as lines_
-from locus_store.versions import pending, reading, removing, saving
+from locus_store.versions import reading, removing, saving
+from locus_store.versions.erasing import Swept
 from locus_store.versions.saving import Destination
-from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,9 +53,7 @@ def caught_by(test: str) -> Callable[[Fault], Fault]:
 
 def patched(patch: Patch, name: str, value: Any) -> None:
     """A rule of ``versions``, wherever it is known by this name."""
-    known = [
-        it for it in (versions, lines_, pending, reading, removing, saving) if hasattr(it, name)
-    ]
+    known = [it for it in (versions, lines_, reading, removing, saving) if hasattr(it, name)]
     assert known, f"there is no rule {name}"
     for module in known:
         patch.setattr(module, name, value)

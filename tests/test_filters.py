@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.testing.store_filters import EXAMPLES, INVALID_FILTERS, MISSING, ORDERS, Cases
+from locus_store.testing.store import EXAMPLES, INVALID_FILTERS, MISSING, ORDERS, Cases
 from locus_store.values.filters import OPERATORS, Clause, Filter
 
 scalars = st.sampled_from(Cases.scalars)

@@ -20,7 +20,7 @@ from locus_store.backends.sqlite.dialect import SQLiteDatabase
 from locus_store.runtime import observe
 from locus_store.sql.threads import segments as joining
 from locus_store.sql.threads.reads import Reads
-from locus_store.sql.threads.row_locks import LockingRepository
+from locus_store.sql.threads.server_repository import LockingRepository
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite, VersionsWanted
 from locus_store.values import frames

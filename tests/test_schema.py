@@ -17,10 +17,16 @@ from locus_store import blocking
 from locus_store.backends.postgresql.columns import dump_valueb
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.columns import json_columns, types
-from locus_store.sql.columns.json_text import dump_value, escape_json, escape_text, load_value
+from locus_store.sql.columns.dialect_columns import dump_value, escape_json, escape_text, load_value
 from locus_store.sql.migrate import ensure
-from locus_store.sql.schema.names import DEFAULT_PREFIX, max_prefix, prefix_of
-from locus_store.sql.schema.tables import METADATA, Tables, tables
+from locus_store.sql.schema.tables import (
+    DEFAULT_PREFIX,
+    METADATA,
+    Tables,
+    max_prefix,
+    prefix_of,
+    tables,
+)
 from locus_store.values.canonical import canonical
 
 if TESTS_RUN:

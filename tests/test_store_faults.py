@@ -40,7 +40,7 @@ class TakesNoneForMissing(InMemoryStore):
 class SharesWhatItKeeps(InMemoryStore):
     async def recent(self, wanted):
         found = await super().recent(wanted)
-        return [self._items[it.namespace, it.key].item for it in found]
+        return [self._find((it.namespace, it.key)).item for it in found]
 
 
 @caught_by("test_every_number_and_text_comes_back_exactly")
@@ -58,8 +58,9 @@ class KeepsWholeFloatsAsInts(InMemoryStore):
 class ForgetsWhenItWasCreated(InMemoryStore):
     def _put(self, change):
         version = super()._put(change)
-        kept = self._items[change.namespace, change.key]
-        kept.item = replace(kept.item, created_at=kept.item.updated_at)
+        kept = self._find(change.name)
+        item = replace(kept.item, created_at=kept.item.updated_at)
+        self._set(change.name, replace(kept, item=item))
         return version
 
 
@@ -89,23 +90,26 @@ class WritesItemByItem(InMemoryStore):
 @caught_by("test_nothing_shows_an_expired_item")
 class ListsNamespacesOfTheExpired(InMemoryStore):
     async def namespaces(self, match, limit, offset):
-        return sorted({match.of(it) for it, _ in self._items} - {None})[offset : offset + limit]
+        return sorted({match.of(it) for it in self._spaces} - {None})[offset : offset + limit]
 
 
 @caught_by("test_a_removal_counts_no_expired_item")
 class CountsTheExpired(InMemoryStore):
     def _remove(self, change):
-        return int(self._items.pop((change.namespace, change.key), None) is not None)
+        was_there = self._find(change.name) is not None
+        self._set(change.name, None)
+        return int(was_there)
 
 
 @caught_by("test_a_put_over_an_expired_item_is_the_first")
 class CountsOnAfterExpiry(InMemoryStore):
     def _put(self, change):
-        old = self._items.get((change.namespace, change.key))
+        old = self._find(change.name)
         version = super()._put(change)
-        kept = self._items[change.namespace, change.key]
-        kept.item = replace(kept.item, version=old.item.version + 1 if old else version)
-        return kept.item.version
+        kept = self._find(change.name)
+        item = replace(kept.item, version=old.item.version + 1 if old else version)
+        self._set(change.name, replace(kept, item=item))
+        return item.version
 
 
 @caught_by("test_touch_gives_the_whole_time_again")
@@ -122,23 +126,24 @@ class TouchesNothing(InMemoryStore):
 @caught_by("test_expire_gives_back_what_is_over_and_nothing_else")
 class SweepsWhatLives(InMemoryStore):
     async def sweep(self, limit):
-        gone = [it for it, kept in self._items.items() if kept.item.expires_at][:limit]
-        for name in gone:
-            del self._items[name]
+        gone = [it.item for it in self._all() if it.item.expires_at][:limit]
+        for it in gone:
+            self._set((it.namespace, it.key), None)
         return len(gone)
 
 
 @caught_by("test_a_prefix_ends_where_a_segment_does")
 class JoinsSegments(InMemoryStore):
-    def _below(self, prefix):
-        text = "/".join(prefix)
-        return [it for it in super()._below(()) if "/".join(it.item.namespace).startswith(text)]
+    def _of(self, namespace, *, recursive):
+        text, found = "/".join(namespace), super()._of((), recursive=True)
+        return [it for it in found if "/".join(it.item.namespace).startswith(text)]
 
 
 @caught_by("test_hostile_namespaces_are_each_one_of_its_own")
 class TakesAListForAPrefix(InMemoryStore):
     async def page(self, namespace, limit, after):
-        return sorted((it.item for it in self._below(namespace)), key=lambda it: it.key)[:limit]
+        found = self._of(namespace, recursive=True)
+        return sorted((it.item for it in found), key=lambda it: it.key)[:limit]
 
 
 @caught_by("test_a_namespace_is_cleared_alone_or_with_those_below")
@@ -150,7 +155,8 @@ class ClearsWhatIsBelow(InMemoryStore):
 @caught_by("test_namespaces_by_prefix_suffix_and_depth")
 class CutsBeforeItMatches(InMemoryStore):
     async def namespaces(self, match, limit, offset):
-        cut = {it.item.namespace[: match.max_depth] for it in self._below(match.fixed)}
+        found = self._of(match.fixed, recursive=True)
+        cut = {it.item.namespace[: match.max_depth] for it in found}
         return sorted({match.of(it) for it in cut} - {None})[offset : offset + limit]
 
 
@@ -238,7 +244,7 @@ class FindsPartsOfWords(InMemoryStore):
 @caught_by("test_an_item_overwritten_without_an_embedding_loses_its_old_one")
 class KeepsOldEmbeddings(InMemoryStore):
     def _put(self, change):
-        old = self._items.get((change.namespace, change.key))
+        old = self._find(change.name)
         kept = change.vectors or (old.vectors if old else ())
         return super()._put(replace(change, vectors=kept))
 
@@ -285,8 +291,9 @@ class FiltersTheNearest(InMemoryStore):
 @caught_by("test_an_items_score_is_that_of_its_best_embedding")
 class ScoresTheFirstEmbedding(InMemoryStore):
     async def nearest(self, wanted, vector, threshold):
-        for kept in self._items.values():
-            kept.vectors = kept.vectors[:1]
+        for kept in [*self._all()]:
+            name = (kept.item.namespace, kept.item.key)
+            self._set(name, replace(kept, vectors=kept.vectors[:1]))
         return await super().nearest(wanted, vector, threshold)
 
 

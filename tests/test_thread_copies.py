@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from locus_store.types import ArchivedWrite, PendingWrite
 from locus_store.versions import Line, Record
-from locus_store.versions.rows import Row
-from locus_store.versions.spaces import Space
+from locus_store.versions.spaces import Row, Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

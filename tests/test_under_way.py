@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from locus_store import MemoryBackend, MemoryCheckpointer, StorageBackendAdapter
-from locus_store.runtime import under_way
+from locus_store.runtime import background
 
 pytestmark = pytest.mark.anyio
 
@@ -31,11 +31,11 @@ async def test_a_load_waits_for_a_save_through_another_object(monkeypatch) -> No
     may_end.set()
     assert await load == {"n": 1}
     await save
-    assert not under_way._saves.here()
+    assert not background._saves.here()
 
 
 async def test_a_load_does_not_wait_for_a_save_that_hangs(monkeypatch) -> None:
-    monkeypatch.setattr(under_way, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0)
     checkpointer = MemoryCheckpointer()
 
     async def hang(*_, **__):
@@ -48,4 +48,4 @@ async def test_a_load_does_not_wait_for_a_save_that_hangs(monkeypatch) -> None:
     save.cancel()
     with pytest.raises(asyncio.CancelledError):
         await save
-    assert not under_way._saves.here()
+    assert not background._saves.here()

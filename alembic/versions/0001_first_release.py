@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context, op
 
-from locus_store.sql.columns.column_types import PlainText
+from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.json_columns import Json, JsonValue
 from locus_store.sql.columns.types import BigKey, Blob, Digest, Instant, Key, Path
-from locus_store.sql.schema.heads_view import create_view, quoted
-from locus_store.sql.schema.names import derived
+from locus_store.sql.schema.tables import derived
+from locus_store.sql.schema.user_ids import create_view, quoted
 
 revision = "0001"
 down_revision = None

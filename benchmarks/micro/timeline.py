@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import machine, places, report
 from benchmarks.workloads import State, prose
 from locus_store import open_checkpointer
-from locus_store.timeline import conditions
+from locus_store.timeline import bisect as bisecting
 from locus_store.timeline.bisect import bisect
 from locus_store.timeline.blame import blame
 from locus_store.timeline.lineage import lineage
@@ -53,17 +53,17 @@ def states(count: int) -> Iterator[State]:
 def works(backend: FullBackend, count: int, versions: list[Any]) -> dict[str, Callable[[], Any]]:
     """The calls that are measured."""
 
-    def ask(condition: conditions.Condition) -> Awaitable[Any]:
+    def ask(condition: bisecting.Condition) -> Awaitable[Any]:
         return bisect(backend, THREAD, condition)
 
     middle = parsed(f'messages[id="m{count // 2}"].content')
     return {
         ONE: lambda: backend.read_states(versions, lambda version, folder: None),
         "blame": lambda: blame(backend, THREAD),
-        "bisect, a key": lambda: ask(conditions.equals(parsed("city"), "Basel")),
-        "bisect, a message by its id": lambda: ask(conditions.exists(middle)),
-        "bisect, a length": lambda: ask(conditions.longer_than(parsed("messages"), count // 2)),
-        "bisect, a text anywhere": lambda: ask(conditions.HasText("Basel")),
+        "bisect, a key": lambda: ask(bisecting.equals(parsed("city"), "Basel")),
+        "bisect, a message by its id": lambda: ask(bisecting.exists(middle)),
+        "bisect, a length": lambda: ask(bisecting.longer_than(parsed("messages"), count // 2)),
+        "bisect, a text anywhere": lambda: ask(bisecting.HasText("Basel")),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from locus_store.sql.schema.names import DEFAULT_PREFIX
+from locus_store.sql.schema.tables import DEFAULT_PREFIX
 from locus_store.sql.schema.tables import tables as defined
 
 HERE = Path(__file__).parent

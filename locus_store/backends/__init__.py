@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         FileMessageLog,
         file_checkpointer,
     )
+    from locus_store.backends.file.store import FileStore
     from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
     from locus_store.backends.http.messages import HTTPMessageLog
     from locus_store.backends.http.store import HTTPStore
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         OCIBucketMessageLog,
         oci_bucket_checkpointer,
     )
+    from locus_store.backends.oci.store import OCIBucketStore
     from locus_store.backends.opensearch.backend import (
         OpenSearchBackend,
         OpenSearchCheckpointer,
@@ -70,6 +72,7 @@ __all__ = [
     "FileBackend",
     "FileCheckpointer",
     "FileMessageLog",
+    "FileStore",
     "HTTPBackend",
     "HTTPCheckpointer",
     "HTTPMessageLog",
@@ -80,6 +83,7 @@ __all__ = [
     "MemoryCheckpointer",
     "OCIBucketBackend",
     "OCIBucketMessageLog",
+    "OCIBucketStore",
     "OpenSearchBackend",
     "OpenSearchCheckpointer",
     "OpenSearchMessageLog",
@@ -116,6 +120,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
     **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
+    "FileStore": "backends.file.store",
     "HTTPMessageLog": "backends.http.messages",
     "HTTPStore": "backends.http.store",
     **dict.fromkeys(
@@ -144,6 +149,7 @@ _MODULES = {
     "OCIBucketMessageLog": "backends.oci",
     "OpenSearchMessageLog": "backends.opensearch",
     "InMemoryStore": "backends.memory.store",
+    "OCIBucketStore": "backends.oci.store",
     "OpenSearchStore": "backends.opensearch.store",
     "OracleMessageLog": "backends.oracle.messages",
     "OracleStore": "backends.oracle.store",

@@ -1,16 +1,25 @@
-"""Help pages: flags have no type, and the terminal folds paragraphs."""
+"""Commands: their help pages, and options that several of them take as one argument."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
-from typing import TYPE_CHECKING, Any
+import tomllib
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
-from locus_store.cli.profiles import with_given
+from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+C = TypeVar("C", bound="Callable[..., None]")
 
 
 class Command(TyperCommand):
@@ -26,7 +35,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments, after the URL that preceded the command."""
-        return super().parse_args(ctx, with_given(ctx, self.params, args))
+        return super().parse_args(ctx, _with_given(ctx, self.params, args))
 
 
 class HelpGroup(TyperGroup):
@@ -49,3 +58,110 @@ def _untyped(parameters: Iterable[Any]) -> list[Any]:
         if getattr(it, "is_flag", False) and it.metavar is None:
             it.metavar = ""
     return found
+
+
+# --- groups of options
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[C], C]:
+    """Return a decorator that adds a command; a parameter of a dataclass stands for its fields."""
+
+    def add(work: C) -> C:
+        app.command(name, cls=Command)(_with_options(work))
+        return work
+
+    return add
+
+
+def _with_options(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the fields of each group as options of its own."""
+    hints = get_type_hints(work, include_extras=True)
+    groups: dict[str, Any] = {it: kind for it, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for it in inspect.signature(work).parameters.values():
+        if it.name in groups:
+            parameters += _options(groups[it.name])
+        else:
+            parameters.append(it.replace(annotation=hints[it.name]))
+
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{it.name: given.pop(it.name) for it in fields(group)})
+        work(**given)
+
+    run.__name__, run.__doc__ = work.__name__, work.__doc__
+    run.__annotations__ = {it.name: it.annotation for it in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(it.name, kind, default=it.default, annotation=hints[it.name])
+        for it in fields(group)
+    ]
+
+
+# --- profiles
+
+_CONFIG = "LOCUS_STORE_CONFIG"
+"""The environment's name for the file of profiles."""
+
+_GIVEN = "locus_store.url"
+"""Key of the URL in the context of the command line."""
+
+
+def _config_file() -> Path:
+    """Return the path of the file of profiles, which need not exist."""
+    return Path(os.environ.get(_CONFIG) or Path(typer.get_app_dir("locus-store")) / "config.toml")
+
+
+def give(ctx: typer.Context, url: str | None, profile: str | None) -> None:
+    """Keep the URL for the command that follows.
+
+    Raises:
+        InvalidArgumentError: Both are given, or there is no such profile.
+    """
+    if url is not None and profile is not None:
+        raise InvalidArgumentError("pass --url or --profile, not both")
+    if profile is not None:
+        url = _url_of(profile)
+    ctx.meta[_GIVEN] = url
+
+
+def _with_given(ctx: Any, parameters: list[Any], args: list[str]) -> list[str]:
+    """Return the arguments of a command with the URL that precedes it; its own ``--url`` wins.
+
+    Raises:
+        InvalidArgumentError: The command takes none.
+    """
+    url = ctx.meta.get(_GIVEN)
+    if url is None:
+        return args
+    if all(it.name != "url" for it in parameters):
+        raise InvalidArgumentError(f"'{ctx.command_path}' takes no --url or --profile before it")
+    return ["--url", url, *args]
+
+
+def _url_of(profile: str) -> str:
+    path = _config_file()
+    try:
+        profiles = tomllib.loads(path.read_text(encoding="utf-8"))["profiles"]
+        urls = {name: it["url"] for name, it in profiles.items()}
+    except FileNotFoundError as exc:
+        raise InvalidArgumentError(
+            f"there is no profile {profile!r}: {path} does not exist; it has lines such as"
+            f" [profiles.{profile}] and url = 'postgresql://host/database'"
+        ) from exc
+    except (LookupError, TypeError, AttributeError, ValueError) as exc:
+        raise InvalidArgumentError(
+            f"{path} is not a file of [profiles.NAME] tables, each with a url = '…': {exc}"
+        ) from exc
+    if not isinstance(urls.get(profile), str):
+        known = ", ".join(urls) or "none"
+        raise InvalidArgumentError(
+            f"{path} has no profile {profile!r}{did_you_mean(profile, urls)}; it has: {known}"
+        )
+    return str(urls[profile])

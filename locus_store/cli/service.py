@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import webbrowser
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url
+from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened
 from locus_store.cli.output import note, put_json, put_table, say
 from locus_store.errors import InvalidArgumentError
 
@@ -108,10 +109,10 @@ def _bytes(text: str) -> int:
 
 
 def _file(path: str) -> Any:
-    return importlib.import_module("locus_store.service.tokens").TokenFile(path)
+    return importlib.import_module("locus_store.service.access").TokenFile(path)
 
 
-@tokens.command("add", cls=Command)
+@command(tokens, "add")
 def add(
     name: Name,
     *,
@@ -125,7 +126,7 @@ def add(
     say(_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))
 
 
-@tokens.command("list", cls=Command)
+@command(tokens, "list")
 def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
     """List the tokens without their secrets.
 
@@ -142,8 +143,41 @@ def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
     put_table(("name", "tenant", "rights", "created"), rows)
 
 
-@tokens.command("revoke", cls=Command)
+@command(tokens, "revoke")
 def revoke(name: Name, *, token_file: TokenFile) -> None:
     """Remove a token; a running service refuses it from its next request on."""
     _file(token_file).revoke(name)
     say(f"revoked {name!r}")
+
+
+def inspect(
+    *,
+    url: Url = DEFAULT_URL,
+    port: Annotated[int, typer.Option(help="Port on loopback; 0 is any free one.")] = 0,
+    allow_write: Annotated[
+        bool, typer.Option("--allow-write", help="Offer forks, rewinds and deletions.")
+    ] = False,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the link only, for a browser elsewhere.")
+    ] = False,
+) -> None:
+    """Open the inspector in a browser, which shows the version and node that introduced a value.
+
+    It changes nothing without --allow-write. The printed link works once and for a minute. Ctrl-C
+    ends it.
+    """
+    importlib.import_module("locus_store.inspector")  # says which extra is missing
+    server: Any = importlib.import_module("locus_store.server.inspecting")
+
+    def announce(link: str) -> None:
+        note(f"Inspecting on {link}")
+        if not no_browser:
+            webbrowser.open(server.start_page(link).as_uri())
+
+    backend = opened(url)
+    storage = importlib.import_module("locus_store.open").Storage(backend)
+    store = storage.store() if storage.has_store else None
+    options = importlib.import_module("locus_store.server.options").InspectOptions(
+        port=port, allow_write=allow_write
+    )
+    server.inspect(backend, store, options, announce)

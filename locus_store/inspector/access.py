@@ -6,16 +6,17 @@ secret of a token in a form. An application that mounts the inspector decides wi
 
 from __future__ import annotations
 
+import hmac
 import inspect
 import secrets
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from hashlib import sha256
 from hmac import compare_digest
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from locus_store.errors import ConnectionFailedError
-from locus_store.inspector.sessions import OPERATOR, Session, Sessions
 from locus_store.service.access import EVERYTHING, Caller, Door
 from locus_store.service.exchange import RefusalError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from locus_store.service.exchange import LimitedRequest
 
     Authorize: TypeAlias = Callable[[LimitedRequest], "Caller | Awaitable[Caller | None] | None"]
+
 
 CODE_SECONDS: Final = 60
 _FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")
@@ -97,13 +99,13 @@ class Codes(Entrance):
                 del self._codes[code]
             elif compare_digest(code.encode(), secret.encode()):
                 del self._codes[code]
-                return OPERATOR
+                return _OPERATOR
         return None
 
     async def viewer(self, request: LimitedRequest) -> Viewer | None:
         """Return the operator, by the cookie."""
         session = self._session(request)
-        if session is None or session.subject != OPERATOR:
+        if session is None or session.subject != _OPERATOR:
             return None
         return self._viewer(Caller("operator", None, self._rights), session, is_operator=True)
 
@@ -190,3 +192,53 @@ def require_form_token(viewer: Viewer, given: str) -> None:
     if not compare_digest(viewer.form_token.encode(), given.encode()):
         told = "this form is of another session; load the page again"
         raise RefusalError(403, ConnectionFailedError(told))
+
+
+SESSION_SECONDS: Final = 12 * 3600
+_PARTS: Final = 4
+
+
+class Session(NamedTuple):
+    """A session that is valid."""
+
+    subject: str
+    """``_OPERATOR``, or the hash of a token."""
+
+    value: str
+    """The cookie's value."""
+
+
+_OPERATOR: Final = "operator"
+
+
+class Sessions:
+    """Signs and reads the cookies of sessions.
+
+    Args:
+        key: The secret key of this service.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self.cookie: Final = f"locus_inspector_{sha256(key).hexdigest()[:8]}"
+        """Cookies do not know ports: each service on a machine has a name of its own."""
+
+    def begun(self, subject: str) -> str:
+        """Return the cookie's value of a new session."""
+        body = f"{int(time()) + SESSION_SECONDS}.{secrets.token_hex(16)}.{subject}"
+        return f"{body}.{self._signed('session', body)}"
+
+    def found(self, value: str) -> Session | None:
+        """Return the session of a cookie's value; ``None`` if it is not valid any more."""
+        body, _, signature = value.rpartition(".")
+        if not hmac.compare_digest(self._signed("session", body).encode(), signature.encode()):
+            return None
+        expires, _, subject = body.split(".", _PARTS - 2)
+        return Session(subject, value) if int(expires) > time() else None
+
+    def form_token(self, identity: str) -> str:
+        """Return the token that the forms of a session carry."""
+        return self._signed("form", identity)
+
+    def _signed(self, purpose: str, text: str) -> str:
+        return hmac.new(self._key, f"{purpose}:{text}".encode(), sha256).hexdigest()

@@ -5,33 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import (
-    InvalidArgumentError,
-    LocusStoreError,
-    UnsupportedError,
-)
+from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
 from locus_store.inspector.access import (
+    SESSION_SECONDS,
     Mounted,
     Viewer,
     require_form_token,
     require_same_origin,
 )
-from locus_store.inspector.blames import Blames
-from locus_store.inspector.escapes import visible
-from locus_store.inspector.headers import SECURITY
-from locus_store.inspector.links import HOME, Links
-from locus_store.inspector.looks import Looks
+from locus_store.inspector.escapes import SECURITY, visible
+from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
 from locus_store.inspector.rendering import FOLDER, rendered
-from locus_store.inspector.routes import FILES, ROUTES
-from locus_store.inspector.sessions import SESSION_SECONDS
-from locus_store.inspector.states import States
-from locus_store.inspector.visits import Method, Page, Query, Redirect, Visit
-from locus_store.inspector.work import Jobs
+from locus_store.inspector.visits import HOME, Links, Looks, Method, Page, Query, Redirect, Visit
+from locus_store.inspector.work import Blames, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
 from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
 from locus_store.service.parts import Parts, PartsOfTenants
@@ -43,8 +34,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from locus_store.inspector.access import Authorize, Entrance
-    from locus_store.inspector.routes import Route
-    from locus_store.inspector.visits import Answer
+    from locus_store.inspector.visits import Answer, Handler
     from locus_store.store import BaseStore
 
 log: Final = logging.getLogger("locus_store.inspector")
@@ -158,7 +148,7 @@ class Inspector:
         if request.method == "POST":
             require_same_origin(request)
         name = request.path.removeprefix("/")
-        if name in FILES:
+        if name in _FILES:
             return _file(name)
         if name == "login":
             return await self._login(request, as_json=as_json)
@@ -271,7 +261,7 @@ def _failed(status: int, message: str, *, as_json: bool) -> Response:
 
 
 def _file(name: str) -> Response:
-    return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, FILES[name])
+    return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, _FILES[name])
 
 
 async def _unless_gone(request: LimitedRequest, route: Route, visit: Visit) -> Answer:
@@ -294,3 +284,44 @@ async def _left(request: LimitedRequest) -> None:
     """Return when the browser has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+class Route(NamedTuple):
+    """A page."""
+
+    handler: Handler
+    writes: bool = False
+    """Exists with ``allow_write`` only, for callers that may write."""
+
+
+ROUTES: Final = {
+    "": Route(threads.page),
+    "threads": Route(threads.page),
+    "version": Route(versions.page),
+    "timeline": Route(timelines.page),
+    "bisect": Route(diffs.answers),
+    "writes": Route(versions.writes),
+    "messages": Route(timelines.messages),
+    "message": Route(timelines.message),
+    "diff": Route(diffs.page),
+    "download": Route(reports.state),
+    "live": Route(reports.live),
+    "store": Route(store.namespaces),
+    "items": Route(store.items),
+    "item": Route(store.item),
+    "value": Route(store.value),
+    "report": Route(reports.page),
+    "report-file": Route(reports.file),
+    "export": Route(reports.export),
+    "fork": Route(changes.fork, writes=True),
+    "rewind": Route(changes.rewind, writes=True),
+    "delete": Route(changes.delete, writes=True),
+    "image": Route(reports.picture),
+}
+"""A route with ``writes`` is also called with POST: its form was checked then."""
+
+_FILES: Final = {
+    "inspector.css": "text/css; charset=utf-8",
+    "inspector.js": "text/javascript; charset=utf-8",
+}
+"""Static files; of no caller in particular."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,14 +13,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import RedirectResponse, Response
 
 from locus_store.inspector.bounds import MESSAGES, json_line
-from locus_store.inspector.escapes import has_hidden, runs, typed, visible
-from locus_store.inspector.headers import SECURITY
-from locus_store.inspector.lanes import HEIGHT, drawn
+from locus_store.inspector.escapes import SECURITY, has_hidden, runs, typed, visible
 from locus_store.inspector.visits import ESCAPED, Download, Redirect
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
-    from locus_store.inspector.lanes import Drawn
+    from collections.abc import Iterable
+
     from locus_store.inspector.visits import Answer
 
 FOLDER: Final = Path(__file__).parent
@@ -55,9 +55,9 @@ def compact(value: Any) -> str:
     return encode(value).decode()
 
 
-def _lines(rows: list[Any]) -> list[Drawn]:
+def _lines(rows: list[Any]) -> list[_Drawn]:
     """Return the lines between the rows of the timeline."""
-    return drawn((it.version.checkpoint_id, it.version.parent_id) for it in rows)
+    return _drawn((it.version.checkpoint_id, it.version.parent_id) for it in rows)
 
 
 def _field(value: str | None, name: str) -> str:
@@ -72,6 +72,71 @@ def _largest(sizes: list[int]) -> int:
 def _bar(size: int, largest: int) -> int:
     """Return the height of a bar in the strip of bytes."""
     return max(1, round(BAR * size / largest))
+
+
+_WIDTH: Final = 14
+"""Of a lane, in pixels."""
+
+_HEIGHT: Final = 28
+"""Of a row; lines of neighbouring rows meet."""
+
+_MOST: Final = 12
+"""Lanes that are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The lines of a row."""
+
+    at: int
+    """The middle of the version's dot."""
+
+    path: str
+    """In the syntax of SVG."""
+
+    width: int
+
+
+def _drawn(versions: Iterable[tuple[str, str | None]]) -> list[_Drawn]:
+    """Return the lines of versions, newest first, by their ids and the ids of their parents."""
+    lanes: list[str | None] = []
+    return [_row(lanes, *it) for it in versions]
+
+
+def _row(lanes: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
+    """Return the lines of a version; change the lanes to those below it.
+
+    A lane holds the id of the version that it leads to.
+    """
+    came = [at for at, it in enumerate(lanes) if it == version_id]
+    at = came[0] if came else _free(lanes)
+    lines = [_line(it, 0, at, _HEIGHT // 2) for it in came]
+    lines += [
+        _line(it, 0, it, _HEIGHT) for it, target in enumerate(lanes) if target and it not in came
+    ]
+    for it in came:
+        lanes[it] = None
+    if parent_id is not None:
+        lanes[at] = parent_id
+        lines.append(_line(at, _HEIGHT // 2, at, _HEIGHT))
+    while lanes and lanes[-1] is None:
+        lanes.pop()
+    width = _WIDTH * min(max([len(lanes), at + 1, *(it + 1 for it in came)]), _MOST)
+    return _Drawn(_middle(at), " ".join(dict.fromkeys(lines)), width)  # the last lane has many
+
+
+def _free(lanes: list[str | None]) -> int:
+    if None not in lanes:
+        lanes.append(None)
+    return lanes.index(None)
+
+
+def _middle(lane: int) -> int:
+    return _WIDTH * min(lane, _MOST - 1) + _WIDTH // 2
+
+
+def _line(lane: int, top: int, to_lane: int, bottom: int) -> str:
+    return f"M{_middle(lane)} {top}L{_middle(to_lane)} {bottom}"
 
 
 def _environment() -> Environment:
@@ -98,7 +163,7 @@ def _environment() -> Environment:
     }
     found.globals |= {
         "page_messages": MESSAGES,
-        "row_height": HEIGHT,
+        "row_height": _HEIGHT,
         "bar_height": BAR,
     }
     return found

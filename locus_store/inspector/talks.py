@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import CHILDREN, MESSAGES, CutText, Room
-from locus_store.inspector.images import image_type
 from locus_store.timeline.conversations import conversation
 from locus_store.timeline.paths import shown
 
 if TYPE_CHECKING:
-    from locus_store.timeline.conversations import (
-        CalledTool,
-        MessagePart,
-        SaidMessage,
-        ToolResult,
-    )
+    from locus_store.timeline.conversations import CalledTool, MessagePart, SaidMessage, ToolResult
     from locus_store.timeline.paths import Query
 
 NAME = 200
@@ -129,3 +125,18 @@ class _View:
 
     def _result(self, it: ToolResult) -> ResultRow:
         return ResultRow(shown(it.path), self._parts(it.parts))
+
+
+_DATA: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
+
+
+def image_type(address: str) -> str | None:
+    """Return the type of an image in an address; ``None`` if the address holds none."""
+    found = _DATA.match(address[:80])
+    return found[1] if found else None
+
+
+def image(address: str) -> tuple[str, bytes] | None:
+    """Return the type and the bytes of an image in an address; ``None`` if it holds none."""
+    found = _DATA.fullmatch(address)
+    return (found[1], b64decode(found[2])) if found and len(found[2]) % 4 == 0 else None

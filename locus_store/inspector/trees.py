@@ -8,8 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import CHILDREN, NODES, CutText, Room
-from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
-from locus_store.timeline.paths import shown
+from locus_store.timeline.paths import CHANNELS, inside, is_bookkeeping, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -120,7 +119,7 @@ _KINDS: Final = {
 
 
 def kind_of(value: Any) -> str:
-    """Return the name of a value's type; those of ``timeline.conditions``."""
+    """Return the name of a value's type; those of ``timeline.bisect``."""
     return _KINDS.get(type(value), "text")
 
 

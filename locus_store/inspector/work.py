@@ -1,20 +1,33 @@
-"""Heavy work: in threads, two jobs at a time, within a time."""
+"""Work in threads: states and the origins of their values, read once for several viewers."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from locus_store.errors import BackendError
+from locus_store.inspector.bounds import VersionRow, row
 from locus_store.service.exchange import RefusalError
+from locus_store.timeline.blame import trace
+from locus_store.timeline.graph import channel_of, writers
+from locus_store.versions import state_alone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from locus_store.backend import StorageBackend
+    from locus_store.timeline.blame import Blamed, Origin, Trace
+    from locus_store.timeline.graph import Writer
+    from locus_store.timeline.paths import Query
+    from locus_store.types import Mark, Version
 
     Step: TypeAlias = Callable[[], None]
+
 
 T = TypeVar("T")
 
@@ -95,3 +108,167 @@ class Jobs:
         self._gate.release()
         if not thread.cancelled():
             thread.exception()  # read here: the caller may have left
+
+
+_BYTES: Final = 64_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A version with its state, which no page changes."""
+
+    version: Version
+    state: dict[str, Any]
+    size: int
+    """Bytes of the state as JSON."""
+
+
+class States:
+    """The states that pages looked at last. A version is never stored in another form.
+
+    Args:
+        jobs: Reading a state is a heavy job.
+        most_bytes: Of all states as JSON; the newest one is kept whatever its size.
+    """
+
+    def __init__(self, jobs: Jobs, most_bytes: int = _BYTES) -> None:
+        self._jobs = jobs
+        self._most = most_bytes
+        self._kept: OrderedDict[tuple[str | None, Mark], Seen] = OrderedDict()
+        self._readings: dict[tuple[str | None, Mark], _Reading] = {}
+
+    async def read(
+        self, backend: StorageBackend, thread: str, version: str | None, namespace: str
+    ) -> Seen | None:
+        """Return a version with its state, or the head; ``None`` if it does not exist."""
+        found = await backend.version(thread, version, namespace=namespace)
+        if found is None:
+            return None
+        key = backend.tenant, found.mark
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        if key not in self._readings:
+            self._readings[key] = _Reading(self._read(backend, found))
+        reading = self._readings[key]
+        try:
+            return await reading.seen()
+        finally:
+            if not reading.waiting and self._readings.get(key) is reading:
+                del self._readings[key]
+
+    async def _read(self, backend: StorageBackend, version: Version) -> Seen | None:
+        thread, name = version.thread_id, version.checkpoint_id
+        async with self._jobs.paced():
+            stored = await backend.fetch(thread, namespace=version.namespace, checkpoint_id=name)
+            if stored is None:
+                return None
+            state, size = await asyncio.to_thread(state_alone, stored, backend.max_state_bytes)
+            seen = Seen(stored.version, state, size)
+        self._keep(backend.tenant, seen)
+        return seen
+
+    def _keep(self, tenant: str | None, seen: Seen) -> None:
+        self._kept[tenant, seen.version.mark] = seen
+        while len(self._kept) > 1 and sum(it.size for it in self._kept.values()) > self._most:
+            self._kept.popitem(last=False)
+
+
+class _Reading:
+    """A state that is being read; it ends when the last that waits for it has left."""
+
+    def __init__(self, reading: Coroutine[Any, Any, Seen | None]) -> None:
+        self._task = asyncio.ensure_future(reading)
+        self.waiting = 0
+
+    async def seen(self) -> Seen | None:
+        """Return the version with its state."""
+        self.waiting += 1
+        try:
+            await asyncio.wait({self._task})
+            return self._task.result()
+        finally:
+            self.waiting -= 1
+            if not self.waiting:
+                self._task.cancel()
+
+
+KEPT: Final = 4
+"""Versions whose origins are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OriginRow:
+    """The version that a value came with, or that changed it last."""
+
+    version: VersionRow
+    is_exact: bool
+    nodes: list[str]
+    """Of LangGraph, whose tasks wrote it."""
+
+    tasks: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BlameRow:
+    """The origin of a value."""
+
+    made: _OriginRow
+    changed: _OriginRow
+
+
+class Blames:
+    """The origins of the versions that pages asked about last."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        self._kept: OrderedDict[tuple[str | None, Mark], Trace] = OrderedDict()
+
+    async def of(self, backend: StorageBackend, seen: Seen, path: Query) -> BlameRow | None:
+        """Return the origin of a value; ``None`` if it does not exist any more.
+
+        Raises:
+            RefusalError: It took too long.
+            UnsupportedError: The backend does not list what its versions are made of.
+        """
+        found = await self._trace(backend, seen)
+        value = found.of(seen.state).of(path) if found else None
+        if value is None:
+            return None
+        steps = (value.made, value.changed)
+        tasks = await writers(backend, [it.version for it in steps])
+        made, changed = (_origin_row(value, it, tasks) for it in steps)
+        return BlameRow(made, changed)
+
+    async def _trace(self, backend: StorageBackend, seen: Seen) -> Trace | None:
+        version = seen.version
+        key = backend.tenant, version.mark
+        found = self._kept.get(key)
+        if found is None:
+            async with self._jobs.paced() as pace:
+                found = await trace(
+                    backend,
+                    version.thread_id,
+                    version.checkpoint_id,
+                    namespace=version.namespace,
+                    step=pace.step,
+                )
+            if found is None or found.version.mark != version.mark:
+                return None
+            self._kept[key] = found
+        self._kept.move_to_end(key)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return found
+
+
+def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> _OriginRow:
+    channel = channel_of(value.path)
+    made = tasks.get(origin.version.checkpoint_id, ())
+    found = [it for it in made if channel in {None, it.channel}]
+    return _OriginRow(
+        row(origin.version),
+        origin.is_exact,
+        list(dict.fromkeys(it.node for it in found if it.node is not None)),
+        list(dict.fromkeys(it.task_id for it in found)),
+    )

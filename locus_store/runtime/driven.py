@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from locus_store.runtime import stepping
 from locus_store.runtime.loops import is_at_work
-from locus_store.runtime.signals import (
+from locus_store.runtime.stepping import (
     SIGNAL_SECONDS,
     are_handled,
     is_main_thread,

@@ -1,13 +1,17 @@
-"""Public names that are absent where their extra is not installed."""
+"""Public names that need an extra, and functions with the arguments of a class."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from locus_store.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NAMES: Final = {
     "aiohttp": {
@@ -43,3 +47,28 @@ def loaded(package: str, modules: dict[str, str], name: str) -> Any:
 
 
 _IMPORTING: Final = {"importlib._bootstrap", "_frozen_importlib", __name__}
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def factory(made: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
+    """Return a function that makes an object of a generic class.
+
+    The options are stated once, by the class. Type checkers, ``help`` and the documentation see
+    them in the function's signature.
+
+    Args:
+        made: The class.
+        name: Of the function.
+        doc: Its docstring.
+    """
+
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
+        return made(*args, **kwargs)
+
+    signature = inspect.signature(made).replace(return_annotation=f"{made.__name__}[S]")
+    make.__signature__ = signature  # type: ignore[attr-defined]
+    make.__name__ = make.__qualname__ = name
+    make.__module__, make.__doc__ = made.__module__, doc
+    return make

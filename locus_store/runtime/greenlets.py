@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from greenlet import getcurrent, greenlet  # type: ignore[import-untyped]  # it has no types
+from greenlet import getcurrent, greenlet
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
+from sys import modules
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from locus_store.errors import ConflictError, IntegrityError
-from locus_store.runtime.providers import has_provider
 from locus_store.values.encoding import TooLargeError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def count(fact: str, number: int, operation: Operation | None = None) -> None:
 
 def is_listening() -> bool:
     """Return whether a logger, tracer or meter wants to receive each operation."""
-    return operations.isEnabledFor(logging.DEBUG) or has_provider()
+    return operations.isEnabledFor(logging.DEBUG) or _has_provider()
 
 
 def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
@@ -329,7 +329,7 @@ def _class_of(exc: BaseException) -> str:
 _SHARED: Final = frozenset(
     {
         *("locus_store.backend", "locus_store.sql.backend"),
-        *("locus_store.types.closing", "locus_store.types.tenants"),
+        *("locus_store.types.tenants", "locus_store.types.tenants"),
     }
 )
 """Modules of classes that backends of several systems derive from."""
@@ -357,7 +357,7 @@ def stored_bytes(change: Change) -> int:
 
 
 def _telemetry() -> Telemetry | None:
-    return _made() if has_provider() else None
+    return _made() if _has_provider() else None
 
 
 @lru_cache(maxsize=1)
@@ -450,3 +450,38 @@ class Telemetry:
             self._rows.record(rows, about)
         if (outcome := facts.get("outcome")) in {"conflict", "side"}:
             self._conflicts.add(1, {**about, "locus_store.outcome": outcome})
+
+
+def _has_provider() -> bool:
+    """Return whether the program has set a provider of OpenTelemetry.
+
+    A program that does so has imported the API; this package never imports it by itself. Many
+    frameworks import it, too, and the API's own providers drop everything.
+    """
+    for package, getter, module, name in _PROVIDERS:
+        api = modules.get(package)
+        if api is None or (package in _asked and getattr(modules.get(module), name, api) is None):
+            continue
+        ask = getattr(api, getter, None)  # None: the import has not ended
+        if ask is not None:
+            _asked.add(package)
+            if not type(ask()).__module__.startswith(package):
+                return True
+    return False
+
+
+_PROVIDERS: Final = (
+    ("opentelemetry.trace", "get_tracer_provider", "opentelemetry.trace", "_TRACER_PROVIDER"),
+    (
+        *("opentelemetry.metrics", "get_meter_provider"),
+        *("opentelemetry.metrics._internal", "_METER_PROVIDER"),
+    ),
+)
+"""Parts of the API: the function that returns the provider, and where the API keeps it.
+
+``None`` is kept while none is set. The function then reads the environment, which may name one that
+it loads; a look at what is kept takes a tenth of the time.
+"""
+
+_asked: set[str] = set()
+"""Parts whose function was called: a provider that the environment names is loaded."""

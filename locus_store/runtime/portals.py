@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+from _thread import allocate_lock, start_new_thread
 from contextlib import suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
-from locus_store.runtime.dropped import when_dropped
 from locus_store.runtime.stepping import Begun, is_ours, needs_no_loop, require_threads, run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from threading import Lock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -136,3 +139,53 @@ class Twins:
 
 _inherited: list[object] = []
 """Keeps a parent process's loop from being closed by a child's garbage collector."""
+
+_LAST_SECONDS: Final = 10.0
+"""A process that ends waits for each of its threads no longer than this."""
+
+
+class _Process:
+    is_noted = False
+    is_ending = False
+
+
+_under_way: list[tuple[int, Lock]] = []
+"""The process of each thread that ends an object, and a lock that it has until it is done."""
+
+
+def when_dropped(owner: object, end: Callable[[], None]) -> finalize[[Callable[[], None]], object]:
+    """Call ``end`` after an object was dropped, in another thread, or when the process ends.
+
+    The garbage collector may begin within any call, in a thread that holds any lock, even one of
+    ``threading``'s own: nothing may wait there. The end of the process waits for such threads.
+    """
+    made = finalize(owner, _end_apart, end)
+    if not _Process.is_noted:
+        _Process.is_noted = True
+        atexit.register(_finish)  # after that of `finalize`, so it is called before
+    return made
+
+
+def _end_apart(end: Callable[[], None]) -> None:
+    if _Process.is_ending:
+        end()
+        return
+    over = os.getpid(), allocate_lock()
+    over[1].acquire()
+    _under_way.append(over)
+    start_new_thread(_end, (end, over))  # `threading.Thread` waits until it has started
+
+
+def _end(end: Callable[[], None], over: tuple[int, Lock]) -> None:
+    try:
+        end()
+    finally:
+        _under_way.remove(over)
+        over[1].release()
+
+
+def _finish() -> None:
+    _Process.is_ending = True
+    for pid, lock in _under_way.copy():
+        if pid == os.getpid():
+            lock.acquire(timeout=_LAST_SECONDS)

@@ -18,7 +18,8 @@ import signal
 import sys
 import threading
 import time
-from _signal import signal as set_signal  # type: ignore[import-not-found]
+from _signal import getsignal  # type: ignore[import-not-found]  # 2 us; of signal, 19
+from _signal import signal as set_signal
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextvars import copy_context
 from functools import partial
@@ -28,12 +29,6 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, cast
 
 from locus_store.errors import UnsupportedError
-from locus_store.runtime.signals import (
-    SIGNAL_SECONDS,
-    are_handled,
-    is_main_thread,
-    may_be_interrupted,
-)
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
@@ -364,3 +359,26 @@ def require_threads() -> None:
             "dramatiq-gevent), or call monkey.patch_all(thread=False, queue=False, select=False, "
             "socket=False)"
         )
+
+
+SIGNAL_SECONDS: Final = 1.0
+"""A signal is handled by then, even if it comes in the worst moment."""
+
+_OTHERS: Final = tuple(it for it in signal.valid_signals() if it < 32 and it != signal.SIGINT)  # noqa: PLR2004  (realtime signals)
+
+
+def is_main_thread() -> bool:
+    """Return whether this is the thread that handles signals."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def may_be_interrupted() -> bool:
+    """Return whether ``Ctrl-C`` raises ``KeyboardInterrupt`` in the main thread."""
+    return getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def are_handled() -> bool:
+    """Return whether a signal runs a function of the program."""
+    on_ctrl_c = getsignal(signal.SIGINT)
+    is_own = callable(on_ctrl_c) and on_ctrl_c is not signal.default_int_handler
+    return is_own or any(map(callable, map(getsignal, _OTHERS)))

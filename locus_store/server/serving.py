@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import logging
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import wait
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import RedirectResponse
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.open import open_checkpointer
-from locus_store.server.listener import listening, log_to_stderr, require_uvicorn, served
-from locus_store.server.storages import messages_beside, store_beside
-from locus_store.server.workers import supervise
-from locus_store.service.application import app
+from locus_store.inspector.access import Mounted, Tokens
+from locus_store.inspector.application import Inspector
+from locus_store.open import open_storage
+from locus_store.server.listener import (
+    GRACE_SECONDS,
+    listening,
+    log_to_stderr,
+    require_uvicorn,
+    served,
+)
+from locus_store.service.access import Door
+from locus_store.service.application import WORKERS_FOLDER, app
+from locus_store.service.parts import Parts, PartsOfTenants
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from multiprocessing.process import BaseProcess
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from locus_store.backend import StorageBackend
     from locus_store.server.options import ServeOptions
+    from locus_store.store import BaseStore
 
 MAX_PORT: Final = 65_535
 
@@ -62,7 +82,7 @@ def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
         if settings.workers == 1:
             run(settings, listener, service)
         else:
-            supervise(settings.workers, run, settings, listener)
+            _supervise(settings.workers, run, settings, listener)
 
 
 def run(settings: ServeOptions, listener: socket.socket, service: ASGIApp | None = None) -> None:
@@ -76,14 +96,13 @@ def opened(settings: ServeOptions) -> ASGIApp:
     Raises:
         InvalidArgumentError: The URL is not valid.
     """
-    backend = open_checkpointer(settings.url).backend
-    store = store_beside(
-        settings.url, backend, dimension=settings.dimension, metric=settings.metric
-    )
+    storage, store = open_storage(settings.url), None
+    if storage.has_store:
+        store = storage.store(dimension=settings.dimension, metric=settings.metric)
     service = app(
-        backend,
+        storage.backend,
         store=store,
-        messages=messages_beside(backend),
+        messages=storage.messages() if storage.has_messages else None,
         token_file=settings.token_file,
         read_only=settings.read_only,
         max_body=settings.max_body,
@@ -93,6 +112,121 @@ def opened(settings: ServeOptions) -> ASGIApp:
     )
     if not settings.inspector:
         return service
-    from locus_store.server.pages import beside  # noqa: PLC0415  (needs Jinja2)
+    from locus_store.server.serving import beside  # noqa: PLC0415  (needs Jinja2)
 
-    return beside(service, backend, store, settings)
+    return beside(service, storage.backend, store, settings)
+
+
+_PREFIX: Final = "/inspector"
+
+
+def beside(
+    service: ASGIApp, backend: StorageBackend, store: BaseStore | None, settings: ServeOptions
+) -> ASGIApp:
+    """Return the service with the pages below ``_PREFIX``."""
+    if settings.token_file is None:
+        entrance: Any = Mounted(None)
+    else:
+        door = Door(settings.token_file, read_only=settings.read_only, requests_per_second=None)
+        entrance = Tokens(door, settings.session_key)
+    pages = Inspector(
+        PartsOfTenants(Parts(backend, store, None)),
+        entrance,
+        allow_write=settings.allow_write and not settings.read_only,
+        allowed_hosts=settings.hosts,
+        is_secure=settings.behind_proxy,
+        requests_per_second=settings.requests_per_second,
+    )
+    return _Beside(service, pages)
+
+
+class _Beside:
+    """Two applications: the pages below their prefix, and the service."""
+
+    def __init__(self, service: ASGIApp, pages: Inspector) -> None:
+        self._service = service
+        self._pages = pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] == "http" and path == _PREFIX:
+            response = RedirectResponse(f"{_PREFIX.removeprefix('/')}/")
+            await response(scope, receive, send)
+        elif path.startswith(f"{_PREFIX}/"):
+            root = scope.get("root_path", "") + _PREFIX
+            await self._pages({**scope, "root_path": root}, receive, send)
+        else:
+            await self._service(scope, receive, send)
+
+
+_log: Final = logging.getLogger("locus_store.server")
+
+_STEADY_SECONDS: Final = 10.0
+_MOST_SECONDS: Final = 30.0
+"""A worker that ends before it ran steadily is started again after a pause, which grows."""
+
+
+def _supervise(number_of_workers: int, run: Callable[..., None], *arguments: Any) -> None:
+    """Run workers until a signal; one that ends is started again.
+
+    Args:
+        number_of_workers: At least 1.
+        run: What each worker runs until a signal; a function of a module.
+        arguments: Of ``run``.
+    """
+    stopping: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _: stopping.append(got))
+    with TemporaryDirectory(prefix="locus-store-") as folder:
+        os.environ[WORKERS_FOLDER] = folder
+        workers = [_Worker(run, arguments) for _ in range(number_of_workers)]
+        while not stopping:
+            wait([it.process.sentinel for it in workers if it.process.is_alive()], timeout=0.2)
+            for it in () if stopping else workers:
+                it.revive()
+        for it in workers:
+            it.process.terminate()
+        for it in workers:
+            it.end()
+
+
+class _Worker:
+    """A process that serves, and the one after it."""
+
+    def __init__(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self._run = run
+        self._arguments = arguments
+        self._pause = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._begun, self._ended = monotonic(), 0.0
+        context = multiprocessing.get_context("spawn")
+        self.process: BaseProcess = context.Process(target=self._run, args=self._arguments)
+        self.process.start()
+
+    def revive(self) -> None:
+        """Start another process if this one has ended, after a pause if it did not run long."""
+        if self.process.is_alive():
+            return
+        if not self._ended:
+            self._ended = monotonic()
+            ran = self._ended - self._begun
+            self._pause = (
+                0.0 if ran > _STEADY_SECONDS else min(2 * self._pause + 0.5, _MOST_SECONDS)
+            )
+            _log.error(
+                "a worker ended with %s; another one starts in %.1f s",
+                self.process.exitcode,
+                self._pause,
+            )
+        if monotonic() - self._ended >= self._pause:
+            self._start()
+
+    def end(self) -> None:
+        """Wait for the end of the process."""
+        self.process.join(GRACE_SECONDS)
+        if self.process.is_alive():
+            _log.error("a worker did not end in %s s; it is killed", GRACE_SECONDS)
+            self.process.kill()
+            self.process.join()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.responses import Response
 from starlette.routing import Router
 
@@ -15,7 +19,6 @@ from locus_store.backend import StorageBackend
 from locus_store.errors import BackendError, LocusStoreError, UnsupportedError
 from locus_store.service import sdk_threads
 from locus_store.service.access import Caller, Door
-from locus_store.service.admission import admitted
 from locus_store.service.exchange import (
     BODY_SECONDS,
     MAX_BODY,
@@ -23,11 +26,11 @@ from locus_store.service.exchange import (
     BodyLimits,
     LimitedRequest,
     RefusalError,
+    admitted,
     answer,
     failed,
     refused,
 )
-from locus_store.service.metrics import Metrics
 from locus_store.service.openapi import document
 from locus_store.service.parts import Parts, PartsOfTenants
 from locus_store.wire import bodies, failures
@@ -107,7 +110,7 @@ class Service:
         self._tenants = tenants
         self._access = access
         self._limits = limits
-        self._metrics = Metrics()
+        self._metrics = _Metrics()
         self._router = Router(
             redirect_slashes=False, default=self._answer, lifespan=lambda _: self._running()
         )
@@ -226,3 +229,42 @@ class Service:
 
     async def _openapi(self, _: LimitedRequest) -> Response:
         return answer(document())
+
+
+WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable of the environment with the folder in which several workers count together;
+prometheus-client reads it when it is imported."""
+
+
+class _Metrics:
+    """Requests by path and status, and their seconds. Holds no id and no tenant."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        requests = Counter(
+            "locus_store_requests",
+            "Requests by path and status.",
+            ("path", "status"),
+            registry=self._registry,
+        )
+        times = Histogram(
+            "locus_store_request_seconds",
+            "Seconds that requests took, by path.",
+            ("path",),
+            registry=self._registry,
+        )
+        self._requests = cache(requests.labels)
+        self._seconds = cache(times.labels)
+
+    def count(self, path: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests(path, status).inc()
+        self._seconds(path).observe(seconds)
+
+    def shown(self) -> bytes:
+        """Return the text of ``/metrics``: the sum over all workers of the service."""
+        registry = self._registry
+        if WORKERS_FOLDER in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)

@@ -1,19 +1,25 @@
-"""Caches of states: the interface, and one in this process."""
+"""Caches of states: the interface, one in this process, and a circuit breaker."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
+from locus_store.runtime import observe
+from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.stepping import may_block
 from locus_store.types.arguments import MAX_COUNT, MAX_TTL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from locus_store.types import Mark
 
@@ -187,3 +193,115 @@ def checked_cache_ttl(ttl_seconds: float) -> float:
     raise InvalidArgumentError(
         f"cache_ttl={ttl_seconds!r} must be a number of seconds above 0, at most {MAX_TTL_SECONDS}"
     )
+
+
+T = TypeVar("T")
+
+ANSWER_SECONDS: Final = 1.0
+"""A cache that has not answered by then has failed."""
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+"""The cache is left alone so long after a failure; doubled with each further one."""
+
+LONGEST_PAUSE_SECONDS: Final = 30.0
+
+_MOST_OUTDATED: Final = 65_536
+"""Keys that are remembered; of further ones, an older working state may be read again."""
+
+CALLS: Final = 64
+"""At once per event loop: the others wait here, where no time-out runs."""
+
+
+class GuardedCache:
+    """A cache that never fails: one that cannot be reached is empty.
+
+    A write that failed is remembered: what the entry said before is not read again.
+
+    Args:
+        cache: The cache.
+    """
+
+    def __init__(self, cache: StateCache) -> None:
+        self.cache = cache
+        self._closed_until = 0.0
+        self._failures = 0
+        """In a row."""
+
+        self._outdated: OrderedDict[str, None] = OrderedDict()
+        """Keys whose last write failed, the oldest first."""
+
+        self._turns = PerLoop(lambda: asyncio.Semaphore(CALLS))
+
+    async def get(self, key: str) -> CachedState | None:
+        """See ``StateCache``, also for the following methods."""
+        if key in self._outdated:
+            await self.drop(key)
+            return None
+        found: list[CachedState | None] = []
+
+        async def get() -> None:
+            found.append(await self.cache.get(key))
+
+        await self._tried(get)
+        return found[0] if found else None
+
+    async def put(
+        self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
+    ) -> None:
+        await self._write(key, lambda: self.cache.put(key, entry, instead_of=instead_of))
+
+    async def drop(self, key: str) -> None:
+        await self._write(key, lambda: self.cache.drop(key))
+
+    async def _write(self, key: str, call: Callable[[], Awaitable[None]]) -> None:
+        if await self._tried(call):
+            self._outdated.pop(key, None)
+            return
+        self._outdated[key] = None
+        while len(self._outdated) > _MOST_OUTDATED:
+            self._outdated.popitem(last=False)
+
+    async def _tried(self, call: Callable[[], Awaitable[None]]) -> bool:
+        """Make a call; return ``False`` if it failed, or if the cache is left alone."""
+        async with self._turn():
+            now = time.monotonic()
+            if now < self._closed_until:
+                return False
+            if self._failures:  # one call tries it out, and the others do without the cache
+                self._closed_until = now + ANSWER_SECONDS
+            before = self._failures
+            try:
+                async with nullcontext() if may_block() else asyncio.timeout(ANSWER_SECONDS):
+                    await call()
+            except Exception as exc:  # noqa: BLE001  (a cache may be the user's own)
+                self._failed(exc, before)
+                return False
+            self._closed_until, self._failures = 0.0, 0
+            return True
+
+    def _turn(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if may_block() else self._turns.here()
+
+    def _failed(self, exc: Exception, before: int) -> None:
+        observe.cache_failed(self.cache, exc, is_first=not self._failures)
+        if self._failures != before:  # a call beside this one has failed of the same
+            return
+        self._failures += 1
+        pause = FIRST_PAUSE_SECONDS * 2 ** min(before, 10)
+        self._closed_until = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
+
+
+def check_parts(backend: object, cache: object, release_resources: object) -> None:
+    """Refuse arguments of a session that are of another type."""
+    if not isinstance(backend, StorageBackend) and not callable(backend):
+        raise TypeError(
+            f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
+        )
+    if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
+        raise InvalidArgumentError(
+            f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
+        )
+    if not isinstance(release_resources, bool):
+        raise InvalidArgumentError(
+            f"release_resources must be True or False, not {release_resources!r:.80}"
+        )

@@ -10,13 +10,13 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.session.states import checked_state_class
 from locus_store.types.arguments import MAX_COUNT, id_text
 from locus_store.types.marks import Lineage, thread_key
-from locus_store.types.user_ids import user_name
+from locus_store.types.thread_info import user_name
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from locus_store.types import Mark
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 VERSION_KEY: Final = "_checkpoint_version"
 """A config that has this key is given the version that a state was made from."""

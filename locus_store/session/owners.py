@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from locus_store.runtime.gathering import Turns
-from locus_store.session.seen_threads import SeenThreads
 from locus_store.types.thread_info import claim_of, describing, may_see, require_owner
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
     from locus_store.backend import StorageBackend
     from locus_store.session.config import Call
-    from locus_store.types.thread_info import DescribesThreads, PutThread
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import DescribesThreads, PutThread, UserIdType
 
 OWNER: Final = "owner"
 """Label of a version: the user who saved it, so that a load needs no second query."""
@@ -145,3 +145,41 @@ class Owners:
 def owner_label(call: Call) -> dict[str, str]:
     """Return the label of the call's user."""
     return {} if call.user_id is None else {OWNER: call.user_id}
+
+
+T = TypeVar("T")
+
+_REMEMBERED_THREADS: Final = 4096
+"""The threads seen least recently go first."""
+
+
+class SeenThreads(Generic[T]):
+    """Facts of threads with the time at which each was true; usable from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, tuple[T, float]] = OrderedDict()
+
+    def within(self, thread_id: str, seconds: float) -> T | None:
+        """Return what was true at most so many seconds ago."""
+        with self._lock:
+            found = self._seen.get(thread_id)
+        return found[0] if found and time.monotonic() - found[1] < seconds else None
+
+    def put(self, thread_id: str, fact: T, at: float) -> None:
+        """Remember a fact, unless a later one is known."""
+        with self._lock:
+            known = self._seen.pop(thread_id, None)
+            self._seen[thread_id] = known if known and known[1] > at else (fact, at)
+            while len(self._seen) > _REMEMBERED_THREADS:
+                self._seen.popitem(last=False)
+
+    def forget(self, thread_id: str) -> None:
+        """Forget a thread."""
+        with self._lock:
+            self._seen.pop(thread_id, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._seen.clear()

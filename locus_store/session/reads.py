@@ -17,9 +17,8 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import outlasting
 from locus_store.runtime.stepping import may_block
-from locus_store.session.cache import CachedState
-from locus_store.session.guard import GuardedCache
-from locus_store.session.seen_threads import SeenThreads
+from locus_store.session.cache import CachedState, GuardedCache
+from locus_store.session.owners import SeenThreads
 from locus_store.types.thread_info import describing
 from locus_store.values.encoding import encode
 from locus_store.values.surrogates import escaped_within

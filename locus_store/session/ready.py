@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from locus_store.backend import StorageBackend
     from locus_store.session.cache import StateCache
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 DATABASE_VARIABLE: Final = "DATABASE_URL"
 CACHE_VARIABLE: Final = "CACHE_URL"

@@ -1,28 +1,94 @@
-"""Methods for runs of graphs: checkpoints, stop requests, results of tools, cached values."""
+"""Methods for runs of graphs, values beside the versions, and writes that outlive their caller."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import wraps
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from locus_store.errors import ConflictError
+from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.loops import outlasting
 from locus_store.runtime.portals import Twins, blocking_twin
+from locus_store.runtime.stepping import ended, may_block
 from locus_store.session.cache import CACHE_TTL_SECONDS
 from locus_store.session.config import thread_name
-from locus_store.session.values import ROOT, of_thread
-from locus_store.session.writes import writing
-from locus_store.types.arguments import json_object
-from locus_store.types.user_ids import user_of
+from locus_store.types.arguments import MAX_ID_CHARACTERS, json_object
+from locus_store.types.thread_info import user_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from locus_store.session.config import Call
     from locus_store.session.messages import Message
     from locus_store.session.owners import Owners
-    from locus_store.session.values import Values
-    from locus_store.session.writes import Writes
+    from locus_store.store import BaseStore
     from locus_store.types.items import Namespace
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Writes:
+    """The writes that are under way, by event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: PerLoop[set[asyncio.Task[Any]]] = PerLoop(set)
+        self._without_loop: PerLoop[set[Future[None]]] = PerLoop(set)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a write, which continues when the caller is cancelled."""
+        if may_block():
+            return await self._awaited(work)
+        tasks, task = self._tasks.here(), asyncio.create_task(work, name="locus-store")
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return await outlasting(task)
+
+    async def _awaited(self, work: Coroutine[Any, Any, T]) -> T:
+        mine: Future[None] = Future()
+        writes = self._without_loop.here()
+        writes.add(mine)
+        try:
+            return await work
+        finally:
+            writes.discard(mine)
+            mine.set_result(None)
+
+    async def drain(self) -> None:
+        """Wait for the writes of this loop, also of tasks that were created but not yet begun."""
+        if may_block():
+            for it in list(self._without_loop.here()):
+                await ended(it)
+            return
+        await asyncio.sleep(0)
+        while tasks := self._tasks.here():
+            await asyncio.wait(tasks)
+
+
+class _Writer(Protocol):
+    _writes: Writes
+
+
+W = TypeVar("W", bound=_Writer)
+
+
+def writing(
+    method: Callable[Concatenate[W, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
+    """Make a method a write."""
+
+    @wraps(method)
+    async def run(self: W, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._writes.run(method(self, *args, **kwargs))
+
+    return run  # type: ignore[return-value]  # of the same signature
+
 
 STOP_SECONDS: Final = 3600
 """A stop request that no run has seen by then is dropped."""
@@ -203,3 +269,70 @@ class RunMethods(Twins, ABC):
 
 def _cached(namespace: str) -> Namespace:
     return ROOT, "values", namespace
+
+
+ROOT: Final = "locus.session"
+"""First segment of the namespaces in the store."""
+
+PAGE: Final = 1000
+
+
+def of_thread(thread_id: str, kind: str, user_id: str | None) -> Namespace:
+    """Return the namespace of a user's values of a thread; another user of its id sees none."""
+    whose = () if user_id is None else (user_id,)
+    return ROOT, "threads", thread_id, kind, *whose
+
+
+class Values:
+    """Keeps JSON values by namespace and key; the key may have any length.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+
+    async def put(self, place: Namespace, key: str, value: Any, ttl_seconds: float) -> None:
+        """Store a value in place of any existing one."""
+        await self._put(place, key, value, ttl_seconds, None)
+
+    async def put_first(self, place: Namespace, key: str, value: Any, ttl_seconds: float) -> None:
+        """Store a value, unless there is one."""
+        with suppress(ConflictError):
+            await self._put(place, key, value, ttl_seconds, 0)
+
+    async def _put(
+        self, place: Namespace, key: str, value: Any, ttl_seconds: float, expected: int | None
+    ) -> None:
+        whole = {"key": key, "value": value}
+        await self._store.put(
+            place, _short(key), whole, ttl_seconds=ttl_seconds, expected_version=expected
+        )
+
+    async def get(self, place: Namespace, key: str) -> Any:
+        """Return a value; ``None`` if there is none."""
+        found = await self._store.get(place, _short(key))
+        return None if found is None else found["value"]
+
+    async def drop(self, place: Namespace, key: str) -> None:
+        """Remove a value, if there is one."""
+        await self._store.delete(place, _short(key))
+
+    async def keys(self, place: Namespace) -> AsyncIterator[str]:
+        """Yield the keys of a namespace."""
+        after: str | None = None
+        while items := await self._store.list(place, limit=PAGE, after=after):
+            for it in items:
+                yield it.value["key"]
+            after = items[-1].key
+
+    async def clear_thread(self, thread_id: str) -> None:
+        """Remove the values of a thread."""
+        await self._store.clear_namespace(of_thread(thread_id, "", None)[:-1], recursive=True)
+
+
+def _short(key: str) -> str:
+    """Return the key that the store has."""
+    is_digest = len(key) > MAX_ID_CHARACTERS
+    return f"sha256:{sha256(key.encode()).hexdigest()}" if is_digest else key

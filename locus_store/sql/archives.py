@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql.columns.types import now
-from locus_store.sql.messages import log_changes
+from locus_store.sql.messages import message_log
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.statements import is_live, same_thread
-from locus_store.sql.threads.thread_facts import of_user
+from locus_store.sql.threads.thread_rows import of_user
 from locus_store.types import (
     ArchivedLine,
     ArchivedLog,
@@ -21,7 +21,7 @@ from locus_store.types import (
     ArchivedWrite,
     Tenant,
 )
-from locus_store.types.user_ids import require_user_id
+from locus_store.types.thread_info import require_user_id
 from locus_store.values.filters import has_value, is_found
 from locus_store.versions.archives import last_active_at, occupied
 from locus_store.versions.segments import filled
@@ -124,7 +124,7 @@ def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
     return ArchivedThread(
         **dict(zip(_THREAD, row[1:], strict=True)),
         lines=_lines(it, thread_id),
-        messages=log_changes.of_thread(it, row.thread, thread_id),
+        messages=message_log.of_thread(it, row.thread, thread_id),
         logs=[
             ArchivedLog(**dict(zip(_LOG, log, strict=True)))
             for log in it.connection.execute(of_thread)
@@ -189,7 +189,7 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
     it.connection.execute(threads.update().where(*which).values(values))
     key = it.connection.execute(sa.select(threads.c.thread).where(*which)).scalar_one()
-    log_changes.restore(it, key, thread.logs, thread.messages)
+    message_log.restore(it, key, thread.logs, thread.messages)
     for line in thread.lines:
         _restore_line(it, thread.thread_id, line)
     lines = it.tables.lines

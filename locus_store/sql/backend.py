@@ -9,14 +9,13 @@ from locus_store.runtime.progress import expected, step
 from locus_store.runtime.stepping import in_thread, together
 from locus_store.sql import archives
 from locus_store.sql.connections.backend import ConnectedBackend
-from locus_store.sql.connections.callers_transaction import joined
 from locus_store.sql.connections.diagnostics import Examination
+from locus_store.sql.connections.runner import joined
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.threads import copying, listing, searching, version_lists
-from locus_store.sql.threads.existence import has_thread
+from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
 from locus_store.sql.threads.segments import Joining
-from locus_store.sql.threads.sizes import SqlSizes
-from locus_store.sql.threads.thread_info import SqlThreadInfo
+from locus_store.sql.threads.thread_rows import has_thread
 from locus_store.types.arguments import (
     check_days,
     check_limit,
@@ -27,7 +26,7 @@ from locus_store.types.arguments import (
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.values.text import query_words
-from locus_store.versions.sweeping import Sweep
+from locus_store.versions.erasing import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
         Written,
     )
     from locus_store.types.facts import Fact
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 T = TypeVar("T")
 

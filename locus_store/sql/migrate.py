@@ -20,17 +20,17 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.runtime import observe
-from locus_store.sql.schema.definition import definition, definition_of
-from locus_store.sql.schema.migration_lock import locked, process, refuse_transaction
-from locus_store.sql.schema.migration_targets import (
+from locus_store.sql.schema.definition import definition, definition_of, place_of
+from locus_store.sql.schema.migrations import (
     Target,
     absent_place,
     dialect_name,
+    locked,
+    process,
     reason,
+    refuse_transaction,
     run_on,
 )
-from locus_store.sql.schema.names import DEFAULT_PREFIX, check_prefix
-from locus_store.sql.schema.place import place_of
 from locus_store.sql.schema.status import (
     Settings,
     Status,
@@ -39,7 +39,7 @@ from locus_store.sql.schema.status import (
     read_settings,
     read_status,
 )
-from locus_store.sql.schema.tables import Tables, tables
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, tables
 
 if TYPE_CHECKING:
     from alembic.config import Config

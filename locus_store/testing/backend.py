@@ -16,13 +16,10 @@ from locus_store.errors import (
     InvalidArgumentError,
     SerializationError,
 )
-from locus_store.testing.existing import Existence
-from locus_store.testing.forgetting import Forgetting
+from locus_store.testing.existing import Existence, MustExist
+from locus_store.testing.history import Tails
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
 from locus_store.testing.limits import BackendLimits
-from locus_store.testing.must_exist import MustExist
-from locus_store.testing.recency import Recency
-from locus_store.testing.spellings import LocusSpellings
 from locus_store.testing.states import RefusedMarks
 from locus_store.testing.steps import (
     BackendKit,
@@ -33,9 +30,8 @@ from locus_store.testing.steps import (
     Reading,
     problems,
 )
-from locus_store.testing.tails import Tails
-from locus_store.testing.thread_info import ThreadInfoRules
-from locus_store.testing.version_lists import VersionLists
+from locus_store.testing.thread_info import Forgetting, LocusSpellings, ThreadInfoRules
+from locus_store.testing.version_lists import Recency, VersionLists
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.state import AgentState
 

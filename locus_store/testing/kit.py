@@ -1,18 +1,26 @@
-"""The base of every contract: hostile data, fixtures, states."""
+"""The bases of the contracts: hostile data, fixtures, states, messages and items."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from datetime import date
-from typing import Any, Protocol, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.types.messages import NewMessage
 from locus_store.types.state import AgentState, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from locus_store.types.items import Namespace
 
 HOSTILE_IDS = (
     "latest", "_checkpoints", "a:b", "b:c", "a", "c", "acme_42", "acme/42", "acme%42", "acme*42",
@@ -261,3 +269,128 @@ async def tick(checkpointer: Any) -> None:
         rows = await checkpointer.list_with_metadata(limit=10_000)
         seen |= {row["updated_at"] for row in rows if row["thread_id"] == "a clock"}
     await checkpointer.delete("a clock")
+
+
+class MessageLogKit:
+    """The fixtures that every part of a message log's contract uses."""
+
+    pytestmark = pytest.mark.anyio
+
+    persists = True
+    """Another object of ``reopen`` has the same logs."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def reopen(self) -> Another:
+        """Create an object on this test's storage, empty at first; override this.
+
+        It takes the options of ``BaseMessageLog``.
+        """
+        raise NotImplementedError("give the contract a `reopen` fixture")
+
+    @pytest.fixture
+    async def log(self, reopen: Another) -> AsyncIterator[Any]:
+        """The object to test, open."""
+        async with reopen() as made:
+            yield made
+
+    @pytest.fixture
+    def backend(self, log: Any) -> Any:
+        """The backend whose threads have the logs."""
+        found = getattr(log, "backend", None)
+        if found is None:
+            pytest.skip(f"{type(log).__name__} stands over no backend")
+        return found
+
+
+def new(*contents: Any) -> list[NewMessage]:
+    """Return messages with these contents, without ids."""
+    return [NewMessage(it) for it in contents]
+
+
+def named(*ids: str) -> list[NewMessage]:
+    """Return messages with these ids, which are their contents, too."""
+    return [NewMessage(it, message_id=it) for it in ids]
+
+
+def contents(messages: Iterable[Any] | None) -> list[Any] | None:
+    """Return the contents of messages; ``None`` where there is no log."""
+    return None if messages is None else [it.content for it in messages]
+
+
+NS: Namespace = ("memory", "u42")
+
+HOSTILE_NAMESPACES: tuple[Namespace, ...] = (
+    (), ("a", "b"), ("a/b",), ("a", "b", "c"), ("ab",), ("a", "bc"), ("b", "a"), ("a\x01b",),
+    ("a\x01", "b"), ("a", "\x01b"), ("a", "%"), ("a", "_"), ("a", "*"), ("a%",), ("a_",),
+    ("*", "b"), ("a.b",), ("a|b",), ("a", "a", "b"), ("x" * 255, "y" * 43), ("🎉",) * 150,
+    *((it,) for it in HOSTILE_IDS),
+)  # fmt: skip
+"""Each is one of its own."""
+
+INVALID_NAMESPACES: tuple[Any, ...] = (
+    None, "a", ["a"], ("",), ("a", ""), ("a\0",), ("a", None), ("a", 1), (b"a",), ("\ud800",),
+    ("a", ["b"]), ("x" * 256,), ("x" * 255, "y" * 44), ("x",) * 151, 7, {"a"},
+)  # fmt: skip
+"""Invalid namespaces."""
+
+LONG = 3600.0
+SHORT = 0.02
+"""Seconds to live; what has the first outlives a test."""
+
+
+class StoreKit:
+    """The fixtures that every part of a store's contract uses."""
+
+    pytestmark = pytest.mark.anyio
+
+    persists = True
+    """Another object of ``reopen`` has the same items."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+    @pytest.fixture
+    def reopen(self) -> Another:
+        """Create an object on this test's storage, empty at first; override this.
+
+        It takes the options of ``BaseStore``, and without one it has ``dimension=3``.
+        """
+        raise NotImplementedError("give the contract a `reopen` fixture")
+
+    @pytest.fixture
+    async def store(self, reopen: Another) -> AsyncIterator[Any]:
+        """The object to test, open."""
+        async with reopen() as made:
+            yield made
+
+
+async def fill(store: Any, namespace: Namespace, count: int, value: Any = None) -> list[str]:
+    """Put ``count`` items, one after the other; return their keys, which are in order."""
+    keys = [f"k{n:04}" for n in range(count)]
+    for n, key in enumerate(keys):
+        await store.put(namespace, key, {"n": n} if value is None else value)
+    return keys
+
+
+async def put_over(store: Any, namespace: Namespace, key: str, value: Any = "over") -> None:
+    """Put an item, and wait until it has expired."""
+    await store.put(namespace, key, value, ttl_seconds=SHORT)
+    await over(store, namespace, key)
+
+
+async def over(store: Any, namespace: Namespace, key: str) -> None:
+    """Wait until an item has expired by the server's clock."""
+    deadline = monotonic() + 20
+    while await store.exists(namespace, key):
+        assert monotonic() < deadline, "an item whose time is over is still shown"
+        await asyncio.sleep(0.005)
+
+
+def keys_of(items: Sequence[Any]) -> list[str]:
+    """Return the keys of items or hits, in their order."""
+    return [getattr(it, "item", it).key for it in items]

@@ -20,11 +20,14 @@ from locus_store.testing.kit import (
     NUMBERS,
     TEXTS,
     UNSERIALISABLE,
+    MessageLogKit,
+    contents,
     exact,
+    named,
+    new,
     refused,
     seam,
 )
-from locus_store.testing.message_kit import MessageLogKit, contents, named, new
 from locus_store.types.messages import NewMessage, Popped
 
 if TYPE_CHECKING:

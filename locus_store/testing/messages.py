@@ -19,12 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import ConflictError, SerializationError, UnsupportedError
-from locus_store.testing.kit import seam
-from locus_store.testing.log_owners import Keeping, Owning
-from locus_store.testing.message_kit import MessageLogKit, contents, named, new
-from locus_store.testing.message_pages import Paging
+from locus_store.testing.kit import LONG, SHORT, MessageLogKit, contents, named, new, seam
+from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
-from locus_store.testing.store_kit import LONG, SHORT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, INVALID_LIMITS, refused
-from locus_store.testing.store_kit import (
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
     HOSTILE_NAMESPACES,
+    INVALID_IDS,
+    INVALID_LIMITS,
     INVALID_NAMESPACES,
     NS,
     StoreKit,
     fill,
     keys_of,
+    refused,
 )
 
 if TYPE_CHECKING:

@@ -14,15 +14,21 @@ from locus_store.testing.kit import (
     CUT_TEXTS,
     HOSTILE_IDS,
     INVALID_IDS,
+    LONG,
+    NS,
     NUMBERS,
+    SHORT,
     TEXTS,
     UNSERIALISABLE,
     Another,
+    StoreKit,
     exact,
+    keys_of,
+    over,
+    put_over,
     refused,
     seam,
 )
-from locus_store.testing.store_kit import LONG, NS, SHORT, StoreKit, keys_of, over, put_over
 from locus_store.types.items import PutItem
 
 

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
-from locus_store.testing.kit import INVALID_LIMITS, Another, needs, refused
-from locus_store.testing.store_kit import (
+from locus_store.testing.kit import (
     HOSTILE_NAMESPACES,
+    INVALID_LIMITS,
     INVALID_NAMESPACES,
     NS,
     SHORT,
+    Another,
     StoreKit,
     keys_of,
+    needs,
     over,
+    refused,
 )
 from locus_store.types.items import Put
 from locus_store.values import vectors

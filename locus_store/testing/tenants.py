@@ -8,9 +8,19 @@ from typing import Any
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, UnsupportedError
-from locus_store.testing.kit import INVALID_IDS, Another, Kit, needs, refused, seam, tick
+from locus_store.testing.kit import (
+    INVALID_IDS,
+    NS,
+    Another,
+    Kit,
+    StoreKit,
+    needs,
+    put_over,
+    refused,
+    seam,
+    tick,
+)
 from locus_store.testing.steps import written
-from locus_store.testing.store_kit import NS, StoreKit, put_over
 
 NAMES = (
     *("a", "A", "a:b", "%", "*", "'", "a\u0301", "\u00e1", "日本語", " ", "null"),

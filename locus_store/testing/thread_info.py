@@ -1,4 +1,4 @@
-"""The facts of threads themselves: user, name, metadata, run and times."""
+"""Facts of threads, deletion by metadata, and the Locus SDK's spellings of methods."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from locus_store.errors import (
     InvalidArgumentError,
     NotOwnerError,
     SerializationError,
+    UnsupportedError,
 )
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, needs, refused
+from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, needs, refused, seam
 from locus_store.testing.steps import BackendKit, problems, written
-from locus_store.types import Expected
+from locus_store.types import Expected, PendingWrite
 from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_of
 
 LONG_AGO = datetime(2024, 10, 1, 12, 30, tzinfo=UTC)
@@ -320,3 +321,113 @@ class ThreadInfoRules(BackendKit):
             with refused(InvalidArgumentError, options):
                 await backend.threads_by_activity(**options)
         assert await backend.exists("t") is False
+
+
+@seam("layout")
+class Forgetting(BackendKit):
+    """Threads are found and removed by any metadata."""
+
+    async def test_threads_are_forgotten_by_any_metadata(self, backend: Any) -> None:
+        needs(backend, "branching", "metadata_query")
+        told = {"org": {"name": "acme"}}
+        await backend.save("by metadata", {"n": 1}, metadata=told)
+        await backend.save("by metadata", {"n": 2})
+        await backend.write_state("by label", {"n": 1}, labels=told)
+        await backend.write_state("by namespace", {"n": 1}, namespace="sub", metadata=told)
+        for n in range(3):
+            metadata = told if n == 0 else None
+            await backend.write_state("by hidden", {"n": n}, metadata=metadata, keep_last=1)
+        await backend.put_writes("by label", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        await backend.save("other", {"n": 1}, metadata={"org": {"name": "globex"}, "n": "acme"})
+        theirs = ["by hidden", "by label", "by metadata", "by namespace"]
+        assert sorted(await backend.threads_where("org.name", "acme")) == theirs
+        counts = await backend.forget_where("org.name", "acme")
+        assert (counts["threads"], counts["writes"]) == (4, 1)
+        assert await backend.scan() == ["other"]
+        assert await problems(backend) == []
+        assert set((await backend.forget_where("org.name", "acme")).values()) == {0}
+
+    async def test_values_keep_their_types(self, backend: Any) -> None:
+        needs(backend, "branching", "metadata_query")
+        values = {"number": 7, "text": "7", "list": [1, 7], "true": True, "null": None, "one": 1}
+        for name, value in values.items():
+            await backend.save(name, {}, metadata={"k": value})
+        await backend.save("none", {}, metadata={"other": 7})
+        assert sorted(await backend.threads_where("k", 7)) == ["list", "number"]
+        assert sorted(await backend.threads_where("k", "7")) == ["text"]
+        assert sorted(await backend.threads_where("k", True)) == ["true"]
+        assert sorted(await backend.threads_where("k", None)) == ["null"]
+        assert sorted(await backend.threads_where("k", 1.0)) == ["list", "one"]
+        assert (await backend.forget_where("k", 7.0))["threads"] == 2
+        assert await backend.scan() == ["none", "null", "one", "text", "true"]
+
+    async def test_a_condition_that_makes_no_sense_is_refused(self, backend: Any) -> None:
+        needs(backend, "branching", "metadata_query")
+        await backend.save("t", {}, metadata={"tags": ["a"]})
+        for key in ("", None, 7, "\ud800"):
+            with refused(InvalidArgumentError, key, match="key"):
+                await backend.forget_where(key, 1)
+        with refused(InvalidArgumentError, [], match="empty list"):
+            await backend.forget_where("tags", [])
+        with refused(SerializationError, object()):
+            await backend.forget_where("tags", object())
+        assert await backend.scan() == ["t"]
+
+    async def test_without_metadata_queries_it_is_refused(self, backend: Any) -> None:
+        if backend.capabilities.metadata_query:
+            pytest.skip("declared")
+        with pytest.raises(UnsupportedError, match="metadata_query"):
+            await backend.forget_where("k", 1)
+
+
+class LocusSpellings(BackendKit):
+    """``query_by_metadata``, ``search_data`` and ``count``."""
+
+    async def test_metadata_finds_threads_by_their_newest_version(self, backend: Any) -> None:
+        needs(backend, "metadata_query")
+        await backend.save("a", {"n": 1}, metadata={"stage": "asked"})
+        await backend.save("b", {"n": 2}, metadata={"stage": "asked"})
+        for n in range(3):
+            await backend.save("a", {"n": 3 + n}, metadata={"stage": "booked"})
+        found = await backend.query_by_metadata("stage", "asked")
+        assert [(it["thread_id"], it["data"]) for it in found] == [("b", {"n": 2})]
+        assert isinstance(found[0]["updated_at"], str)
+        booked = await backend.query_by_metadata("stage", "booked", limit=1)
+        assert [(it["thread_id"], it["data"]) for it in booked] == [("a", {"n": 5})]
+        assert await backend.query_by_metadata("stage", "nowhere") == []
+        assert await backend.query_by_metadata("stage", "booked", limit=0) == []
+
+    async def test_metadata_finds_a_thread_behind_many_older_versions(self, backend: Any) -> None:
+        needs(backend, "metadata_query")
+        await backend.save("old", {"n": 0}, metadata={"k": 1})
+        for n in range(10):
+            await backend.save("busy", {"n": n}, metadata={"k": 1})
+        await backend.save("busy", {"n": 10}, metadata={"k": 2})
+        found = await backend.query_by_metadata("k", 1, limit=1)
+        assert [it["thread_id"] for it in found] == ["old"]
+
+    async def test_data_finds_threads_by_their_newest_state(self, backend: Any) -> None:
+        needs(backend, "list_threads")
+        await backend.save("a", {"agent_id": "x", "tags": ["p", "q"], "deep": {"n": 1}})
+        await backend.save("b", {"agent_id": "y"})
+        await backend.save("b", {"agent_id": "x"})
+        found = await backend.search_data("agent_id", "x")
+        assert sorted(it["thread_id"] for it in found) == ["a", "b"]
+        assert [it["thread_id"] for it in await backend.search_data("tags", ["q"])] == ["a"]
+        assert [it["thread_id"] for it in await backend.search_data("deep.n", 1)] == ["a"]
+        assert await backend.search_data("agent_id", "y") == []
+        assert len(await backend.search_data("agent_id", "x", limit=1)) == 1
+        assert await backend.search_data("agent_id", "x", limit=0) == []
+        with pytest.raises(InvalidArgumentError, match="key"):
+            await backend.search_data("", 1)
+
+    async def test_count_takes_a_pattern_of_like(self, backend: Any) -> None:
+        needs(backend, "list_threads")
+        for thread_id in ("user-1", "user-2", "user-10", "a*c", "abc", "a[b]c", "a?c"):
+            await backend.save(thread_id, {"n": 1})
+        assert await backend.count() == 7
+        assert await backend.count("user-%") == 3
+        assert await backend.count("user-_") == 2
+        for literal in ("a*c", "a[b]c", "a?c", "abc"):
+            assert await backend.count(literal) == 1
+        assert await backend.count("nobody%") == 0

@@ -1,20 +1,22 @@
-"""Bisect: the version that changed the answer to a question.
-
-Every version on the way is asked: an answer may change more than once.
-"""
+"""Bisect: conditions on a state, and the version that changed the answer to one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import orjson
+
+from locus_store.errors import InvalidArgumentError
 from locus_store.timeline.lineage import lineage, visit
+from locus_store.timeline.paths import Where, located, matching, parsed, reached
+from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from locus_store.backend import StorageBackend
-    from locus_store.timeline.conditions import Condition
+    from locus_store.timeline.paths import Path, Query
     from locus_store.types import Version
     from locus_store.values.frames import Folder
 
@@ -94,7 +96,7 @@ async def bisect(
     Args:
         backend: The storage.
         thread_id: The thread.
-        condition: Of ``conditions``; used for this call only.
+        condition: Of those above; used for this call only.
         checkpoint_id: The version, whose ancestors are asked about, and itself.
         namespace: The line of the version.
         step: Is called before each version, in a thread; what it raises ends the calculation.
@@ -109,3 +111,245 @@ async def bisect(
     asking = _Asking(condition, way.exact)
     await visit(backend, way.versions, asking, step)
     return Bisected(way.versions[-1], asking.turns, len(way.versions), asking.skipped)
+
+
+TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "object": (dict,),
+    "list": (list,),
+    "text": (str,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
+"""The names of the types of a value."""
+
+_KEY: Final = "value"
+
+
+class Condition(Protocol):
+    """A question that has an answer for each version."""
+
+    def answer(
+        self, version: Version, folder: Folder, operations: list[list[Any]] | None
+    ) -> bool | None:
+        """Return whether the condition holds; ``None``: this version cannot be judged.
+
+        Args:
+            version: The version.
+            folder: Of its state.
+            operations: What was done since the version before; ``None``: not known.
+        """
+
+
+class _AtPath:
+    """A condition on the value at a path.
+
+    Args:
+        path: The path.
+        test: Is called with the value, or without an argument where there is none.
+    """
+
+    def __init__(self, path: Query, test: Callable[..., bool]) -> None:
+        self._path = path
+        self._test = test
+        self._at: Path = ()
+        self._rest: Query = path
+        self._answer = False
+        self._from_end = any(isinstance(it, int) and it < 0 for it in path)
+        self._fields = {it.field for it in path if isinstance(it, Where)}
+
+    def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
+        """Return whether the condition holds."""
+        del version
+        if operations is None or any(map(self._is_touched, operations)):
+            found, self._rest = reached(folder.settled(), self._path)
+            self._at = found.path
+            self._answer = self._test() if self._rest else self._test(found.value)
+        return self._answer
+
+    def _is_touched(self, operation: list[Any]) -> bool:
+        path = tuple(operation[1])
+        if (self._from_end and operation[0] == "[") or not self._fields.isdisjoint(path):
+            return True
+        if not is_near(operation, self._at):
+            return False
+        if not self._rest or path[: len(self._at)] != self._at:
+            return True
+        step, depth = self._rest[0], len(self._at)
+        return not isinstance(step, Where) or _may_add(operation, step, path[depth + 1 :])
+
+
+def _may_add(operation: list[Any], step: Where, inside: Path) -> bool:
+    """Return whether an operation in a list may bring an element that a step chooses.
+
+    ``inside`` is the operation's path from the element on.
+    """
+    if operation[0] == "[" and not inside:
+        return next(matching(operation[4], step), None) is not None
+    return operation[0] != "t" or inside[-1:] == (step.field,)
+
+
+def is_near(operation: list[Any], place: Path) -> bool:
+    """Return whether an operation may change the value at a place, or what its path means."""
+    kind, path = operation[0], operation[1]
+    for key, own in zip(path, place, strict=False):
+        if key != own:  # an edited element before this one may now be chosen
+            return isinstance(key, int) and isinstance(own, int) and key < own
+    if kind == "[" and len(path) < len(place):
+        start: int = operation[2]
+        return start <= int(place[len(path)])
+    return True
+
+
+def equals(path: Query, value: Any) -> Condition:
+    """Return the condition that a value equals another: 1 is 1.0, and ``true`` is not 1."""
+    return matches(path, {"$eq": value})
+
+
+def matches(path: Query, wanted: Mapping[str, Any]) -> Condition:
+    """Return the condition that a ``Filter`` takes the value.
+
+    Raises:
+        InvalidArgumentError, SerializationError: See ``Filter``.
+    """
+    taken = Filter({_KEY: dict(wanted)})
+    return _AtPath(path, lambda *found: taken.takes({_KEY: found[0]} if found else {}))
+
+
+def exists(path: Query) -> Condition:
+    """Return the condition that there is a value."""
+    return _AtPath(path, lambda *found: bool(found))
+
+
+def contains(path: Query, part: Any) -> Condition:
+    """Return the condition that a text has a part, a list an element, or an object a key."""
+    is_part = Filter({_KEY: {"$eq": part}})
+
+    def test(value: Any = None) -> bool:
+        if isinstance(value, list):
+            return any(is_part.takes({_KEY: it}) for it in value)
+        return isinstance(value, str | dict) and isinstance(part, str) and part in value
+
+    return _AtPath(path, test)
+
+
+def longer_than(path: Query, length: int) -> Condition:
+    """Return the condition that a text, list or object has more parts than ``length``."""
+    return _AtPath(
+        path, lambda value=None: isinstance(value, str | list | dict) and len(value) > length
+    )
+
+
+def is_type(path: Query, name: str) -> Condition:
+    """Return the condition that a value has the type of this name.
+
+    Raises:
+        InvalidArgumentError: There is no such type.
+    """
+    if name not in TYPES:
+        raise InvalidArgumentError(f"{name!r} is not a type; the types are {', '.join(TYPES)}")
+    return _AtPath(path, lambda *found: bool(found) and type(found[0]) in TYPES[name])
+
+
+class HasText:
+    """The condition that any string of the state has a text in it. Keys do not count."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at: Path | None = None
+
+    def answer(self, version: Version, folder: Folder, operations: list[list[Any]] | None) -> bool:
+        """Return whether the condition holds."""
+        del version
+        if operations is None or self._must_look(folder, operations):
+            self._at = _place_of(self._text, folder.settled())
+        return self._at is not None
+
+    def _must_look(self, folder: Folder, operations: list[list[Any]]) -> bool:
+        place = self._at
+        if place is not None:
+            return any(is_near(it, place) for it in operations)
+        if len(operations) > 1 and any(it[0] == "t" for it in operations):
+            return True  # the paths of edited texts may have changed
+        return any(self._may_bring(folder, it) for it in operations)
+
+    def _may_bring(self, folder: Folder, operation: list[Any]) -> bool:
+        if operation[0] == "t":
+            found = located(folder.settled(), tuple(operation[1]))
+            return found is None or self._text in found.value
+        return _place_of(self._text, operation[2:]) is not None
+
+
+def _place_of(text: str, value: Any) -> Path | None:
+    """Return the path of the first string with a text in it."""
+    if isinstance(value, str):
+        return () if text in value else None
+    if not isinstance(value, dict | list):
+        return None
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        below = _place_of(text, item)
+        if below is not None:
+            return (key, *below)
+    return None
+
+
+def json_or_text(text: str) -> Any:
+    """Return the value of a text: JSON, or the text itself."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _filter(text: str) -> dict[str, Any]:
+    wanted = json_or_text(text)
+    if not isinstance(wanted, dict):
+        raise InvalidArgumentError(f'a filter is JSON such as {{"$gt": 5}}, not {text!r}')
+    return wanted
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise InvalidArgumentError(
+            f"a length must be a whole number of 0 or more, not {text[:40]!r}"
+        )
+    return int(text)
+
+
+_DIGITS: Final = 18
+"""Most digits of a length."""
+
+AT_PATH: Final[dict[str, Callable[[Any, str], Condition]]] = {
+    "equals": lambda path, text: equals(path, json_or_text(text)),
+    "contains": lambda path, text: contains(path, json_or_text(text)),
+    "exists": lambda path, _: exists(path),
+    "longer-than": lambda path, text: longer_than(path, _number(text)),
+    "type": is_type,
+    "filter": lambda path, text: matches(path, _filter(text)),
+}
+"""The conditions on the value at a path."""
+
+TEXT: Final = "text"
+"""The condition that any string of the state has a text in it."""
+
+
+def asked(name: str, path: str, text: str) -> Condition:
+    """Return the condition of a name.
+
+    Args:
+        name: ``TEXT``, or one of ``AT_PATH``.
+        path: As ``paths.parsed`` takes it.
+        text: What the value is compared with.
+
+    Raises:
+        InvalidArgumentError: There is no such condition, or it does not take the text.
+        SerializationError: See ``matches``.
+    """
+    if name == TEXT:
+        if not text:
+            raise InvalidArgumentError("write the text to look for: each state contains ''")
+        return HasText(text)
+    if name not in AT_PATH:
+        known = ", ".join((*AT_PATH, TEXT))
+        raise InvalidArgumentError(f"{name!r} is not a condition; the conditions are {known}")
+    return AT_PATH[name](parsed(path), text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.timeline.layouts import inside
+from locus_store.timeline.paths import inside
 from locus_store.timeline.readable import is_message, plain
 
 if TYPE_CHECKING:

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.saver import line_labels, line_name, namespace_of
-from locus_store.timeline.carried import (
+from locus_store.timeline.lineage import PAGE
+from locus_store.timeline.task_ids import (
     NO_TASK,
+    Side,
+    TaskIds,
     answered,
     before_stop,
     finished,
     moved,
+    parts_below,
     stopped,
+    told,
 )
-from locus_store.timeline.lineage import PAGE
-from locus_store.timeline.task_ids import Side, TaskIds, parts_below, told
 from locus_store.types.arguments import MAX_ID_CHARACTERS
 from locus_store.values.msgpack import with_json
 from locus_store.versions import REBUILT, current, whole_write

@@ -1,17 +1,24 @@
-"""The graph of a thread's versions, a page at a time."""
+"""The graph of a thread's versions: pages, the nodes that made them, marks, and new versions."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StoresThreads, StoresWrites, needs
 from locus_store.errors import IntegrityError
-from locus_store.versions.sizes import MeasuresVersions
+from locus_store.timeline.paths import CHANNELS, is_bookkeeping
+from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from locus_store.backend import StorageBackend
-    from locus_store.types import Version
+    from locus_store.messages import BaseMessageLog
+    from locus_store.timeline.paths import Path
+    from locus_store.types import PendingWrite, Version
 
 PAGE = 200
 """Versions on a page, unless the caller says otherwise."""
@@ -135,3 +142,101 @@ async def stored_sizes(backend: StorageBackend, nodes: list[Node]) -> dict[int, 
         at.thread_id, namespace=at.namespace, first=first, last=last
     )
     return {sequence: len(payload) for sequence, _, payload in records if sequence >= first}
+
+
+_NODE: Final = "~__pregel_pull, "
+"""The task path of a node that its channels started."""
+
+
+class Writer(NamedTuple):
+    """A task that wrote to a channel."""
+
+    node: str | None
+    """``None``: started by a ``Send`` or a function, whose name is not stored."""
+
+    task_id: str
+    channel: str
+
+
+async def writers(backend: StorageBackend, versions: Sequence[Version]) -> dict[str, list[Writer]]:
+    """Return the tasks whose writes made each version of a line, by its checkpoint id.
+
+    They are the pending writes of the version's parent. Versions of agents have none.
+    """
+    made = [it for it in versions if it.parent_id is not None]
+    if not made or not isinstance(backend, StoresWrites):
+        return {}
+    at = made[0]
+    parents = list(dict.fromkeys(it.parent_id or "" for it in made))
+    found = await backend.writes_of(at.thread_id, parents, namespace=at.namespace)
+    return {
+        it.checkpoint_id: [
+            _writer(write)
+            for write in found.get(it.parent_id or "", [])
+            if write.idx >= 0 and not is_bookkeeping(write.channel)
+        ]
+        for it in made
+    }
+
+
+def _writer(write: PendingWrite) -> Writer:
+    node = write.task_path.removeprefix(_NODE) if write.task_path.startswith(_NODE) else None
+    return Writer(node, write.task_id, write.channel)
+
+
+def channel_of(path: Path) -> str | None:
+    """Return the channel of a graph that a stored path is in; ``None`` if it is in none."""
+    return str(path[1]) if len(path) > 1 and path[0] == CHANNELS else None
+
+
+AT_ONCE: Final = 8
+"""Threads that are looked at together."""
+
+
+async def marked(
+    backend: StorageBackend, log: BaseMessageLog | None, thread_ids: Sequence[str]
+) -> dict[str, Marked]:
+    """Return the marks of threads by their ids; SQL databases find them in two statements.
+
+    Args:
+        backend: The storage.
+        log: The message log beside it, if there is one.
+        thread_ids: The threads.
+    """
+    if isinstance(backend, MeasuresVersions):
+        found = await backend.marks(thread_ids)
+        return {it: found.get(it, Marked()) for it in thread_ids}
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(thread_id: str) -> Marked:
+        async with gate:
+            logs = await log.logs(thread_id) if log is not None else []
+            messages = sum(it.count for it in logs) if logs else None
+            return Marked(await _is_interrupted(backend, thread_id), messages)
+
+    return dict(zip(thread_ids, await asyncio.gather(*map(one, thread_ids)), strict=True))
+
+
+async def _is_interrupted(backend: StorageBackend, thread_id: str) -> bool:
+    if not isinstance(backend, StoresWrites) or not backend.capabilities.branching:
+        return False
+    head = await backend.version(thread_id)
+    writes = await backend.get_writes(thread_id, head.checkpoint_id) if head else []
+    return any(it.channel == INTERRUPT for it in writes)
+
+
+async def newer(
+    backend: StorageBackend, thread_id: str, sequence: int, *, namespace: str = ""
+) -> list[Version] | None:
+    """Return the versions of a line above a sequence, the oldest first; ``None``: it has no head.
+
+    One read of the head without its state, and one more if it is newer.
+    """
+    head = await backend.version(thread_id, namespace=namespace)
+    if head is None:
+        return None
+    if head.mark.sequence <= sequence:
+        return []
+    most = min(PAGE, head.mark.sequence - sequence)  # an older one may be damaged
+    page = await backend.history(thread_id, namespace=namespace, limit=most)
+    return list(takewhile(lambda it: it.mark.sequence > sequence, page))[::-1]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from locus_store.backend import StorageBackend
     from locus_store.timeline.blame import Blame, Blamed, Origin
-    from locus_store.timeline.layouts import Path
+    from locus_store.timeline.paths import Path
     from locus_store.types import Version
 
 VALUES: Final = 10_000

@@ -16,7 +16,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime.loops import settled
 from locus_store.timeline.copies import Copy, StepCopies, new_graph_id
-from locus_store.timeline.layouts import is_graphs
+from locus_store.timeline.paths import is_graphs
 from locus_store.timeline.task_ids import names_in
 from locus_store.types import Expected
 from locus_store.values.msgpack import with_json

@@ -1,13 +1,15 @@
-"""``for_tenant`` of the objects over a storage with tenants."""
+"""The base of objects over a storage: ``async with``, and ``for_tenant``."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from copy import copy
 from typing import TYPE_CHECKING
 
 from locus_store.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Self
 
 
@@ -50,3 +52,22 @@ class ForTenants:
             f"{type(self).__name__} does not declare the capability 'tenants': give each tenant "
             "a storage of its own"
         )
+
+
+class Closing:
+    """An object that ``async with`` closes at its end."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release what was opened."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()

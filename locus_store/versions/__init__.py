@@ -5,7 +5,6 @@ transaction that holds the line's lock, so that the line does not change while a
 Rules and their evidence: docs/concepts.md, docs/decisions/.
 """
 
-from locus_store.versions.appending import Append, append_of, takes
 from locus_store.versions.lines import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,
@@ -18,20 +17,18 @@ from locus_store.versions.lines import (
     Lines,
     Record,
     Records,
-    archived,
-    head_of,
-    is_visible,
-    mark_of,
-    record_of,
-)
-from locus_store.versions.pending import (
     archive_order,
+    archived,
     channel_in,
     current,
     find_for_writes,
     gone,
+    head_of,
     in_order,
+    is_visible,
+    mark_of,
     put_writes,
+    record_of,
     whole_write,
     winning,
 )
@@ -49,7 +46,9 @@ from locus_store.versions.reading import (
 )
 from locus_store.versions.removing import clear, forget, free, prune, remove_named, settle, vacuum
 from locus_store.versions.saving import (
+    Append,
     append,
+    append_of,
     head_moved,
     is_small,
     new_checkpoint_id,
@@ -57,6 +56,7 @@ from locus_store.versions.saving import (
     require_head,
     require_same,
     save,
+    takes,
 )
 
 __all__ = [

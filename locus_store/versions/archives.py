@@ -1,9 +1,10 @@
-"""Verification of archived threads, and the seal on pending writes."""
+"""Archived threads: verification, storing, and the seal on pending writes."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from locus_store.errors import ConflictError, IntegrityError, SerializationError
 from locus_store.types.arguments import check_names, check_text, check_writes
@@ -352,3 +353,41 @@ def _seal(checkpoint_id: str, write: PendingWrite) -> bytes:
     names = [write.task_id, write.idx, write.channel, write.type, write.task_path]
     names += [] if write.basis is None else [write.basis]
     return digest(pinned([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]
+
+
+class _Archive(Protocol):
+    """The methods of a backend that this module calls."""
+
+    @property
+    def max_state_bytes(self) -> int:
+        """The largest state that is stored."""
+
+    async def read_thread(self, thread_id: str) -> ArchivedThread | None:
+        """Return all that is stored of a thread."""
+
+    async def restore(self, thread: ArchivedThread) -> None:
+        """Store a thread that was found whole."""
+
+
+async def write_thread(backend: _Archive, thread: ArchivedThread) -> bool:
+    """Store a thread, all or nothing; return ``False`` if the very same is there already.
+
+    Raises:
+        ConflictError: A thread of this id is there, and differs.
+        IntegrityError, InvalidArgumentError, SerializationError: See ``archives.require_whole``.
+    """
+    await asyncio.to_thread(require_whole, thread, backend.max_state_bytes)
+    there = await backend.read_thread(thread.thread_id)
+    if there is None:
+        try:
+            await backend.restore(thread)
+        except ConflictError:  # somebody else was faster, perhaps with the same
+            there = await backend.read_thread(thread.thread_id)
+        else:
+            return True
+    if there is not None and same(there, thread):
+        return False
+    raise ConflictError(
+        f"thread {thread.thread_id!r} is there already, and differs; nothing was written. "
+        "Delete one of the two, or fork it under another id first"
+    )

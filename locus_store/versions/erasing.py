@@ -1,17 +1,20 @@
-"""Removal of the threads of a user, or of those that metadata names."""
+"""Removal of threads: those of a user, those that metadata names, and those that a vacuum finds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from locus_store.errors import BackendError, ConflictError, InvalidArgumentError
+from locus_store.errors import BackendError, ConflictError, IntegrityError, InvalidArgumentError
+from locus_store.runtime import observe
 from locus_store.runtime.progress import steps
+from locus_store.types import Vacuumed
 from locus_store.values.canonical import canonical
 from locus_store.values.filters import check_key
 from locus_store.versions.archives import has
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from locus_store.types import ArchivedThread, Removed
 
@@ -101,3 +104,54 @@ async def erase(
             "the agents that save them, and forget again"
         )
     return counts
+
+
+class Swept(NamedTuple):
+    """The amount that was removed of a thread."""
+
+    versions: int
+    messages: int = 0
+    is_whole: bool = False
+
+
+class Sweep:
+    """Counts the results of a vacuum."""
+
+    def __init__(self) -> None:
+        self.removed = 0
+        self.threads = 0
+        self._messages = 0
+        self._held: set[str] = set()
+        self._unreadable: set[str] = set()
+
+    @contextmanager
+    def of(self, thread_id: str) -> Iterator[None]:
+        """Sweep a thread or a part of it; record an unreadable one and continue."""
+        try:
+            yield
+        except IntegrityError as exc:
+            self._unreadable.add(thread_id)
+            observe.unswept("vacuum", thread_id, exc)
+
+    def count(self, thread_id: str, swept: Swept | None) -> None:
+        """Count what was removed; ``None``: another transaction holds the thread."""
+        if swept is None:
+            self._held.add(thread_id)
+            return
+        self.removed += swept.versions
+        self._messages += swept.messages
+        self.threads += swept.is_whole
+
+    def report(self) -> Vacuumed:
+        """Return the counts."""
+        if self._held:
+            observe.skipped("vacuum", len(self._held))
+        if self._unreadable:
+            observe.note(unreadable=len(self._unreadable))
+        return Vacuumed(
+            removed=self.removed,
+            skipped=len(self._held),
+            unreadable=len(self._unreadable),
+            threads=self.threads,
+            messages=self._messages,
+        )

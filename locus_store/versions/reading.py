@@ -1,19 +1,25 @@
-"""Reading of a line for loads, lists and searches."""
+"""Reading of lines for loads, lists and searches, and the newest versions of many lines."""
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import IntegrityError, NotFoundError
-from locus_store.types import Kept
+from locus_store.runtime.loops import off_loop
+from locus_store.types import Kept, VersionsWanted
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
+from locus_store.values.filters import has_value
 from locus_store.values.msgpack import with_json
 from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is_visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from locus_store.types import Mark, Stored, Version
 
@@ -232,3 +238,143 @@ def state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
     """Return the state of a version."""
     rows = lines.payloads(line, record.chain, upto=record.sequence)
     return frames.fold((it for _, it in rows), lines.max_state_bytes)
+
+
+T = TypeVar("T")
+
+
+class _Chains(Protocol):
+    """The methods of a backend that this module calls."""
+
+    @property
+    def max_state_bytes(self) -> int:
+        """The largest state that is read."""
+
+    async def records(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> list[tuple[int, int, bytes]]:
+        """Return what the states of a range of sequences are made of."""
+
+    async def version(
+        self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
+    ) -> Version | None:
+        """Return a version without its state."""
+
+
+async def read_states(
+    backend: _Chains, versions: Sequence[Version], make: Callable[[Version, frames.Folder], T]
+) -> list[T]:
+    """Return the results of ``make`` for versions of one line; each chain is read once.
+
+    See ``StoresThreads.read_states`` of ``locus_store.backend`` for arguments and errors.
+    """
+    if not versions:
+        return []
+    sequences = [it.mark.sequence for it in versions]
+    records = await backend.records(
+        versions[0].thread_id,
+        namespace=versions[0].namespace,
+        first=min(sequences),
+        last=max(sequences),
+    )
+    return await states_from(backend, versions, {versions[0].mark.line: records}, make)
+
+
+async def states_from(
+    backend: _Chains,
+    versions: Sequence[Version],
+    records: Mapping[int, Sequence[tuple[int, int, bytes]]],
+    make: Callable[[Version, frames.Folder], T],
+    *,
+    packed: bool = False,
+) -> list[T]:
+    """Return what ``read_states`` does for versions of any lines, from their records by line.
+
+    With ``packed``, MessagePack in their states stays bytes.
+    """
+    found = {(line, sequence) for line, some in records.items() for sequence, _, _ in some}
+    missing = [it for it in versions if (it.mark.line, it.mark.sequence) not in found]
+    gone = {it.mark for it in missing if not await _is_there(backend, it)}
+    wanted: defaultdict[int, list[Version]] = defaultdict(list)
+    for version in versions:
+        if version.mark not in gone:
+            wanted[version.mark.line].append(version)
+
+    def made() -> list[T]:
+        read = partial(replay, max_bytes=backend.max_state_bytes, packed=packed)
+        states = {
+            version.mark: make(version, folder)
+            for line, some in wanted.items()
+            for version, folder in read(records.get(line, ()), some)
+        }
+        return [states[it.mark] for it in versions if it.mark not in gone]
+
+    size = len(versions) * sum(len(it) for some in records.values() for *_, it in some)
+    try:
+        return await off_loop(made, size)
+    except IntegrityError as exc:
+        changed = [it.thread_id for it in versions if not await _is_there(backend, it)]
+        if not changed:
+            raise
+        raise NotFoundError(
+            f"thread {changed[0]!r} was changed while it was listed; list it again"
+        ) from exc
+
+
+async def _is_there(backend: _Chains, version: Version) -> bool:
+    """Return whether the version still has this name."""
+    found = await backend.version(
+        version.thread_id, version.checkpoint_id, namespace=version.namespace
+    )
+    return found is not None and found.mark == version.mark
+
+
+Place: TypeAlias = "tuple[datetime, int, int]"
+"""The time, line and sequence of a version, which order the list."""
+
+
+def is_plain(wanted: VersionsWanted) -> bool:
+    """Return whether any version of the thread, or of all threads, is wanted, and none later."""
+    return wanted == VersionsWanted(thread_id=wanted.thread_id)
+
+
+class Newest(Generic[T]):
+    """The newest of the versions that are added.
+
+    Args:
+        wanted: The versions that are listed.
+        limit: At most this many are kept.
+    """
+
+    def __init__(self, wanted: VersionsWanted, limit: int) -> None:
+        after = wanted.after
+        self._wanted = wanted
+        self._limit = limit
+        self._end = (after.created_at, after.mark.line, after.mark.sequence) if after else None
+        self._heap: list[tuple[Place, T]] = []
+
+    def may_take(self, at: datetime) -> bool:
+        """Return whether a version of this time, or an older one, may be among the newest."""
+        if len(self._heap) < self._limit:
+            return True
+        return bool(self._heap) and self._heap[0][0][0] <= at
+
+    def takes(self, checkpoint_id: str, metadata: Mapping[str, Any]) -> bool:
+        """Return whether a version of this name and metadata is wanted."""
+        wanted = self._wanted
+        return wanted.checkpoint_id in {None, checkpoint_id} and all(
+            has_value(metadata, key, value) for key, value in wanted.metadata
+        )
+
+    def add(self, place: Place, version: T) -> None:
+        """Add a version; each once."""
+        if self._end is not None and place >= self._end:
+            return
+        if len(self._heap) < self._limit:
+            heapq.heappush(self._heap, (place, version))
+        elif self._heap and place > self._heap[0][0]:
+            heapq.heapreplace(self._heap, (place, version))
+
+    def found(self) -> list[tuple[Place, T]]:
+        """Return the newest versions in order."""
+        return sorted(self._heap, key=lambda it: it[0], reverse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError
 from locus_store.runtime import observe
@@ -17,11 +18,13 @@ from locus_store.versions.lines import (
     Line,
     Lines,
     Record,
+    current,
     head_of,
     is_visible,
     mark_of,
+    require_thread,
+    whole_write,
 )
-from locus_store.versions.pending import current, require_thread, whole_write
 from locus_store.versions.reading import state_at
 from locus_store.versions.removing import forget, free, require_free
 
@@ -354,3 +357,84 @@ def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
 
 def _hidden(lines: Lines, line: Line, limit: int) -> list[int]:
     return [it for it in lines.below(line, line.floor, limit) if it != line.head]
+
+
+class Append(NamedTuple):
+    """A plain append: it continues or begins a chain at the head.
+
+    ``save`` decides all other cases: another head, an id in use, a chain that is closed.
+    """
+
+    line: int | None
+    """The line, if it is known."""
+
+    head: Mark | None
+    """The expected head; ``None``: there is none, unless ``is_free``."""
+
+    is_free: bool
+    """The save appends to any head."""
+
+    basis: Mark | None
+    """The version that the payload is against, which must be the head; ``None``: a whole state."""
+
+    payload: bytes
+    state_bytes: int
+    """Size of the whole state."""
+
+    @property
+    def added(self) -> int:
+        """The number of bytes that it adds to ``Line.open_bytes``."""
+        return len(self.payload) + RECORD_OVERHEAD
+
+    @property
+    def most(self) -> int:
+        """The largest ``Line.open_bytes`` of a chain that it may continue."""
+        return CHAIN_FACTOR * self.state_bytes + CHAIN_ALLOWANCE - self.added
+
+
+def append_of(save: Save, store: str) -> Append | None:
+    """Return a save as an append to the database ``store``; ``None`` if it is not one."""
+    expected = save.expected
+    if expected is not None and expected.made_from and expected.made_from.store != store:
+        expected = None  # a state from another database says nothing of this one
+    if expected is None and save.parent_id is not None:
+        return None
+    if expected is not None and expected.made_from != expected.head:
+        return None
+    if save.is_root and (save.basis is not None or expected is not None):
+        return None
+    head = expected.head if expected else None
+    known = save.basis if save.basis and save.basis.store == store else None
+    lines = {it.line for it in (known, head) if it is not None}
+    if len(lines) > 1:
+        return None
+    size, frames = save.change.shape.state_bytes, save.change.frames
+    line = lines.pop() if lines else None
+    if known is None or frames is None or not is_small(frames, size):
+        return Append(line, head, expected is None, None, save.change.whole(), size)
+    return Append(line, head, expected is None, known, frames, size)
+
+
+def takes(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
+    """Return whether a line takes the append that a save is; else the full rules decide.
+
+    PostgreSQL, Oracle and Redis ask the same on the server.
+
+    Args:
+        line: Locked, and as it stands: it has a head, and no version with the save's id.
+        head_digest: Of the head's record.
+        save: The save.
+        append: Its ``append_of``.
+    """
+
+    def is_head(mark: Mark | None) -> bool:
+        return mark is not None and (mark.sequence, mark.digest) == (line.head, head_digest)
+
+    if append.line != line.line:
+        return False
+    if not (append.is_free or is_own(line, save) or is_head(append.head)):
+        return False
+    if append.basis is None:
+        return True
+    is_open = line.open_chain is not None and line.open_bytes <= append.most
+    return is_open and is_head(append.basis)

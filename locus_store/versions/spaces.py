@@ -1,20 +1,21 @@
-"""One namespace in memory."""
+"""One namespace in memory: its versions, and the form of their operations."""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from locus_store import versions
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
+from locus_store.values.encoding import UNLIMITED, decode, encode, pack_frame, unpack_frames
+from locus_store.values.frames import payload_of, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
     from locus_store.versions import Line, Record
-    from locus_store.versions.rows import Row
 
 KEY_BITS: Final = 52
 """Bits of a line's key, which is random; every JSON library represents it exactly."""
@@ -159,3 +160,58 @@ class Space:
 def new_line_id() -> int:
     """Return a random id for a line; none was used before."""
     return 1 + secrets.randbelow(2**KEY_BITS)
+
+
+class Row:
+    """A version. Its operations are kept in the form received: JSON, or a payload of frames."""
+
+    __slots__ = ("_held", "created_at", "record", "told")
+
+    def __init__(
+        self,
+        record: Record,
+        created_at: datetime,
+        operations: bytes,
+        told: dict[str, Any] | None = None,
+        *,
+        is_framed: bool = False,
+    ) -> None:
+        self.record = record
+        self.created_at = created_at
+        self.told = told or {}
+        """The save's changes of the line, in the form of the file's entry."""
+        self._held = is_framed, operations
+        """If the operations are frames, and their bytes. One value, so that threads see both."""
+
+    def payload(self) -> bytes:
+        """Return the operations as frames."""
+        is_framed, held = self._held
+        if not is_framed:
+            held = _payload_of(held)
+            self._held = True, held
+        return held
+
+    def body(self) -> bytes:
+        """Return the operations as JSON."""
+        is_framed, held = self._held
+        return _body_of(held) if is_framed else held
+
+    def but(self, *, parent: int | None) -> Row:
+        """Return the same version below another parent."""
+        is_framed, held = self._held
+        record = replace(self.record, parent=parent)
+        return Row(record, self.created_at, held, self.told, is_framed=is_framed)
+
+
+def _payload_of(body: bytes) -> bytes:
+    if body.startswith(b"[["):
+        return pack_frame(body)
+    return payload_of(cast("list[Any]", decode(body)))
+
+
+def _body_of(payload: bytes) -> bytes:
+    """Return the operations of a payload as one JSON list on one line."""
+    bodies = list(unpack_frames(payload, UNLIMITED))
+    if len(bodies) == 1 and bodies[0].startswith(b"[[") and b"\n" not in bodies[0]:
+        return bodies[0]  # nearly always of JSON: already one list
+    return encode(written(payload, UNLIMITED))

@@ -26,13 +26,12 @@ from locus_store.values.text import Match
 from locus_store.versions import Line, Record
 from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
 from locus_store.versions.renewing import ttl_slack
-from locus_store.versions.rows import Row
-from locus_store.versions.spaces import Space, new_line_id
+from locus_store.versions.spaces import Row, Space, new_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from locus_store.types.log_edits import Outbox
+    from locus_store.types.logs import Outbox
     from locus_store.types.messages import LogEdit
 
 

@@ -500,7 +500,9 @@ def test_no_command_makes_a_database(run: Run, tmp_path: Path, command: str) -> 
     assert not (tmp_path / "none.db").exists()
 
 
-def test_files_have_no_store(run: Run) -> None:
-    code, out, errors = run("store", "list", "m", "--url", "file:threads")
-    assert (code, out) == (1, "")
-    assert errors.startswith("Error: ")
+def test_a_directory_has_a_store(run: Run) -> None:
+    url = ("--url", "file:threads")
+    assert run("store", "put", "m/a", "k", '{"n": 1}', *url)[0] == 0
+    assert '"n": 1' in run("store", "get", "m/a", "k", *url)[1]
+    assert "m/a" in run("store", "namespaces", *url)[1]
+    assert run("threads", "list", "--json", *url)[1].strip() == "[]"

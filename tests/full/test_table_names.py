@@ -13,7 +13,7 @@ from locus_store.backends.oracle import oracle_checkpointer
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql import migrate
 from locus_store.sql.schema import status, vectors
-from locus_store.sql.schema.names import prefix_of
+from locus_store.sql.schema.tables import prefix_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,7 +25,7 @@ from locus_store.session import AgentState, Message, SessionCheckpointer
 from locus_store.sql import migrate
 from locus_store.sql.schema.tables import tables
 from locus_store.sql.schema.user_ids import offline_sql, set_user_id_type, statements
-from locus_store.sql.threads.thread_info import _page
+from locus_store.sql.threads.listing import _page
 from locus_store.transfer.archive import export_threads
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import verify

@@ -16,20 +16,16 @@ if TESTS_RUN:
     import httpx
 
     from locus_store.inspector import Caller, access, app
-    from locus_store.inspector.access import Codes
-    from locus_store.inspector.application import Inspector
-    from locus_store.inspector.routes import ROUTES, Route
-    from locus_store.inspector.sessions import Sessions
+    from locus_store.inspector.access import Codes, Sessions
+    from locus_store.inspector.application import ROUTES, Inspector, Route
     from locus_store.inspector.visits import Redirect
     from locus_store.server.inspecting import start_page
     from locus_store.server.listener import log_to_stderr
     from locus_store.server.options import ServeOptions
-    from locus_store.server.pages import beside
-    from locus_store.server.serving import serve
+    from locus_store.server.serving import beside, serve
     from locus_store.service import app as service_app
-    from locus_store.service.access import LOOPBACK
+    from locus_store.service.access import LOOPBACK, TokenFile
     from locus_store.service.parts import Parts, PartsOfTenants
-    from locus_store.service.tokens import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

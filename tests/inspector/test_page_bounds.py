@@ -13,20 +13,19 @@ from services import parts
 from test_changes import client
 
 from locus_store import MemoryBackend
-from locus_store.timeline.differences import differences
+from locus_store.timeline.readable import differences
 from locus_store.timeline.report import report
 from locus_store.types import PendingWrite
 from locus_store.values.frames import value_payload
 from locus_store.versions import JSON_WRITE
 
 if TESTS_RUN:
-    from locus_store.inspector import app, blames
-    from locus_store.inspector import states as states_of_pages
+    from locus_store.inspector import app, work
+    from locus_store.inspector import work as states_of_pages
     from locus_store.inspector.bounds import json_line
     from locus_store.inspector.pages import store as store_pages
-    from locus_store.inspector.pages import writes
-    from locus_store.inspector.states import States
-    from locus_store.inspector.work import Jobs
+    from locus_store.inspector.pages import versions
+    from locus_store.inspector.work import Jobs, States
     from locus_store.service.exchange import RefusalError
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +53,7 @@ async def test_a_large_pending_write_of_a_small_state_is_read_off_the_event_loop
     backend = MemoryBackend()
     await backend.write_state("t", {"a": 1}, checkpoint_id="v1")
     await backend.put_writes("t", "v1", [write(["abcd<"] * 100_000)])
-    found = in_threads(monkeypatch, writes, "written_value")
+    found = in_threads(monkeypatch, versions, "written_value")
     page = await Site(backend).page("writes", thread="t", version="v1")
     assert found == [False]
     assert len(page.response.content) < 20_000
@@ -63,7 +62,7 @@ async def test_a_large_pending_write_of_a_small_state_is_read_off_the_event_loop
 async def test_the_writes_of_a_page_are_bounded_in_bytes_and_the_next_page_has_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(writes, "MOST_BYTES", 2_500)
+    monkeypatch.setattr(versions, "MOST_BYTES", 2_500)
     backend = MemoryBackend()
     await backend.write_state("t", {"a": 1}, checkpoint_id="v1")
     await backend.put_writes("t", "v1", [write("x" * 1_000, at) for at in range(5)])
@@ -151,14 +150,14 @@ async def test_the_origins_of_a_large_state_are_computed_once_beside_one_copy_of
 ) -> None:
     backend, jobs, calls = MemoryBackend(), Jobs(), []
     await backend.write_state("t", {"text": "x" * 80_000_000, "n": 1})
-    real = blames.trace
+    real = work.trace
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(blames, "trace", counted)
-    kept, states = blames.Blames(jobs), States(jobs)
+    monkeypatch.setattr(work, "trace", counted)
+    kept, states = work.Blames(jobs), States(jobs)
     for path in ("text", "n"):
         seen = await states.read(backend, "t", None, "")
         assert seen is not None

@@ -20,7 +20,7 @@ if TESTS_RUN:
 
     from locus_store.adapters.langgraph import LangGraphSaver
     from locus_store.inspector import app
-    from locus_store.inspector.headers import SECURITY
+    from locus_store.inspector.escapes import SECURITY
     from locus_store.inspector.work import Jobs
 
 if TYPE_CHECKING:

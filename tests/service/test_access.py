@@ -33,8 +33,8 @@ if TESTS_RUN:
 
     from locus_store import HTTPBackend
     from locus_store.service import connections
+    from locus_store.service.access import TokenFile
     from locus_store.service.connections import HEAD_BYTES, HEADERS
-    from locus_store.service.tokens import TokenFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -68,7 +68,7 @@ async def test_a_long_body_is_refused_before_it_is_read(client: httpx.AsyncClien
 
 @pytest.mark.parametrize("value", ["", "Bearer", "Bearer x", "Basic eA==", "Bearer " + "x" * 5000])
 async def test_a_token_that_is_none_is_refused(tmp_path: Path, value: str) -> None:
-    from locus_store.service.tokens import TokenFile
+    from locus_store.service.access import TokenFile
 
     TokenFile(tmp_path / "t.json").add("a", None, ["read"])
     made = app(MemoryBackend(), token_file=tmp_path / "t.json")
@@ -124,7 +124,7 @@ def test_a_token_file_with_a_wrong_field_lets_nobody_in(
     tmp_path: Path, field: dict[str, Any]
 ) -> None:
     from locus_store import BackendError
-    from locus_store.service.tokens import TokenFile
+    from locus_store.service.access import TokenFile
 
     path = tmp_path / "t.json"
     TokenFile(path).add("a", None, ["read"])

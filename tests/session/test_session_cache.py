@@ -21,7 +21,7 @@ from locus_store import (
     NotOwnerError,
 )
 from locus_store.session import LocalCache, Message, SessionCheckpointer
-from locus_store.session import guard as guards
+from locus_store.session import cache as guards
 from locus_store.session.cache import CachedState, StateCache
 from locus_store.types import Mark
 

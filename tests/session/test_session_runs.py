@@ -19,7 +19,7 @@ from locus_store import (
 from locus_store.session import AgentState, LocalCache, Message, SessionCheckpointer
 from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import Models
-from locus_store.session.values import of_thread
+from locus_store.session.runs import of_thread
 
 pytestmark = pytest.mark.anyio
 ALICE: dict[str, Any] = {"thread_id": "t", "user_id": "alice"}

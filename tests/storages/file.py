@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from document_probe import DocumentsProbe, damaged
 
-from locus_store import FileBackend, FileMessageLog, file_checkpointer
+from locus_store import FileBackend, FileMessageLog, FileStore, file_checkpointer
 from locus_store.backends.file.documents import FileDocuments
 from locus_store.blocking import BlockingCheckpointer
 from storages import Storage
@@ -45,6 +45,9 @@ class Files(Storage):
 
     def backend(self) -> Any:
         return FileBackend(self.directory)
+
+    def store(self, **options: Any) -> Any:
+        return FileStore(self.directory, **{"dimension": 3, **options})
 
     def log(self, **options: Any) -> Any:
         return FileMessageLog(self.directory, **options)

@@ -9,9 +9,11 @@ from drawer import Drawer
 from shelf import ObjectsProbe, Shelf, shelf_backend
 
 from locus_store import StorageBackendAdapter
-from locus_store.backends.documents import segmented
+from locus_store.backends.documents import item_journal, segmented
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
+from locus_store.backends.documents.object_documents import ITEMS, ObjectDocuments
+from locus_store.backends.documents.store import DocumentStore
 from locus_store.values.encoding import MAX_STATE_BYTES
 from storages import Storage
 
@@ -39,6 +41,9 @@ class OfDrawer(Storage):
     def backend(self) -> Any:
         return DocumentBackend(self.drawer)
 
+    def store(self, **options: Any) -> Any:
+        return DocumentStore(self.drawer, **{"dimension": 3, **options})
+
     def log(self, **options: Any) -> Any:
         return log_of(DocumentBackend(self.drawer, **bounded(options)), options)
 
@@ -58,6 +63,10 @@ class OnShelf(Storage):
     def backend(self) -> Any:
         return shelf_backend(self.shelf)
 
+    def store(self, **options: Any) -> Any:
+        documents = ObjectDocuments(self.shelf, "p/", heads=ITEMS)
+        return DocumentStore(documents, **{"dimension": 3, **options})
+
     def log(self, **options: Any) -> Any:
         return log_of(shelf_backend(self.shelf, **bounded(options)), options)
 
@@ -66,8 +75,9 @@ class OnShelf(Storage):
 
 
 class Segments(OnShelf):
-    """Nearly every save makes a segment."""
+    """Nearly every save and put makes a segment."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)
         self.fixture("monkeypatch").setattr(segmented, "TAIL_BYTES", 1)
+        self.fixture("monkeypatch").setattr(item_journal, "HEAD_BYTES", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store import OCIBucketMessageLog
+from locus_store import OCIBucketMessageLog, OCIBucketStore
 from locus_store.blocking import BlockingCheckpointer
 from storages import Storage
 from storages.blocking import Unblocked
@@ -26,6 +26,9 @@ class OnBucket(Storage):
     def backend(self) -> Any:
         self.backends.append(self.bucket.backend())
         return self.backends[-1]
+
+    def store(self, **options: Any) -> Any:
+        return OCIBucketStore(**self.bucket.options(), **{"dimension": 3, **options})
 
     def log(self, **options: Any) -> Any:
         return OCIBucketMessageLog(**self.bucket.options(**options))

@@ -10,7 +10,7 @@ import pytest
 
 from locus_store import InvalidArgumentError
 from locus_store.backends.memory import MemoryBackend
-from locus_store.timeline import conditions
+from locus_store.timeline import bisect as bisecting
 from locus_store.timeline.bisect import bisect
 from locus_store.timeline.paths import located, parsed
 
@@ -43,45 +43,45 @@ def questions(choose: random.Random) -> list[tuple[Any, Callable[[Any], bool]]]:
     role, last = f'messages[id="{name}"].role', "messages[-1].content"
     sized = (str, list, dict)
     return [
-        (conditions.exists(parsed(role)), at(role, lambda it: it is not NOTHING)),
-        (conditions.equals(parsed(role), word), at(role, lambda it: it == word)),
+        (bisecting.exists(parsed(role)), at(role, lambda it: it is not NOTHING)),
+        (bisecting.equals(parsed(role), word), at(role, lambda it: it == word)),
         (
-            conditions.exists(parsed("messages[role=red].usage.tokens")),
+            bisecting.exists(parsed("messages[role=red].usage.tokens")),
             at("messages[role=red].usage.tokens", lambda it: it is not NOTHING),
         ),
         (
-            conditions.contains(parsed(last), word),
+            bisecting.contains(parsed(last), word),
             at(last, lambda it: isinstance(it, str) and word in it),
         ),
         (
-            conditions.longer_than(parsed("messages"), 3),
+            bisecting.longer_than(parsed("messages"), 3),
             at("messages", lambda it: isinstance(it, sized) and len(it) > 3),
         ),
         (
-            conditions.is_type(parsed("plan.red"), "number"),
+            bisecting.is_type(parsed("plan.red"), "number"),
             at("plan.red", lambda it: type(it) in {int, float}),
         ),
         (
-            conditions.is_type(parsed("messages[0].content"), "text"),
+            bisecting.is_type(parsed("messages[0].content"), "text"),
             at("messages[0].content", lambda it: isinstance(it, str)),
         ),
         (
-            conditions.matches(parsed("plan.green"), {"$in": [None, "1"]}),
+            bisecting.matches(parsed("plan.green"), {"$in": [None, "1"]}),
             at("plan.green", lambda it: it is None or it == "1"),
         ),
         (
-            conditions.contains(parsed("plan"), word),
+            bisecting.contains(parsed("plan"), word),
             at("plan", lambda it: isinstance(it, dict) and word in it),
         ),
         (
-            conditions.contains(parsed("plan.deep.a"), 1),
+            bisecting.contains(parsed("plan.deep.a"), 1),
             at("plan.deep.a", lambda it: isinstance(it, list) and 1 in it),
         ),
         (
-            conditions.HasText(f"{word} {word}"),
+            bisecting.HasText(f"{word} {word}"),
             lambda state: any(f"{word} {word}" in it for it in strings(state)),
         ),
-        (conditions.HasText("total"), lambda state: "total" in strings(state)),
+        (bisecting.HasText("total"), lambda state: "total" in strings(state)),
     ]
 
 
@@ -116,7 +116,7 @@ async def test_bisect_answers_as_the_evaluation_of_every_version() -> None:
 
 
 async def test_an_answer_that_is_repeated_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditions, "is_near", lambda operation, place: False)
+    monkeypatch.setattr(bisecting, "is_near", lambda operation, place: False)
     assert sum([await differing(seed) for seed in range(40)]) > 0
 
 
@@ -144,12 +144,12 @@ async def test_a_version_that_cannot_be_judged_changes_no_answer() -> None:
 
 
 async def test_a_thread_that_is_not_there_has_no_answers() -> None:
-    assert await bisect(MemoryBackend(), "t", conditions.HasText("a")) is None
+    assert await bisect(MemoryBackend(), "t", bisecting.HasText("a")) is None
 
 
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="is not a type; the types are object"):
-        conditions.is_type((), "string?")
+        bisecting.is_type((), "string?")
 
 
 async def test_an_element_that_gets_another_id_is_not_the_chosen_one_any_more() -> None:
@@ -158,7 +158,7 @@ async def test_an_element_that_gets_another_id_is_not_the_chosen_one_any_more() 
     for number, name in enumerate(["a", "a", "b", "a"]):
         message = {"id": name, "content": content, "role": "user"}
         await backend.save("t", {"messages": [message], "n": number}, checkpoint_id=f"v{number}")
-    found = await bisect(backend, "t", conditions.exists(parsed("messages[id=a].role")))
+    found = await bisect(backend, "t", bisecting.exists(parsed("messages[id=a].role")))
     assert found is not None
     turns = [(it.version.checkpoint_id, it.holds) for it in found.turns]
     assert turns == [("v0", True), ("v2", False), ("v3", True)]

@@ -15,7 +15,7 @@ from tiers import ALL, first_of, full
 from locus_store import open_checkpointer
 from locus_store.backends.memory import MemoryBackend
 from locus_store.timeline import blame as blaming
-from locus_store.timeline import lineage, origins
+from locus_store.timeline import lineage
 from locus_store.timeline.blame import blame
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def _any_element(old: Any, new: Any) -> bool:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda patch: patch.setattr(origins, "_kept", _unrefined),
+        lambda patch: patch.setattr(blaming, "_kept", _unrefined),
         lambda patch: patch.setattr(blaming._Tracer, "_cross", _without_seam),
-        lambda patch: patch.setattr(origins, "_is_another", _any_element),
-        lambda patch: patch.setattr(origins.Origins, "_mark", lambda self, opened: None),
+        lambda patch: patch.setattr(blaming, "_is_another", _any_element),
+        lambda patch: patch.setattr(blaming.Origins, "_mark", lambda self, opened: None),
     ],
     ids=["no refinement", "no seam", "elements by place only", "changes inside are lost"],
 )
@@ -118,13 +118,13 @@ async def test_the_states_are_free_when_the_origins_are_known(
     for number in range(300):  # several chains
         await backend.write_state("t", {"n": [number] * 300, "m": os.urandom(99).hex()})
     folders: list[weakref.ref[Any]] = []
-    follow = origins.Origins.follow
+    follow = blaming.Origins.follow
 
     def followed(self: Any, folder: Any) -> None:
         folders.append(weakref.ref(folder))
         follow(self, folder)
 
-    monkeypatch.setattr(origins.Origins, "follow", followed)
+    monkeypatch.setattr(blaming.Origins, "follow", followed)
     gc.disable()
     try:
         found = await blaming.trace(backend, "t")

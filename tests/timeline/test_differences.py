@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from locus_store.timeline.differences import changed_part, differences
 from locus_store.timeline.paths import shown
+from locus_store.timeline.readable import changed_part, differences
 
 
 @pytest.mark.parametrize(

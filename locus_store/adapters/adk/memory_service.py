@@ -19,12 +19,10 @@ from locus_store.adapters.adk.memories import (
 )
 from locus_store.adapters.adk.records import SCHEME
 from locus_store.errors import ConflictError, InvalidArgumentError
-from locus_store.open import open_store
-from locus_store.session.storages import store_of
+from locus_store.open import Storage, open_store
 from locus_store.store import BaseStore
-from locus_store.types.closing import Closing
 from locus_store.types.items import check_name
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.text import words
 
 if TYPE_CHECKING:
@@ -76,7 +74,7 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
         del agents_dir
         self._owns = uri is not None
         if store is not None and uri is None and not options:
-            self.store = store if isinstance(store, BaseStore) else store_of(store)
+            self.store = store if isinstance(store, BaseStore) else Storage(store).store()
         elif store is None and uri is not None:
             self.store = open_store(uri.removeprefix(SCHEME), **options)
         else:

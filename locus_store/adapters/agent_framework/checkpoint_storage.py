@@ -30,8 +30,7 @@ from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settled
 from locus_store.types.arguments import MAX_COUNT, checked_user
-from locus_store.types.closing import Closing
-from locus_store.types.tenants import ForTenants
+from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:

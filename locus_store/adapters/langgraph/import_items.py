@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from locus_store.adapters.langgraph.item_rows import ItemRow
+from locus_store.adapters.langgraph.source_redis_items import ItemRow
 from locus_store.adapters.langgraph.source_tables import scheme_of, unsupported
 from locus_store.errors import (
     ConflictError,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from locus_store.adapters.langgraph.item_rows import Pages
+    from locus_store.adapters.langgraph.source_redis_items import Pages
     from locus_store.store import BaseStore
     from locus_store.types.items import Put
 

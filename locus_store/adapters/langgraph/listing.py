@@ -1,4 +1,4 @@
-"""The versions of lines, page by page and merged by time."""
+"""The versions of lines, page by page and merged by time, and times to live."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import NotFoundError
+from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.runtime.stepping import together
+from locus_store.types.arguments import checked_ttl
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
+
+    from langchain_core.runnables import RunnableConfig
 
     from locus_store.backend import FullBackend, ListsVersions, StorageBackend
     from locus_store.types import Version, VersionsWanted
@@ -197,3 +200,42 @@ async def recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str
             if thread_id not in seen:
                 yield math.inf, thread_id
         after = rest[-1]
+
+
+_TTL_SECONDS: Final = "ttl_seconds"
+"""The ``configurable`` key of the seconds from a run's last checkpoint to its thread's expiry."""
+
+_SECONDS: Final = 60
+_KNOWN: Final = ("default_ttl", "refresh_on_read")
+
+
+def ttl_of(config: RunnableConfig) -> float | None:
+    """Return the time to live that a run's config gives its thread.
+
+    Raises:
+        InvalidArgumentError: It is not a time.
+    """
+    return checked_ttl(config["configurable"].get(_TTL_SECONDS))
+
+
+def options_of_ttl(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a saver for ``ttl={"default_ttl": minutes, "refresh_on_read": True}``.
+
+    Raises:
+        InvalidArgumentError: It has another key, or an option says the same.
+    """
+    if ttl is None:
+        return {}
+    for key in ttl:
+        if key not in _KNOWN:
+            raise InvalidArgumentError(f"ttl= takes {', '.join(_KNOWN)}, not {key!r}")
+    for name in ("ttl_seconds", "refresh_on_read"):
+        if name in options:
+            raise InvalidArgumentError(f"give ttl= or {name}=, not both")
+    minutes = ttl.get("default_ttl")
+    if minutes is not None and (isinstance(minutes, bool) or not isinstance(minutes, int | float)):
+        raise InvalidArgumentError(f"ttl= takes default_ttl in minutes, not {minutes!r}")
+    return {
+        "ttl_seconds": None if minutes is None else minutes * _SECONDS,
+        "refresh_on_read": ttl.get("refresh_on_read", False),
+    }

@@ -15,8 +15,8 @@ from langgraph.checkpoint.base import (
 )
 
 from locus_store.adapters.langgraph.delta_channels import DeltaHistories
-from locus_store.adapters.langgraph.given_ids import GivenIds
 from locus_store.adapters.langgraph.lineage import (
+    GivenIds,
     Load,
     checkpoint_in,
     fork_of,
@@ -29,12 +29,13 @@ from locus_store.adapters.langgraph.listing import (
     PAGE_OF_MANY,
     ListedLine,
     Merged,
+    options_of_ttl,
     pages_by_time,
     recent_threads,
+    ttl_of,
 )
 from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer, exact_within
-from locus_store.adapters.langgraph.times import options_of_ttl, ttl_of
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
 from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished
@@ -54,7 +55,7 @@ from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
 from locus_store.values.surrogates import escaped
 from locus_store.versions import JSON_WRITE, current
-from locus_store.versions.listing import states_from
+from locus_store.versions.reading import states_from
 
 if TYPE_CHECKING:
     from collections.abc import (

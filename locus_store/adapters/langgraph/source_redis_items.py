@@ -7,10 +7,9 @@ import json
 import re
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from locus_store.adapters.langgraph.item_rows import ItemRow
 from locus_store.backends.redis import addresses
 from locus_store.errors import SchemaError
 from locus_store.values import vectors
@@ -18,7 +17,6 @@ from locus_store.values import vectors
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from locus_store.adapters.langgraph.item_rows import Pages
     from locus_store.backends.redis.connections import LoopClient
 
 PREFIXES: Final = {"store_prefix": "store", "vector_prefix": "store_vectors"}
@@ -168,3 +166,26 @@ def _row(name: str, found: Any, ttl: float | None, embeddings: list[list[float]]
 
 def _moment(microseconds: float) -> datetime:
     return _EPOCH + timedelta(microseconds=microseconds)
+
+
+class ItemRow(NamedTuple):
+    """An item as it is stored, with its embeddings in the order of their fields."""
+
+    prefix: str
+    key: str
+    value: str
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None
+    ttl_minutes: float | None
+    embeddings: list[list[float]]
+    problem: str = ""
+    """The reason why it cannot be imported."""
+
+    @property
+    def namespace(self) -> tuple[str, ...]:
+        """As LangGraph reads it."""
+        return tuple(self.prefix.split(".")) if self.prefix else ()
+
+
+Pages: TypeAlias = "AsyncIterator[list[ItemRow]]"

@@ -44,7 +44,7 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
 from locus_store.versions.archives import occupied
-from locus_store.versions.sweeping import Sweep, Swept
+from locus_store.versions.erasing import Sweep, Swept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence

@@ -17,7 +17,7 @@ from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame, unpack_frames
 from locus_store.versions import Line, Record
-from locus_store.versions.rows import Row
+from locus_store.versions.spaces import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,11 +23,10 @@ import orjson
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
-from locus_store.types.log_edits import Outbox
+from locus_store.types.logs import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
-from locus_store.versions.rows import Row
-from locus_store.versions.spaces import Space
+from locus_store.versions.spaces import Row, Space
 from locus_store.versions.threads import Thread
 
 if TYPE_CHECKING:

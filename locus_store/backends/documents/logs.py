@@ -8,8 +8,7 @@ from uuid import uuid4
 
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.errors import BackendError, LocusStoreError
-from locus_store.types.log_edits import Outbox
-from locus_store.types.log_lists import head_of
+from locus_store.types.logs import Outbox, head_of
 from locus_store.types.messages import LogChanged, require_revision, unknown_message
 from locus_store.types.thread_info import require_owner
 from locus_store.versions import logs
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.protocol import Documents
     from locus_store.backends.documents.threads import DocumentThreads
-    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.logs import LogsWanted
     from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
     from locus_store.versions.threads import Edit, Thread
 

@@ -9,7 +9,7 @@ from locus_store.runtime.stepping import needs_no_loop
 
 if TYPE_CHECKING:
     from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.logs import LogsWanted
     from locus_store.types.messages import LogChange, LogChanged, LogInfo, LogRead, LogWanted
 
 

@@ -28,6 +28,9 @@ R = TypeVar("R")
 LAYOUT: Final = "v1/"
 HEADS: Final = LAYOUT + "heads/"
 SEGMENTS: Final = LAYOUT + "segments/"
+ITEMS: Final = LAYOUT + "items/"
+"""The journal of a store."""
+
 IDENTITY: Final = LAYOUT + "store"
 
 _END_OF_ID: Final = b"\0"
@@ -39,6 +42,7 @@ class ObjectDocuments(Documents):
     Args:
         objects: The store.
         prefix: What all names begin with.
+        heads: What the names of documents have between the prefix and the key.
 
     Raises:
         InvalidArgumentError: The prefix is not valid.
@@ -46,10 +50,11 @@ class ObjectDocuments(Documents):
 
     trusts_cache = True
 
-    def __init__(self, objects: Objects, prefix: str = "") -> None:
+    def __init__(self, objects: Objects, prefix: str = "", heads: str = HEADS) -> None:
         self.blocks = objects.blocks  # type: ignore[misc]  # of this object
         self.objects = objects
         self.prefix = checked_prefix(prefix)
+        self.heads = self.prefix + heads
 
     @property
     def pool(self) -> Executor | None:
@@ -72,7 +77,7 @@ class ObjectDocuments(Documents):
 
     def keys(self, after: str = "") -> Iterator[str]:
         begin = self.name_of(after) if after else ""
-        for it in self.objects.list(self.prefix + HEADS, begin):
+        for it in self.objects.list(self.heads, begin):
             if (key := self._key(it.name)) is not None:
                 yield key
 
@@ -86,11 +91,11 @@ class ObjectDocuments(Documents):
         return self.objects.where(self.name_of(key))
 
     def strays(self) -> list[str]:
-        below = self.objects.list(self.prefix + HEADS)
+        below = self.objects.list(self.heads)
         return [self._misnamed(it.name) for it in below if self._key(it.name) is None]
 
     def survey(self) -> tuple[list[Dated], list[str]]:
-        return self.dated(self.objects.list(self.prefix + HEADS))
+        return self.dated(self.objects.list(self.heads))
 
     def dated(self, heads: Iterable[ListedObject]) -> tuple[list[Dated], list[str]]:
         """Return the keys of heads, and a message for each that no thread has."""
@@ -112,12 +117,12 @@ class ObjectDocuments(Documents):
         """Return the name of a thread's head, or of the store's identity."""
         if key == IDENTITY_KEY:
             return self.prefix + IDENTITY
-        before = self.prefix + HEADS
+        before = self.heads
         return before + encoded(key, MAX_NAME_BYTES - len(before.encode()))
 
     def _key(self, name: str) -> str | None:
         """Return the thread whose head has this name; ``None`` if no thread has it."""
-        text = name[len(self.prefix + HEADS) :]
+        text = name[len(self.heads) :]
         key = self._cut_key(name) if CUT in text else decoded(text)
         return key if key and self.name_of(key) == name else None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.forms import Parsed
     from locus_store.backends.documents.protocol import DocumentReads
-    from locus_store.types.log_edits import Outbox
+    from locus_store.types.logs import Outbox
     from locus_store.types.messages import LogEdit
     from locus_store.versions.threads import Edit
 

@@ -20,9 +20,8 @@ from locus_store.backends.documents.bundles import Bundle
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
-from locus_store.types.log_edits import Outbox
-from locus_store.versions.rows import Row
-from locus_store.versions.spaces import Space
+from locus_store.types.logs import Outbox
+from locus_store.versions.spaces import Row, Space
 from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:
@@ -87,7 +86,9 @@ class PackedForm(DocumentForm):
             end = PackEnd()
         pack, checksum = _pack(facts, bundle, end.checksum)
         active_at = thread.active_at if thread.exists else None
-        body = Body(end.size, pack, active_at=active_at, expires_at=thread.expires_at)
+        # A server that removes what has expired must not remove an outbox that is not applied.
+        expires_at = None if thread.outbox else thread.expires_at
+        body = Body(end.size, pack, active_at=active_at, expires_at=expires_at)
         return Draft(body, thread, PackEnd(end.size + len(pack), checksum))
 
     def holds(self, content: bytes, draft: Draft) -> bool:

@@ -30,7 +30,7 @@ from locus_store.backends.documents.segments import (
     segment_of,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
-from locus_store.types.log_edits import Outbox
+from locus_store.types.logs import Outbox
 from locus_store.versions.spaces import Space
 from locus_store.versions.threads import Thread, settle
 

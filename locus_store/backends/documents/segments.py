@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.object_documents import ObjectDocuments
     from locus_store.types import ArchivedWrite
     from locus_store.versions import Line, Record
-    from locus_store.versions.rows import Row
+    from locus_store.versions.spaces import Row
 
 PRINT_BYTES: Final = 4
 """The part of a checkpoint id's digest that the head keeps."""

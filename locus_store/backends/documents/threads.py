@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
-    from locus_store.types.log_edits import Outbox
+    from locus_store.types.logs import Outbox
 
 T = TypeVar("T")
 

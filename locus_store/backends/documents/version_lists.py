@@ -9,7 +9,7 @@ from locus_store import versions
 from locus_store.backend import ListsVersions
 from locus_store.types import FOREVER, LineContents
 from locus_store.types.arguments import check_limit
-from locus_store.versions.newest import Newest, is_plain
+from locus_store.versions.reading import Newest, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import PendingWrite, Version, VersionsWanted
-    from locus_store.versions.rows import Row
-    from locus_store.versions.spaces import Space
+    from locus_store.versions.spaces import Row, Space
     from locus_store.versions.threads import Thread
 
 

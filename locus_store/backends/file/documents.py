@@ -66,6 +66,10 @@ class FileDocuments(Directory, Documents):
     rivals = "a program that locks nothing"
     remedy = "Restore the file, as with `git checkout`, or remove it"
 
+    def beside(self, folder: str) -> FileDocuments:
+        """Return the documents of a subdirectory, which are no threads."""
+        return FileDocuments(self.path(folder), self._timeout)
+
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         """See ``Documents``, also for the following methods."""
         with self.reading(name_of(key)) as opened:

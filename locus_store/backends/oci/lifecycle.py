@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.documents.object_documents import HEADS, IDENTITY, SEGMENTS
+from locus_store.backends.documents.object_documents import HEADS, IDENTITY, ITEMS, SEGMENTS
 from locus_store.backends.oci import failures
 from locus_store.errors import ConflictError, InvalidArgumentError
 
@@ -108,7 +108,7 @@ def _asked(
 
 def reaching(policy: Policy, prefix: str) -> list[str]:
     """Return the names of the rules that remove or archive what only ``vacuum`` may remove."""
-    kept = prefix + SEGMENTS, prefix + IDENTITY
+    kept = prefix + SEGMENTS, prefix + IDENTITY, prefix + ITEMS
     return [
         it["name"]
         for it in policy.rules

@@ -12,8 +12,12 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.oracle import RAW, TIMESTAMP
 
-from locus_store.sql.columns.dialect_columns import DialectColumns
-from locus_store.sql.columns.json_text import FLOAT, escape_text, unescape_json
+from locus_store.sql.columns.dialect_columns import (
+    FLOAT,
+    DialectColumns,
+    escape_text,
+    unescape_json,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle.columns import json_value
-from locus_store.sql.columns.conditions import MOST_FORMS
-from locus_store.sql.columns.json_text import escape_text
+from locus_store.sql.columns.dialect_columns import escape_text
+from locus_store.sql.columns.types import MOST_FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from locus_store.sql.columns.conditions import Condition
+    from locus_store.sql.columns.types import Condition
     from locus_store.values.filters import Clause
 
 

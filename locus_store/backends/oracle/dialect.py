@@ -27,13 +27,20 @@ from locus_store.errors import (
 )
 from locus_store.sql.columns.json_columns import Json, JsonValue
 from locus_store.sql.columns.types import Instant
-from locus_store.sql.connections.database import Database
-from locus_store.sql.connections.failures import LostConnectionError, causes
-from locus_store.sql.connections.server_database import ServerDatabase
-from locus_store.sql.schema.migration_lock import locked
-from locus_store.sql.schema.names import derived
-from locus_store.sql.schema.place import PLACE, DatabasePlace
-from locus_store.sql.threads.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.sql.connections.database import (
+    Database,
+    LostConnectionError,
+    ServerDatabase,
+    causes,
+)
+from locus_store.sql.schema.definition import PLACE, DatabasePlace
+from locus_store.sql.schema.migrations import locked
+from locus_store.sql.schema.tables import derived
+from locus_store.sql.threads.server_repository import (
+    SEARCH_SETTING,
+    IndexedRepository,
+    OtherDatabaseError,
+)
 from locus_store.values import frames
 from locus_store.values.text import words
 

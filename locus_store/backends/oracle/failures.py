@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from locus_store.sql.connections.failures import causes
+from locus_store.sql.connections.database import causes
 
 REMEDIES: Final = {
     "ORA-01031": "this user may not make the tables; grant it what docs/oracle.md lists, or let a"

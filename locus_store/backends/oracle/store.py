@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.items import OracleItems
 from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.schema.migrations import locked
 from locus_store.sql.store.store import SqlStore
 from locus_store.types.arguments import check_backend
 
@@ -38,7 +38,6 @@ class OracleStore(SqlStore):
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         backend: A backend whose connections are used instead of ``dsn`` and the options, for
             example ``checkpointer.backend``. It is left open.
         options: Of ``OracleBackend``.
@@ -60,16 +59,14 @@ class OracleStore(SqlStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
-        table_name: str | None = None,
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
         if backend is not None:
             is_alone = dsn is None and user is None and password is None
-            is_alone = is_alone and table_name is None and not options
-            check_backend(backend, OracleBackend, is_alone=is_alone)
+            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
+            backend or OracleBackend(dsn, user, password, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,

@@ -11,9 +11,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncpgString
 
-from locus_store.sql.columns.column_types import PlainText
-from locus_store.sql.columns.dialect_columns import DialectColumns
-from locus_store.sql.columns.json_text import NEGATIVE_ZERO, dump_value
+from locus_store.sql.columns.dialect_columns import (
+    NEGATIVE_ZERO,
+    DialectColumns,
+    PlainText,
+    dump_value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

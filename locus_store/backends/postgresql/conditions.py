@@ -9,14 +9,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 
 from locus_store.backends.postgresql.columns import dump_valueb
-from locus_store.sql.columns.conditions import MOST_FORMS, ORDERS, is_there, text_literal
-from locus_store.sql.columns.json_text import escape_text
+from locus_store.sql.columns.dialect_columns import escape_text
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, is_there, text_literal
 from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.sql.columns.conditions import Condition
+    from locus_store.sql.columns.types import Condition
     from locus_store.values.filters import Clause
 
 _ZEROS: Final = (0, -0.0)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.types import PendingWrite
 from locus_store.versions.archives import unsealed
-from locus_store.versions.contents import LinesFound
-from locus_store.versions.segments import RecordSegment, pieces
+from locus_store.versions.segments import LinesFound, RecordSegment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

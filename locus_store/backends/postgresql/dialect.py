@@ -45,13 +45,21 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.runtime.loops import outlasting
-from locus_store.sql.columns.conditions import text_literal
-from locus_store.sql.connections.database import Database
-from locus_store.sql.connections.failures import LostConnectionError, is_overtime, is_refused
-from locus_store.sql.connections.server_database import ServerDatabase
-from locus_store.sql.schema.names import derived
-from locus_store.sql.schema.place import PLACE, DatabasePlace
-from locus_store.sql.threads.text_index import SEARCH_SETTING, IndexedRepository, OtherDatabaseError
+from locus_store.sql.columns.types import text_literal
+from locus_store.sql.connections.database import (
+    Database,
+    LostConnectionError,
+    ServerDatabase,
+    is_overtime,
+    is_refused,
+)
+from locus_store.sql.schema.definition import PLACE, DatabasePlace
+from locus_store.sql.schema.tables import derived
+from locus_store.sql.threads.server_repository import (
+    SEARCH_SETTING,
+    IndexedRepository,
+    OtherDatabaseError,
+)
 from locus_store.values import frames
 from locus_store.values.text import words
 
@@ -67,7 +75,7 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema.status import Settings
     from locus_store.sql.schema.tables import Tables
-    from locus_store.versions.sweeping import Swept
+    from locus_store.versions.erasing import Swept
 
 tls_request.install()
 
@@ -429,7 +437,7 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
 
     place = {
         PLACE: DatabasePlace(target.shown, is_whole=False),
-        WANTED_SERVER: target.arguments.get("target_session_attrs", "any"),
+        WANTED_SERVER: target.wanted or "any",
     }
     return _engine(connecting, settings.statement_cache_size, execution_options=place, **pool)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import BackendError
-from locus_store.sql.connections.failures import LostConnectionError, causes
-from locus_store.sql.schema.place import place_of
+from locus_store.sql.connections.database import LostConnectionError, causes
+from locus_store.sql.schema.definition import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

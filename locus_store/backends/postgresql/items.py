@@ -17,9 +17,8 @@ from locus_store.backends.postgresql.columns import dump_jsonb, dump_valueb
 from locus_store.backends.postgresql.conditions import on_jsonb, set_config, word_in_jsonb
 from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
-from locus_store.sql.columns.column_types import PlainText
-from locus_store.sql.columns.conditions import text_literal
-from locus_store.sql.columns.types import after, encode_key, encode_path
+from locus_store.sql.columns.dialect_columns import PlainText
+from locus_store.sql.columns.types import after, encode_key, encode_path, text_literal
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.store.items import BUSY, Items, Outcome, item_of, outcome_of
 from locus_store.sql.threads.pending import batches

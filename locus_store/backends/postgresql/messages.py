@@ -10,14 +10,13 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
-from locus_store.sql.columns.column_types import PlainText
+from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.messages.log_changes import columns_of
-from locus_store.sql.messages.message_log import SqlMessageLog
+from locus_store.sql.messages.message_log import SqlMessageLog, columns_of
 from locus_store.types import FOREVER
 from locus_store.types.arguments import check_backend
 from locus_store.types.messages import LogChanged, require_revision
-from locus_store.types.user_ids import require_user_id
+from locus_store.types.thread_info import require_user_id
 from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.threads.scope import Scope
+    from locus_store.sql.threads.statements import Scope
     from locus_store.types.messages import LogChange, LogEdit
 
 

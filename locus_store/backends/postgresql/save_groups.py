@@ -25,7 +25,7 @@ from locus_store.runtime import loops, observe
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.sql.connections.runner import GROUP_BYTES
 from locus_store.types import Mark, Written
-from locus_store.types.user_ids import is_user_id
+from locus_store.types.thread_info import is_user_id
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.versions.renewing import ttl_slack
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
     from locus_store.sql.connections.pool import LoopPool
     from locus_store.types import Save
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 Line: TypeAlias = tuple[str, str]
 """A thread and a namespace."""

@@ -15,7 +15,7 @@ from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup,
 from locus_store.sql.columns.json_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.types import Mark, Stored, Version
-from locus_store.types.user_ids import UserIdType
+from locus_store.types.thread_info import UserIdType
 from locus_store.versions import (
     CHAIN_ALLOWANCE,
     CHAIN_FACTOR,

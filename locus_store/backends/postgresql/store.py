@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migration_lock import locked
+from locus_store.sql.schema.migrations import locked
 from locus_store.sql.store.store import SqlStore
 from locus_store.types.arguments import check_backend
 from locus_store.types.items import StoreCapabilities

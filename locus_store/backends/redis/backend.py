@@ -84,6 +84,7 @@ class RedisBackend(DocumentBackend):
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
+        self.prefix = prefix
         options = addresses.Options(
             wait_replicas=wait_replicas,
             wait_timeout_seconds=wait_timeout_seconds,

@@ -16,6 +16,7 @@ from locus_store.backends.redis.addresses import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
 )
+from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
 from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
@@ -91,8 +92,9 @@ class RedisStore(BaseStore):
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
-            no ``backend=`` of a checkpointer.
+        backend: A backend whose connections are used instead of ``url`` and the options, for
+            example ``checkpointer.backend``; also its ``prefix``, if it has one of its own.
+        db: See ``RedisBackend``, as all that follow.
         client: One that tries again by itself repeats puts.
         cluster: ``url`` is a node of a cluster.
         wait_replicas: How many replicas must have a write before it is acknowledged.
@@ -116,6 +118,7 @@ class RedisStore(BaseStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
+        backend: RedisBackend | None = None,
         db: int = 0,
         client: Any = None,
         cluster: bool = False,
@@ -127,11 +130,8 @@ class RedisStore(BaseStore):
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        super().__init__(
-            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
-        )
-        *self._keys, self._absent = items.keys_of(prefix)
-        self.backend = RedisBackend(
+        self._owns = backend is None
+        self.backend = backend or RedisBackend(
             url,
             prefix,
             db=db,
@@ -145,6 +145,15 @@ class RedisStore(BaseStore):
             connect_timeout_seconds=connect_timeout_seconds,
             max_state_bytes=max_state_bytes,
         )
+        super().__init__(
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+            max_state_bytes=self.backend.max_state_bytes,
+        )
+        if backend is not None and backend.prefix != STATE_PREFIX:
+            prefix = backend.prefix
+        *self._keys, self._absent = items.keys_of(prefix)
         self._is_known = False
         """True once it was seen to be of our layout and dimension."""
         self._calls = PerLoop(self._made_calls)
@@ -197,7 +206,8 @@ class RedisStore(BaseStore):
         calls = self._calls.here()
         await calls.changes.drain()
         await calls.reads.drain()
-        await self.backend.close()
+        if self._owns:
+            await self.backend.close()
         self._is_known = False
 
     # --- writing

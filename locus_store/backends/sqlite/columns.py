@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.column_types import BigInteger, Binary, Text
-from locus_store.sql.columns.dialect_columns import DialectColumns
+from locus_store.sql.columns.dialect_columns import BigInteger, Binary, DialectColumns, Text
 from locus_store.sql.columns.types import to_microseconds
 
 if TYPE_CHECKING:

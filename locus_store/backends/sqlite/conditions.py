@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.conditions import MOST_FORMS, ORDERS, is_there, text_literal
-from locus_store.sql.columns.json_text import escape_text
+from locus_store.sql.columns.dialect_columns import escape_text
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, is_there, text_literal
 from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.sql.columns.conditions import Condition
+    from locus_store.sql.columns.types import Condition
     from locus_store.values.filters import Clause
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")

@@ -23,14 +23,14 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns.json_text import dump_value, escape_text
-from locus_store.sql.connections.callers_transaction import autocommit_refused
+from locus_store.sql.columns.dialect_columns import dump_value, escape_text
 from locus_store.sql.connections.database import Database
+from locus_store.sql.connections.runner import autocommit_refused
 from locus_store.sql.migrate import check
 from locus_store.sql.threads.pending import BATCH
 from locus_store.sql.threads.reads import line_of_row
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.text_index import SEARCH_SETTING
+from locus_store.sql.threads.server_repository import SEARCH_SETTING
 from locus_store.types import Mark, Written
 from locus_store.values import frames
 from locus_store.values.text import words

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError
-from locus_store.runtime.dropped import when_dropped
+from locus_store.runtime.portals import when_dropped
 from locus_store.runtime.stepping import in_thread, may_block, now
 
 if TYPE_CHECKING:

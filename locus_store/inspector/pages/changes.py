@@ -15,7 +15,7 @@ from locus_store.inspector.visits import Page, Redirect, missing_thread, missing
 from locus_store.timeline.lineage import PAGE, lineage
 from locus_store.timeline.rewind import prepared
 from locus_store.timeline.rewind import rewind as rewound
-from locus_store.transfer.forking import fork as forked
+from locus_store.transfer.building import fork as forked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Exports of a thread: exact, and as a report without content."""
+"""Reports, downloads and news of a thread."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from locus_store.backend import StoresThreads, needs
+from locus_store.errors import NotFoundError
+from locus_store.inspector.escapes import visible
+from locus_store.inspector.pages.versions import heavy, place, read
+from locus_store.inspector.talks import image
 from locus_store.inspector.visits import Download, Page, missing_thread, missing_version
+from locus_store.timeline.paths import parsed
 from locus_store.timeline.report import report
 from locus_store.transfer.archive import to_lines
+from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Visit
@@ -45,3 +51,60 @@ async def _report(visit: Visit) -> dict[str, Any]:
     if found is None:
         raise missing_version(visit.thread, name)
     return found
+
+
+async def state(visit: Visit) -> Download:
+    """Return a version's state, or the value at a path, as JSON.
+
+    Raises:
+        NotFoundError: There is no such version or value.
+    """
+    seen = await read(visit, visit.query.optional("version"))
+    found = place(seen, parsed(visit.query.text("path")))
+    content = await heavy(visit, seen.size, lambda _: encode(found.value))
+    return Download(f"{visit.thread}-{seen.version.checkpoint_id}.json", content)
+
+
+async def picture(visit: Visit) -> Download:
+    """Return an image that a state holds as a data URI.
+
+    Raises:
+        NotFoundError: There is none at the path.
+    """
+    seen = await read(visit, visit.query.optional("version"))
+    found = place(seen, parsed(visit.query.required("path")))
+    told = image(found.value) if isinstance(found.value, str) else None
+    if told is None:
+        raise NotFoundError("there is no PNG, JPEG, GIF or WebP image at this path")
+    return Download("image", told[1], told[0], is_inline=True)
+
+
+async def live(visit: Visit) -> Page:
+    """Return the versions above a sequence, the oldest first, without states.
+
+    Raises:
+        NotFoundError: There is no such thread any more.
+    """
+    after = visit.query.number("after")
+    namespace = visit.namespace
+    threads = visit.parts.threads
+    found = await visit.looks.newer(threads, visit.thread, after, namespace=namespace)
+    if found is None:
+        raise missing_thread(visit.thread)
+    versions = [
+        {
+            "checkpoint_id": it.checkpoint_id,
+            "name": visible(it.checkpoint_id),
+            "created_at": it.created_at,
+            "address": visit.to("version", version=it.checkpoint_id),
+        }
+        for it in found
+    ]
+    last = found[-1].mark.sequence if found else after
+    values = {
+        "thread_id": visit.thread,
+        "namespace": visit.namespace,
+        "versions": versions,
+        "next": visit.to("live", after=last, format="json"),
+    }
+    return Page("live", "Newer versions", values)

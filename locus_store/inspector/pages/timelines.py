@@ -1,4 +1,4 @@
-"""The versions of a thread: their graph, sizes and metadata."""
+"""The versions of a thread, and its message log."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import InvalidArgumentError, UnsupportedError
-from locus_store.inspector.bounds import ROWS
-from locus_store.inspector.pages.messages import has_log
-from locus_store.inspector.pages.writes import namespaces
-from locus_store.inspector.rows import VersionRow, row
-from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
+from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from locus_store.inspector.bounds import MESSAGES, ROWS, CutText, Room, VersionRow, row, short
+from locus_store.inspector.pages.versions import namespaces
+from locus_store.inspector.visits import Download, Page, Redirect, missing_thread, missing_version
+from locus_store.open import Storage
+from locus_store.timeline.bisect import json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, stored_sizes
-from locus_store.timeline.questions import json_or_text
+from locus_store.timeline.readable import text_of
+from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from locus_store.inspector.visits import Visit
+    from locus_store.inspector.work import Step
+    from locus_store.messages import BaseMessageLog
     from locus_store.types import Version
+    from locus_store.types.messages import LoggedMessage, LogInfo
 
 PAGE: Final = 500
 """Versions that are read at once where a filter or a time is looked for."""
@@ -50,7 +54,7 @@ async def page(visit: Visit) -> Page | Redirect:
     key = visit.query.optional("key")
     found = await (_matching(visit, key) if key else _page(visit))
     if found is None:
-        if not visit.namespace and await has_log(visit):
+        if not visit.namespace and await _has_log(visit):
             return Redirect(visit.links.to("messages", thread=visit.thread))
         raise missing_thread(visit.thread)
     sizes, reason = await _sizes(visit, found.nodes)
@@ -178,3 +182,100 @@ async def _sizes(visit: Visit, nodes: list[Node]) -> tuple[dict[int, int], str |
         return await stored_sizes(visit.parts.threads, nodes), None
     except UnsupportedError as exc:
         return {}, str(exc)
+
+
+@dataclass(frozen=True, slots=True)
+class _LoggedRow:
+    """A message in the list."""
+
+    message_id: str
+    role: str
+    created_at: datetime
+    metadata: dict[str, Any]
+    text: CutText
+
+
+async def messages(visit: Visit) -> Page:
+    """Return messages of a log, oldest first; without a start, the newest ones.
+
+    Raises:
+        NotFoundError: There is no such thread, or it does not have this log.
+        UnsupportedError: The backend has no message logs.
+    """
+    log = _log(visit)
+    behind = visit.query.optional("logs")
+    after = (visit.thread, behind) if behind else None
+    listed = await log.logs(visit.thread, limit=ROWS + 1, after=after)
+    logs = listed[:ROWS]
+    name = visit.query.optional("log") or _first(logs)
+    info = await _info(visit, log, name)
+    count = info.count if info else 0
+    newest = max(count - MESSAGES, 0)
+    start = visit.query.number("start", newest)
+    found = await log.page(visit.thread, namespace=name, offset=start, limit=MESSAGES)
+    values = {
+        "thread_id": visit.thread,
+        "namespace": "",
+        "log": name,
+        "logs": [{"namespace": it.namespace, "count": it.count} for it in logs],
+        "logs_behind": behind,
+        "logs_next": logs[-1].namespace if len(listed) > ROWS else None,
+        "count": count,
+        "changed_at": info.changed_at if info else None,
+        "start": start,
+        "messages": await visit.jobs.run(lambda step: _rows(found, step)),
+        "previous": max(min(start, count) - MESSAGES, 0) if start else None,
+        "next": start + MESSAGES if start + MESSAGES < count else None,
+    }
+    return Page("messages", f"Messages of {visit.thread}", values)
+
+
+async def message(visit: Visit) -> Download:
+    """Return the content of a message as JSON.
+
+    Raises:
+        NotFoundError: There is no such message.
+    """
+    name, message_id = visit.query.text("log"), visit.query.required("id")
+    found = await _log(visit).get(visit.thread, message_id, namespace=name)
+    if found is None:
+        raise NotFoundError(f"there is no message {message_id!r} in thread {visit.thread!r}")
+    content = await visit.jobs.run(lambda _: encode(found.content))
+    return Download(f"{message_id}.json", content)
+
+
+def _first(logs: list[LogInfo]) -> str:
+    """Return the namespace to begin with: the root, or else that with the most messages."""
+    if not logs or not logs[0].namespace:
+        return ""
+    return max(logs, key=lambda it: it.count).namespace
+
+
+async def _has_log(visit: Visit) -> bool:
+    """Return whether the thread has a message log."""
+    if not visit.parts.threads.capabilities.messages:
+        return False
+    return bool(await _log(visit).logs(visit.thread, limit=1))
+
+
+def _log(visit: Visit) -> BaseMessageLog:
+    return Storage(visit.parts.threads).messages()
+
+
+async def _info(visit: Visit, log: BaseMessageLog, name: str) -> LogInfo | None:
+    """Return the facts of a log; ``None``: the thread has none in the root namespace."""
+    found = await log.info(visit.thread, namespace=name)
+    if found is None and name:
+        raise NotFoundError(f"thread {visit.thread!r} has no message log {name!r}")
+    if found is None and not await visit.parts.threads.exists(visit.thread):
+        raise NotFoundError(f"there is no thread {visit.thread!r}")
+    return found
+
+
+def _rows(found: list[LoggedMessage], step: Step) -> list[_LoggedRow]:
+    rows, room = [], Room()
+    for it in found:
+        step()
+        text = room.cut(text_of(it.content))
+        rows.append(_LoggedRow(it.message_id, it.role, it.created_at, short(it.metadata), text))
+    return rows

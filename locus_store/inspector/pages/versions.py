@@ -1,28 +1,31 @@
-"""The state of a version: its messages, the tree of the rest, and the origin of one value."""
+"""A version: its state and its pending writes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from locus_store.backend import StoresThreads, StoresWrites
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
-from locus_store.inspector.bounds import CHARACTERS, INLINE, ROWS, CutText, Room
-from locus_store.inspector.rows import row
+from locus_store.inspector.bounds import CHARACTERS, INLINE, ROWS, CutText, Room, row
 from locus_store.inspector.talks import Talk, talk
 from locus_store.inspector.trees import TreeNode, tree
 from locus_store.inspector.visits import Page, missing_version
+from locus_store.saver import written_value
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.conversations import is_conversation
-from locus_store.timeline.layouts import CHANNELS, inside, is_bookkeeping
-from locus_store.timeline.paths import located, parsed, shown
+from locus_store.timeline.conversations import bare, is_conversation
+from locus_store.timeline.paths import CHANNELS, inside, is_bookkeeping, located, parsed, shown
+from locus_store.values.encoding import plain_bytes
+from locus_store.versions import JSON_WRITE, current
+from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.inspector.blames import BlameRow
-    from locus_store.inspector.states import Seen
     from locus_store.inspector.visits import Visit
-    from locus_store.inspector.work import Step
+    from locus_store.inspector.work import BlameRow, Seen, Step
     from locus_store.timeline.paths import Located, Query
+    from locus_store.types import PendingWrite
 
 T = TypeVar("T")
 
@@ -159,3 +162,120 @@ async def heavy(visit: Visit, size: int, work: Callable[[Step], T]) -> T:
 
 def _unlimited() -> None:
     """Continue the job."""
+
+
+MOST_BYTES: Final = 16_000_000
+"""Bytes of JSON that the writes of one writes are made from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ShownWrite:
+    """A pending write."""
+
+    task_id: str
+    task_path: str
+    idx: int
+    channel: str
+    value: CutText
+    """JSON, without the tags of LangGraph's values."""
+
+    size: int
+    """Bytes of the stored payload."""
+
+
+async def writes(visit: Visit) -> Page:
+    """Return the pending writes of a version, and the namespaces of its thread.
+
+    Raises:
+        NotFoundError: There is no such version.
+    """
+    seen = await read(visit, visit.query.optional("version"))
+    backend, start = visit.parts.threads, visit.query.number("start")
+    found = await pending(visit, seen)
+    some, size = _fitting(found[start : start + ROWS], seen, backend.max_state_bytes)
+    made = _Values(seen, backend.max_state_bytes)
+    end = start + len(some)
+    values = {
+        "thread_id": visit.thread,
+        "namespace": visit.namespace,
+        "version": row(seen.version),
+        "is_interrupted": is_interrupted(found),
+        "start": start,
+        "writes": await heavy(visit, size, lambda step: made.rows(some, step)),
+        "next": end if len(found) > end else None,
+        "namespaces": await namespaces(visit),
+        "no_writes": None
+        if isinstance(backend, StoresWrites)
+        else "this storage keeps no pending writes",
+    }
+    return Page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
+
+
+async def namespaces(visit: Visit) -> list[str]:
+    """Return the namespaces of the thread; its own where the backend does not list them."""
+    backend = visit.parts.threads
+    if not isinstance(backend, StoresThreads):
+        return [visit.namespace]
+    return (await backend.namespaces(visit.thread))[:ROWS]
+
+
+async def pending(visit: Visit, seen: Seen) -> list[PendingWrite]:
+    """Return the pending writes of a version; none where the backend keeps none."""
+    backend, version = visit.parts.threads, seen.version
+    if not isinstance(backend, StoresWrites):
+        return []
+    found = await backend.get_writes(
+        version.thread_id, version.checkpoint_id, namespace=version.namespace
+    )
+    return current(found, version.mark.sequence)
+
+
+def is_interrupted(writes: list[PendingWrite]) -> bool:
+    """Return whether a task of LangGraph waits for an answer."""
+    return any(it.channel == INTERRUPT for it in writes)
+
+
+def _fitting(
+    writes: list[PendingWrite], seen: Seen, max_bytes: int
+) -> tuple[list[PendingWrite], int]:
+    """Return the first writes, and the bytes of JSON that they are made from.
+
+    The first one is among them whatever its size.
+    """
+    total = 0
+    for at, it in enumerate(writes):
+        size = plain_bytes(it.payload, max_bytes) if it.type == JSON_WRITE else 0
+        size += 0 if it.basis is None else seen.size
+        if at and total + size > MOST_BYTES:
+            return writes[:at], total
+        total += size
+    return writes, total
+
+
+class _Values:
+    """Pending writes as rows, within the bounds of a writes."""
+
+    def __init__(self, seen: Seen, max_bytes: int) -> None:
+        self._seen = seen
+        self._most = max_bytes
+        self._room = Room()
+
+    def rows(self, writes: list[PendingWrite], step: Step) -> list[_ShownWrite]:
+        return [self._row(it, step) for it in writes]
+
+    def _row(self, write: PendingWrite, step: Step) -> _ShownWrite:
+        step()
+        return _ShownWrite(
+            task_id=write.task_id,
+            task_path=write.task_path,
+            idx=write.idx,
+            channel=write.channel,
+            value=self._value(write),
+            size=len(write.payload),
+        )
+
+    def _value(self, write: PendingWrite) -> CutText:
+        value = written_value(write, self._seen.state, self._most)
+        if isinstance(value, bytes):
+            return self._room.cut(f"<{write.type}, {len(value):,} bytes>")
+        return self._room.json(bare(value))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _Convert = Callable[[Any], Any]
 _Reader = Callable[[Sequence[Any], set[type]], Sequence[Any] | None]
-"""See ``column_types.ReadsColumn``."""
+"""See ``ReadsColumn``."""
 
 _MANY_ROWS: Final = 8
 """Rows that are converted by column: a column often has one value in all rows."""

@@ -1,19 +1,23 @@
-"""The part of each database in our columns: their types, the form of values, expressions."""
+"""Types of columns: each database's part, checked reading, and text that any database holds."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from datetime import UTC
-from functools import cache
+from decimal import Decimal
+from functools import cache, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
+import orjson
 import sqlalchemy as sa
 
-from locus_store.sql.columns.json_text import dump_value, load_value
+from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from sqlalchemy.engine import Dialect
@@ -130,3 +134,200 @@ def _named(dialect: str) -> DialectColumns:
     module = import_module(f"locus_store.backends.{name}.columns")
     found: DialectColumns = module.COLUMNS
     return found
+
+
+_ESCAPES: Final = (("\x01", "\x011"), ("\x00", "\x010"))
+"""PostgreSQL's JSONB refuses U+0000, so two characters stand for it, and two others for the first
+of those: order is kept, and nothing is lost."""
+
+NEGATIVE_ZERO: Final = "\x012"
+"""Stands for ``-0.0`` where numbers are decimals; no escaped text."""
+
+FLOAT: Final = "\x013"
+"""Begins a float that a database of decimals would give back as an integer, or not at all."""
+
+
+def escape_text(value: str) -> str:
+    """Text without NUL, one to one; also for values that a query compares with stored ones."""
+    for plain, escaped in _ESCAPES:
+        value = value.replace(plain, escaped)
+    return value
+
+
+def unescape_text(value: str) -> str:
+    """Inverse of ``escape_text``."""
+    for plain, escaped in reversed(_ESCAPES):
+        value = value.replace(escaped, plain)
+    return value
+
+
+def escape_json(value: Any) -> Any:
+    """Return a JSON value with every string and key escaped, as a ``Json`` column holds it."""
+    return _mapped(value, escape_text)
+
+
+def unescape_json(value: Any) -> Any:
+    """Inverse of ``escape_json``; Decimals become int or float."""
+    return _mapped(value, _unescaped)
+
+
+def _unescaped(value: str) -> Any:
+    if value == NEGATIVE_ZERO:
+        return -0.0
+    return float(value[2:]) if value.startswith(FLOAT) else unescape_text(value)
+
+
+def _mapped(value: Any, change: Callable[[str], Any]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(key): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, change) for item in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def dump_value(value: Any) -> str:
+    """Return the text that a ``JsonValue`` column of text holds.
+
+    Args:
+        value: A JSON value, or the bytes of its JSON with sorted keys.
+    """
+    raw = value if isinstance(value, bytes) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    if b"\\u000" in raw:
+        raw = orjson.dumps(escape_json(orjson.loads(raw)), option=orjson.OPT_SORT_KEYS)
+    return raw.decode()
+
+
+def load_value(raw: bytes) -> Any:
+    """Inverse of ``dump_value``."""
+    loaded = orjson.loads(raw)
+    return unescape_json(loaded) if b"\\u0001" in raw else loaded
+
+
+T = TypeVar("T")
+
+_WORDS: Final = {int: "a whole number", float: "a number", str: "text", bytes: "bytes"}
+
+
+def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Decorate the reading of a column's value: a value that was never written is damage."""
+
+    def guarded(read: Callable[..., T]) -> Callable[..., T]:
+        @wraps(read)
+        def checked(self: Any, value: Any, dialect: Dialect) -> T:
+            try:
+                return read(self, value, dialect)
+            except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as exc:
+                raise damage(what) from exc
+
+        return checked
+
+    return guarded
+
+
+def damage(what: str) -> IntegrityError:
+    """Return the error for a value that does not fit its column."""
+    return IntegrityError(
+        f"a stored row does not hold {what} where there should be; restore the database from a "
+        "backup"
+    )
+
+
+class ReadsColumn(Protocol):
+    """A type that reads a column of many rows at once.
+
+    Types may also have ``as_stored``: the types of values that are read as the driver returns them.
+    """
+
+    def read_column(self, values: Sequence[Any], kinds: set[type]) -> Sequence[Any] | None:
+        """Return the values as they are read one by one, or ``None``: read them one by one.
+
+        Args:
+            values: As the driver returns them.
+            kinds: Their types.
+        """
+
+
+class _Checked:
+    """Refuses a value of another type where the database keeps such; see ``keeps_types``."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def python_type(self) -> type[Any]: ...
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        if columns_of(dialect).keeps_types:
+            return super().result_processor(dialect, coltype)  # type: ignore[misc, no-any-return]
+        kind = self.python_type
+
+        def checked(value: Any) -> Any:
+            if value is None or type(value) is kind:
+                return value
+            raise damage(_WORDS[kind])
+
+        return checked
+
+    @property
+    def as_stored(self) -> set[type]:
+        """See ``ReadsColumn``."""
+        return {self.python_type, NoneType}
+
+
+class Integer(_Checked, sa.Integer):
+    """32 bits."""
+
+
+class SmallInteger(_Checked, sa.SmallInteger):
+    """16 bits."""
+
+
+class BigInteger(_Checked, sa.BigInteger):
+    """64 bits."""
+
+
+class Double(_Checked, sa.Double[float]):
+    """A float of 64 bits."""
+
+
+class String(_Checked, sa.String):
+    """Text of a limited length."""
+
+
+class Text(_Checked, sa.Text):
+    """Text of any length."""
+
+
+def text_type(
+    dialect: Dialect, length: int | None = None, collation: str | None = None
+) -> TypeEngine[Any]:
+    """Return a database's type of text; ``length`` in characters, where it limits any."""
+    plain = Text(collation=collation) if length is None else String(length, collation)
+    return columns_of(dialect).text_type(collation) or dialect.type_descriptor(plain)
+
+
+class PlainText(sa.types.TypeDecorator[str]):
+    """Text as it is; see ``DialectColumns.text_type``.
+
+    Args:
+        length: In characters; ``None``: any.
+    """
+
+    impl = sa.Text
+    cache_ok = True
+    as_stored = frozenset({str, NoneType})
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__(length)
+        self.length = length  # part of SQLAlchemy's cache key
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the database's type for it."""
+        return text_type(dialect, self.length)
+
+
+class Binary(_Checked, sa.LargeBinary):
+    """Bytes."""

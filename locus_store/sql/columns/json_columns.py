@@ -9,9 +9,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from locus_store.sql.columns.column_types import damage, stored
-from locus_store.sql.columns.dialect_columns import columns_of
-from locus_store.sql.columns.json_text import load_value, unescape_json
+from locus_store.sql.columns.dialect_columns import (
+    columns_of,
+    damage,
+    load_value,
+    stored,
+    unescape_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,34 +5,36 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.functions import FunctionElement
 
-from locus_store.sql.columns.column_types import (
+from locus_store.sql.columns.dialect_columns import (
     BigInteger,
     Binary,
     Integer,
     PlainText,
+    columns_of,
+    escape_text,
     stored,
     text_type,
+    unescape_text,
 )
-from locus_store.sql.columns.dialect_columns import columns_of
-from locus_store.sql.columns.json_text import escape_text, unescape_text
 from locus_store.types.items import NAMESPACES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Dialect
     from sqlalchemy.sql.compiler import SQLCompiler
     from sqlalchemy.sql.operators import OperatorType
     from sqlalchemy.types import TypeEngine
 
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
+    from locus_store.values.filters import Clause
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -412,3 +414,26 @@ class _Digest(sa.types.TypeDecorator[bytes]):
 _DIGEST_BYTES: Final = 16
 Digest: Final = _Digest(_DIGEST_BYTES)
 """Sixteen bytes."""
+
+Condition: TypeAlias = "sa.ColumnElement[bool] | None"
+
+ORDERS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "$gt": lambda left, right: left > right,
+    "$gte": lambda left, right: left >= right,
+    "$lt": lambda left, right: left < right,
+    "$lte": lambda left, right: left <= right,
+}
+
+
+def is_there(found: sa.ColumnElement[Any], clause: Clause) -> sa.ColumnElement[bool]:
+    """Return the condition of ``$exists``."""
+    return found.is_not(None) if clause.operand else found.is_(None)
+
+
+MOST_FORMS: Final = 100
+"""Values of ``$in`` that a database compares; with more, it looks for any."""
+
+
+def text_literal(value: str) -> sa.ColumnElement[str]:
+    """Return a bound text."""
+    return sa.literal(value, PlainText())

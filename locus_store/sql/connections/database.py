@@ -1,10 +1,10 @@
-"""An opened database: the hooks in which dialects differ."""
+"""An opened database: the hooks in which dialects differ, and the errors of its connections."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
@@ -12,18 +12,19 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
 from locus_store.sql.schema.tables import tables
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.scope import Scope
-from locus_store.sql.threads.statements import statements
+from locus_store.sql.threads.statements import Scope, statements
 from locus_store.types.tenants import ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator, Sequence
+
     from sqlalchemy.engine import Connection
 
     from locus_store.errors import LocusStoreError
     from locus_store.sql.schema.status import Settings
     from locus_store.sql.schema.tables import Tables
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 
 @dataclass(slots=True)
@@ -224,3 +225,85 @@ class Database(ForTenants, ABC):
 
     def left(self) -> None:
         """Check, with all connections closed, that the database at this place may be opened."""
+
+
+class ServerDatabase(Database):
+    """A database behind connections that may be lost."""
+
+    @abstractmethod
+    def lost_race(self, exc: BaseException) -> bool:
+        """Return whether another transaction caused a rollback, so that a retry may succeed."""
+
+    @abstractmethod
+    def lost_connection(self, exc: BaseException) -> bool:
+        """Return whether the connection was lost, and with it the outcome of the last statement."""
+
+    @abstractmethod
+    def lost_schema(self, exc: BaseException) -> bool:
+        """Return whether the tables no longer exist, so that the schema must be checked again."""
+
+    @abstractmethod
+    def begin_copy(self, connection: Connection) -> None:
+        """Begin a transaction that writes what it reads of one snapshot."""
+
+    # --- what drivers call differently
+
+    def begin_statement(self, connection: Connection) -> None:
+        """Set autocommit: a single statement follows, which commits by itself."""
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    def leave(self, connection: Connection) -> None:
+        """Undo the settings of a ``begin`` before the connection is returned."""
+
+    @abstractmethod
+    def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
+        """Ask the server for an answer on a connection of the driver."""
+
+    def abort(self, driver: Any) -> None:
+        """Close the driver's connection at once, whatever is under way on it."""
+        driver.terminate()
+
+    def lost_primary(self, exc: BaseException) -> bool:
+        """Return whether the server refused to write: it is a standby, or was demoted to one."""
+        del exc
+        return False
+
+    def only_reads(self, driver: Any) -> bool:
+        """Return whether a connection leads to a database that is read-only by default."""
+        del driver
+        return False
+
+    def forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
+        """Return those of the driver's connections on which the server does no work."""
+        del connection, drivers
+        return []
+
+    def is_closed(self, driver: Any) -> bool:
+        """Return whether the driver's connection is closed."""
+        return bool(driver.is_closed())
+
+    def identity(self) -> object:
+        """Return the server's address, which is the database's identity."""
+        return None
+
+
+class LostConnectionError(Exception):
+    """The connection was closed; raised from the driver's error, and never leaves ``sql``."""
+
+
+def is_refused(exc: BaseException) -> bool:
+    """Return whether the server refused the connection: no process listens on the port."""
+    return any(isinstance(it, ConnectionRefusedError) for it in causes(exc))
+
+
+def is_overtime(exc: BaseException) -> bool:
+    """Return whether a statement exceeded its timeout; network timeouts carry an errno."""
+    return isinstance(exc, TimeoutError) and exc.errno is None
+
+
+def causes(exc: BaseException) -> Iterator[BaseException]:
+    """Yield the error and its causes, outermost first."""
+    at: BaseException | None = exc
+    while at is not None:
+        yield at
+        at = at.orig if isinstance(at, DBAPIError) else at.__cause__

@@ -16,7 +16,7 @@ from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaErr
 from locus_store.runtime import observe
 from locus_store.runtime.loops import Homes
 from locus_store.runtime.retries import unraced
-from locus_store.sql.connections.failures import LostConnectionError, is_overtime
+from locus_store.sql.connections.database import LostConnectionError, is_overtime
 from locus_store.sql.connections.greenlets import dispose, greenlet_spawn
 from locus_store.sql.connections.lending import Lender
 from locus_store.sql.migrate import load
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from locus_store.sql.connections.database import ServerDatabase
     from locus_store.sql.connections.runner import Body
-    from locus_store.sql.connections.server_database import ServerDatabase
 
 T = TypeVar("T")
 

@@ -11,14 +11,14 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.compiled import Compiled
+from locus_store.sql.columns.dialect_columns import unescape_text
 from locus_store.sql.columns.json_columns import SharedJson
-from locus_store.sql.columns.json_text import unescape_text
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT
-from locus_store.types.contents import PackedContents
+from locus_store.types.logs import PackedContents
 from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
-from locus_store.types.user_ids import is_user_id
+from locus_store.types.thread_info import is_user_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from locus_store.sql.schema.tables import Tables
     from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.statements import Statements
-    from locus_store.types.log_lists import LogsWanted
+    from locus_store.types.logs import LogsWanted
     from locus_store.types.messages import LogWanted
 
 MESSAGE: Final = (

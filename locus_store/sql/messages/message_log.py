@@ -1,39 +1,304 @@
-"""The message log that all SQL databases share, on the connections of a backend."""
+"""Changes of message logs in SQL, and the log that all SQL databases share."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
 
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import off_loop
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.messages import log_changes, log_reads
-from locus_store.types.contents import contents_of
+from locus_store.sql.columns.dialect_columns import escape_text
+from locus_store.sql.messages import log_reads
+from locus_store.sql.messages.log_reads import MESSAGE, message_of
+from locus_store.sql.threads import pending
+from locus_store.sql.threads.pending import batches
+from locus_store.sql.threads.repository import settle
+from locus_store.sql.threads.statements import is_live
+from locus_store.types import FOREVER
+from locus_store.types.logs import contents_of
+from locus_store.types.messages import LogChanged, PutMessage, require_revision, sealed, too_short
+from locus_store.types.thread_info import require_owner, require_user_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy.engine import Connection
 
     from locus_store.sql.connections.backend import ConnectedBackend
     from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.repository import Repository
-    from locus_store.types.contents import PackedContents
-    from locus_store.types.log_lists import LogsWanted
-    from locus_store.types.messages import (
-        LogChange,
-        LogChanged,
-        LogInfo,
-        LogRead,
-        LogWanted,
+    from locus_store.types import ArchivedLog, ArchivedMessage
+    from locus_store.types.logs import LogsWanted, PackedContents
+    from locus_store.types.messages import Cut, LogChange, LogEdit, LogInfo, LogRead, LogWanted
+
+CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
+"""The columns of a message that is put in place of another one."""
+
+
+# --- changing
+
+
+def _change(it: Repository, wanted: LogChange) -> LogChanged:
+    """See ``BaseMessageLog.change``; in a transaction that holds the locks of the threads."""
+    edits = wanted.edits()
+    puts_into = {edit.thread_id for edit in edits if edit.puts}
+    names = dict.fromkeys(edit.thread_id for edit in edits)
+    threads = {name: _opened(it, name, creates=name in puts_into) for name in names}
+    thread = threads[wanted.thread_id]
+    log = None if thread is None else _Log(it, thread[0], wanted)
+    revision = log.revision if log else 0
+    require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
+    for edit in edits:
+        if (found := threads[edit.thread_id]) is not None:
+            _own(it, found, edit)
+    for other in wanted.also:
+        its_thread = threads[other.thread_id]
+        if its_thread is not None:
+            _Log(it, its_thread[0], other).changed()
+    return log.changed() if log and (wanted.puts or revision) else LogChanged(0)
+
+
+def _opened(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
+    """Lock a thread; return its row, or ``None`` if there is none and it is not created."""
+    if creates:
+        it.open_thread(thread_id)
+    else:
+        it.lock_thread(thread_id)
+    row = it.sql.thread.first(it.connection, {"tenant": it.scope.tenant, "thread_id": thread_id})
+    return row if row and row[1] else None
+
+
+def _own(it: Repository, thread: Sequence[Any], edit: LogEdit) -> None:
+    """Make a thread the user's, and keep it, as an edit says.
+
+    Raises:
+        NotOwnerError: It is another user's.
+    """
+    key, _, owner, expires_at = thread
+    require_user_id(edit.user_id, it.tables.user_id_type)
+    require_owner(edit.thread_id, owner, edit.user_id)
+    if not edit.puts:
+        return
+    threads, values = it.tables.threads, dict[str, Any]()
+    if owner is None and edit.user_id is not None:
+        values["user_id"] = edit.user_id
+    if edit.is_kept and expires_at != FOREVER:
+        values["expires_at"] = FOREVER
+    if values:
+        it.connection.execute(threads.update().where(threads.c.thread == key).values(values))
+
+
+class _Log:
+    """A log whose thread is locked."""
+
+    def __init__(self, it: Repository, thread: int, wanted: LogEdit) -> None:
+        self._it = it
+        self._wanted = wanted
+        self._messages = it.tables.messages
+        self._thread = thread
+        name = {"thread": thread, "namespace": wanted.namespace}
+        row = it.sql.log.first(it.connection, name)
+        self.revision, self._count, self._last = row or (0, 0, 0)
+
+    def changed(self) -> LogChanged:
+        """Remove and put messages; return the result."""
+        removed, count = None, self._count
+        if self._wanted.cut is not None:
+            removed = self._cut(self._wanted.cut)
+        if not self._wanted.puts and self._count == count:
+            return LogChanged(self.revision)
+        self._put(self._wanted.puts)
+        self._store()
+        self._it.touch(self._wanted)
+        return LogChanged(self.revision, removed)
+
+    def _is_its(self) -> tuple[sa.ColumnElement[bool], ...]:
+        c = self._messages.c
+        return c.thread == self._thread, c.namespace == self._wanted.namespace
+
+    def _store(self) -> None:
+        """Store the revision, which grows, and the count."""
+        is_new, sql = self.revision == 0, self._it.sql
+        self.revision = self._wanted.first_revision if is_new else self.revision + 1
+        values = {
+            "revision": self.revision,
+            "message_count": self._count,
+            "last_sequence": self._last,
+        }
+        if is_new:
+            name = {"thread": self._thread, "namespace": self._wanted.namespace}
+            sql.new_log.run(self._it.connection, {**name, **values})
+        else:
+            name = {"of_thread": self._thread, "of_namespace": self._wanted.namespace}
+            sql.changed_log.run(self._it.connection, {**name, **values})
+
+    # --- what is removed
+
+    def _cut(self, cut: Cut) -> ArchivedMessage | None:
+        if cut.kind == "newest":
+            return self._pop()
+        if cut.kind == "all":
+            self._delete()
+        elif cut.kind == "from":
+            self._delete_from(cut.position)
+        else:
+            for ids in batches(cut.message_ids):
+                self._delete(self._messages.c.message_id.in_(ids))
+        return None
+
+    def _pop(self) -> ArchivedMessage | None:
+        c = self._messages.c
+        query = sa.select(*(c[name] for name in MESSAGE)).where(*self._is_its())
+        row = self._it.connection.execute(query.order_by(c.sequence.desc()).limit(1)).first()
+        if row is None:
+            return None
+        self._delete(c.sequence == row.sequence)
+        return message_of(row, self._wanted.thread_id)
+
+    def _delete_from(self, position: int) -> None:
+        if position > self._count:
+            raise too_short(self._wanted, self._count)
+        if position < self._count:
+            sequence = self._messages.c.sequence
+            query = sa.select(sequence).where(*self._is_its()).order_by(sequence)
+            first = self._it.connection.execute(query.offset(position).limit(1)).scalar_one()
+            self._delete(sequence >= first)
+
+    def _delete(self, *conditions: sa.ColumnElement[bool]) -> None:
+        gone = self._messages.delete().where(*self._is_its(), *conditions)
+        self._count -= self._it.connection.execute(gone).rowcount
+
+    # --- what is put
+
+    def _put(self, puts: Sequence[PutMessage]) -> None:
+        known = self._known([it.message_id for it in puts if it.may_exist])
+        new = [it for it in puts if it.message_id not in known]
+        if new:
+            columns = columns_of(new)
+            columns["namespace"] = [self._wanted.namespace] * len(new)
+            columns["thread"] = [self._thread] * len(new)
+            columns["sequence"] = range(self._last + 1, self._last + 1 + len(new))
+            self._it.sql.new_message.run_all(self._it.connection, columns)
+        self._replace([it for it in puts if it.message_id in known])
+        self._last += len(new)
+        self._count += len(new)
+
+    def _known(self, message_ids: Sequence[str]) -> set[str]:
+        """Return the ids that the log has."""
+        message_id, found = self._messages.c.message_id, set[str]()
+        for some in batches(message_ids) if self.revision else ():
+            query = sa.select(message_id).where(*self._is_its(), message_id.in_(some))
+            found.update(self._it.connection.execute(query).scalars())
+        return found
+
+    def _replace(self, puts: Sequence[PutMessage]) -> None:
+        c = self._messages.c
+        is_it = c.message_id == sa.bindparam("of_id", type_=c.message_id.type)
+        values = {name: sa.bindparam(f"new_{name}", type_=c[name].type) for name in CHANGED}
+        replaced = self._messages.update().where(*self._is_its(), is_it).values(values)
+        columns = columns_of(puts)
+        given = {"of_id": columns["message_id"], **{f"new_{it}": columns[it] for it in CHANGED}}
+        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+        for some in batches(rows):
+            self._it.connection.execute(replaced, some)
+
+
+def _drop(
+    it: Repository, thread_id: str, namespace: str | None, expected_revision: int | None
+) -> bool:
+    """See ``BaseMessageLog.drop``."""
+    it.lock(thread_id)
+    threads, logs = it.tables.threads, it.tables.logs
+    query = (
+        sa.select(logs)
+        .join(threads, threads.c.thread == logs.c.thread)
+        .where(*it.is_thread(thread_id), is_live(it.tables))
     )
+    rows = {row.namespace: row for row in it.connection.execute(query)}
+    name = namespace or ""
+    revision = rows[name].revision if name in rows else 0
+    require_revision((thread_id, name), expected_revision, revision)
+    gone = [row for row in rows.values() if namespace in {None, row.namespace}]
+    for row in gone:
+        for table in (it.tables.messages, logs):
+            is_its = table.c.thread == row.thread, table.c.namespace == row.namespace
+            it.connection.execute(table.delete().where(*is_its))
+    if len(gone) == len(rows) and _has_nothing(it, thread_id):
+        it.drop_threads([thread_id])
+    elif gone:
+        settle(it, thread_id, max(row.changed_at for row in gone))
+    return bool(gone)
+
+
+def _has_nothing(it: Repository, thread_id: str) -> bool:
+    """Return whether a thread without logs has no states, name and metadata; it may have a user."""
+    c = it.tables.threads.c
+    row = it.connection.execute(
+        sa.select(c.name, c.metadata).where(*it.is_thread(thread_id))
+    ).first()
+    is_bare = row is not None and row.name is None and not row.metadata
+    return is_bare and not it.lines_of([thread_id])
+
+
+# --- rows
+
+
+def columns_of(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
+    """Return the columns of messages that a caller gives: ``message_id`` and ``CHANGED``."""
+    return {
+        "message_id": [it.message_id for it in puts],
+        "role": [it.role for it in puts],
+        "metadata": [it.metadata for it in puts],
+        "text": [None if it.text is None else escape_text(it.text) for it in puts],
+        "payload": [it.payload for it in puts],
+        "digest": [it.digest for it in puts],
+    }
+
+
+def of_thread(it: Reads, thread: int, thread_id: str) -> list[ArchivedMessage]:
+    """Return all messages of a thread, by namespace and sequence."""
+    c = it.tables.messages.c
+    query = sa.select(*(c[name] for name in MESSAGE)).where(c.thread == thread)
+    rows = it.connection.execute(query.order_by(c.namespace, c.sequence))
+    return [message_of(row, thread_id) for row in rows]
+
+
+def restore(
+    it: Repository, thread: int, logs: Iterable[ArchivedLog], messages: Sequence[ArchivedMessage]
+) -> None:
+    """Store the logs and messages of an archived thread."""
+    counts: dict[str, int] = {}
+    for message in messages:
+        counts[message.namespace] = counts.get(message.namespace, 0) + 1
+    its_logs = [
+        {
+            "thread": thread,
+            "namespace": log.namespace,
+            "revision": log.revision,
+            "message_count": counts.get(log.namespace, 0),
+            "last_sequence": log.last_sequence,
+            "changed_at": log.changed_at,
+        }
+        for log in logs
+    ]
+    pending.insert(it, it.tables.logs, its_logs)
+    pending.insert(it, it.tables.messages, [_archived_row(thread, entry) for entry in messages])
+
+
+def _archived_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
+    row = {name: getattr(entry, name) for name in MESSAGE[:-1]}
+    text = None if entry.text is None else escape_text(entry.text)
+    return {"thread": thread, **row, "text": text, "digest": sealed(entry)}
+
 
 T = TypeVar("T")
 
 
 class SqlMessageLog(BaseMessageLog):
-    """Runs the statements of ``log_changes``; a subclass creates the backend.
+    """Runs the statements above; a subclass creates the backend.
 
     Args:
         backend: The backend whose connections are used.
@@ -81,7 +346,7 @@ class SqlMessageLog(BaseMessageLog):
         await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:
-        return await self._write(lambda it: log_changes.change(it, change))
+        return await self._write(lambda it: _change(it, change))
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
         if wanted.needle is None:
@@ -115,9 +380,7 @@ class SqlMessageLog(BaseMessageLog):
     async def drop(
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:
-        return await self._write(
-            lambda it: log_changes.drop(it, thread_id, namespace, expected_revision)
-        )
+        return await self._write(lambda it: _drop(it, thread_id, namespace, expected_revision))
 
     async def close(self) -> None:
         if self._owns:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Final, Literal
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.sql.schema.definition import definition_of
-from locus_store.sql.schema.place import DatabasePlace, place_of
+from locus_store.sql.schema.definition import DatabasePlace, definition_of, place_of
 from locus_store.sql.schema.tables import Tables, tables
-from locus_store.types.user_ids import checked_user_id_type
+from locus_store.types.thread_info import checked_user_id_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.types.user_ids import UserIdType
+    from locus_store.types.thread_info import UserIdType
 
 State = Literal["ok", "missing", "behind", "newer", "too new", "foreign", "damaged"]
 

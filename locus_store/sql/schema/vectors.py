@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 import sqlalchemy as sa
 
 from locus_store.errors import InvalidArgumentError, SchemaError
-from locus_store.sql.schema.definition import definition_of
-from locus_store.sql.schema.migration_lock import locked
-from locus_store.sql.schema.migration_targets import run_on
-from locus_store.sql.schema.names import DEFAULT_PREFIX, derived
-from locus_store.sql.schema.place import place_of
+from locus_store.sql.schema.definition import definition_of, place_of
+from locus_store.sql.schema.migrations import locked, run_on
 from locus_store.sql.schema.status import read_status
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, derived
 from locus_store.values.vectors import Metric, check_dimension, check_metric
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.schema.migration_targets import Target
+    from locus_store.sql.schema.migrations import Target
     from locus_store.sql.schema.tables import Tables
 
 Method = Literal["hnsw", "ivfflat"]

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from locus_store.errors import ConflictError
 from locus_store.sql.columns.types import after, now
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.store.item_columns import columns_of_changed, columns_of_new
+from locus_store.sql.store.shelf import columns_of_changed, columns_of_new
 from locus_store.sql.threads.pending import BATCH, batches
 from locus_store.sql.threads.statements import statements
 from locus_store.types.items import (

@@ -1,16 +1,22 @@
-"""The context that all statements of one opened store are bound to."""
+"""The context of the statements of items, and the columns of an item."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.sql.columns.types import EPOCH
+from locus_store.types.items import encode_namespace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.engine import Row
+
     from locus_store.sql.schema.vectors import FoundVectors
-    from locus_store.sql.threads.scope import Scope
+    from locus_store.sql.threads.statements import Scope
+    from locus_store.types.items import Put
     from locus_store.values import vectors
 
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -38,3 +44,43 @@ class Shelf:
         found = [first + number * _MICROSECOND for number in range(count)]
         self.written_at = found[-1]
         return found
+
+
+_Columns: TypeAlias = "dict[str, Sequence[Any]]"
+
+
+def columns_of_new(puts: Sequence[Put], times: Sequence[datetime], tenant: str) -> _Columns:
+    """Return the columns of ``Statements.new_item``."""
+    return _written(puts, times) | {
+        "version": [1] * len(puts),
+        "tenant": [tenant] * len(puts),
+        "namespace": [encode_namespace(it.namespace) for it in puts],
+        "key": [it.key for it in puts],
+    }
+
+
+def columns_of_changed(
+    puts: Sequence[Put], times: Sequence[datetime], rows: Sequence[Row[*tuple[Any, ...]]]
+) -> _Columns:
+    """Return the columns of ``Statements.changed_item``; an expired item starts at version 1."""
+    each = zip(times, rows, strict=True)
+    return _written(puts, times) | {
+        "version": [it.version + 1 if it.is_live else 1 for it in rows],
+        "created_at": [it.created_at if it.is_live else moment for moment, it in each],
+        "of_item": [it.item for it in rows],
+    }
+
+
+def _written(puts: Sequence[Put], times: Sequence[datetime]) -> _Columns:
+    each = zip(puts, times, strict=True)
+    return {
+        "value": [it.json for it in puts],
+        "metadata": [it.metadata for it in puts],
+        "ttl_seconds": [it.ttl_seconds for it in puts],
+        "expires_at": [_expiry(it, moment) for it, moment in each],
+        "updated_at": times,
+    }
+
+
+def _expiry(put: Put, moment: datetime) -> datetime | None:
+    return None if put.ttl_seconds is None else moment + timedelta(seconds=put.ttl_seconds)

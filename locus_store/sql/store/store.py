@@ -16,9 +16,8 @@ from locus_store.errors import (
 )
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.connections.callers_transaction import joined
-from locus_store.sql.connections.failures import is_overtime
-from locus_store.sql.connections.runner import GROUP_BYTES
+from locus_store.sql.connections.database import is_overtime
+from locus_store.sql.connections.runner import GROUP_BYTES, joined
 from locus_store.sql.schema import vectors
 from locus_store.sql.store.items import Items
 from locus_store.sql.store.shelf import Shelf

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import minute, moment
-from locus_store.sql.threads.existence import has_thread, last_save
+from locus_store.sql.threads.thread_rows import has_thread, last_save
 from locus_store.versions.archives import occupied
 
 if TYPE_CHECKING:

@@ -7,20 +7,37 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 
+from locus_store import versions
 from locus_store.errors import NotFoundError
-from locus_store.sql.threads.existence import has_activity, last_active
+from locus_store.sql.threads.pending import batches
 from locus_store.sql.threads.reads import ROOT, head_of_row
 from locus_store.sql.threads.statements import is_live
+from locus_store.sql.threads.thread_rows import (
+    facts_of,
+    has_activity,
+    last_active,
+    of_row,
+    of_user,
+    put_facts,
+)
 from locus_store.types import Active
-from locus_store.types.arguments import thread_pattern
+from locus_store.types.arguments import check_names, check_text, thread_pattern
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
+from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from sqlalchemy.engine import Row
+
     from locus_store.sql.threads.reads import Reads
+    from locus_store.sql.threads.repository import Repository
     from locus_store.types import Head
+    from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
 
 PAGE: Final = 200
 """Threads that are matched in Python at first, at least."""
@@ -137,3 +154,143 @@ def _place(it: Reads, thread_id: str) -> Any:
             f"there is no thread {thread_id!r} to list after; begin again without a cursor"
         )
     return found
+
+
+T = TypeVar("T")
+
+
+class SqlThreadInfo(DescribesThreads):
+    """Runs the queries below in the transactions of a backend."""
+
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    async def put_facts(self, put: PutThread) -> None:
+        """See ``DescribesThreads``, also for the following methods."""
+        await self._write(lambda it: _put(it, put))
+
+    async def facts_of(self, thread_id: str) -> ThreadFacts | None:
+        return await self._query(lambda it: facts_of(it, thread_id))
+
+    async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+        return await self._query(lambda it: _find(it, wanted))
+
+    async def clear_versions(self, thread_id: str) -> None:
+        check_text("thread_id", thread_id)
+        await self._write(lambda it: versions.clear(it, thread_id, ""))
+
+
+def _put(it: Repository, put: PutThread) -> None:
+    require_user_id(put.user_id, it.tables.user_id_type)
+    it.open_thread(put.thread_id)
+    put_facts(it, put)
+
+
+def _find(it: Reads, wanted: ThreadsWanted) -> list[ThreadFacts]:
+    found: list[Row[Any]] = []
+    last = wanted.offset + wanted.limit
+    size, place = last if wanted.needle is None else max(last, PAGE), None
+    while len(found) < last:
+        rows = it.connection.execute(_page(it, wanted.user_id, size, place)).all()
+        found += [row for row in rows if wanted.takes(row.name, row.metadata)]
+        if len(rows) < size:
+            break
+        size, place = size * GROWTH, rows[-1]
+    return [of_row(row) for row in found[wanted.offset : last]]
+
+
+def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
+    """Return a query for a page of threads with their facts, in order."""
+    threads = it.tables.threads
+    is_theirs = sa.true() if user_id is None else of_user(it, user_id)
+    page = page_of(it, size, is_theirs, place=place).subquery("page")
+    return (
+        sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
+        .join_from(page, threads, threads.c.thread == page.c.thread)
+        .order_by(*in_order(page.c))
+    )
+
+
+class SqlSizes(MeasuresVersions):
+    """Runs the queries below in the transactions of a backend."""
+
+    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+
+    async def sizes(
+        self, thread_id: str, *, namespace: str = "", first: int, last: int
+    ) -> dict[int, int]:
+        check_names(thread_id, namespace)
+        return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
+
+    async def counts(self, thread_ids: Sequence[str]) -> dict[str, int]:
+        for it in thread_ids:
+            check_text("thread_id", it)
+        return await self._query(lambda it: _counts(it, thread_ids)) if thread_ids else {}
+
+    async def marks(self, thread_ids: Sequence[str]) -> dict[str, Marked]:
+        for it in thread_ids:
+            check_text("thread_id", it)
+        return await self._query(lambda it: _marks(it, thread_ids)) if thread_ids else {}
+
+
+def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
+    line, c = it.line_of(thread_id, namespace), it.tables.checkpoints.c
+    if line is None:
+        return {}
+    query = sa.select(c.sequence, sa.func.length(c.payload)).where(
+        c.line == line.line, c.sequence.between(first, last)
+    )
+    sizes = {row[0]: row[1] for row in it.connection.execute(query)}
+    if None in sizes.values():
+        for _, one in it.all_segments(line.line, within=(first, last)):
+            joined = {at: len(payload) for at, payload in one.records().items()}
+            sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
+    return {at: size or 0 for at, size in sizes.items()}
+
+
+def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
+    return {name: n for some in batches(thread_ids) for name, n in _counted(it, some)}
+
+
+def _counted(it: Reads, thread_ids: Sequence[str]) -> Sequence[tuple[str, int]]:
+    lines, c = it.tables.lines.c, it.tables.checkpoints.c
+    is_visible = sa.or_(c.sequence >= lines.floor, c.sequence == lines.head)
+    query = (
+        sa.select(lines.thread_id, sa.func.count())
+        .join(it.tables.checkpoints, c.line == lines.line)
+        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids), is_visible)
+        .group_by(lines.thread_id)
+    )
+    return [(row[0], row[1]) for row in it.connection.execute(query)]
+
+
+def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, Marked]:
+    found: dict[str, Marked] = {}
+    for some in batches(thread_ids):
+        waiting, logged = _interrupted(it, some), _logged(it, some)
+        names = waiting | logged.keys()
+        found.update((name, Marked(name in waiting, logged.get(name))) for name in names)
+    return found
+
+
+def _interrupted(it: Reads, thread_ids: Sequence[str]) -> set[str]:
+    lines, c, w = it.tables.lines.c, it.tables.checkpoints.c, it.tables.writes.c
+    query = (
+        sa.select(lines.thread_id)
+        .join(it.tables.checkpoints, (c.line == lines.line) & (c.sequence == lines.head))
+        .join(it.tables.writes, (w.line == c.line) & (w.checkpoint_id == c.checkpoint_id))
+        .where(lines.tenant == it.scope.tenant, lines.thread_id.in_(thread_ids))
+        .where(lines.namespace == ROOT, w.channel == INTERRUPT)
+    )
+    return set(it.connection.scalars(query))
+
+
+def _logged(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
+    threads, logs = it.tables.threads.c, it.tables.logs.c
+    query = (
+        sa.select(threads.thread_id, sa.func.sum(logs.message_count))
+        .join(it.tables.logs, logs.thread == threads.thread)
+        .where(threads.tenant == it.scope.tenant, threads.thread_id.in_(thread_ids))
+        .group_by(threads.thread_id)
+    )
+    return {row[0]: int(row[1]) for row in it.connection.execute(query)}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import RowMapping
 
-    from locus_store.sql.threads.scope import Scoped
+    from locus_store.sql.threads.statements import Scoped
 
 BATCH = 200
 """Rows that one statement names at most."""

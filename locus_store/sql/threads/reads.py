@@ -9,10 +9,11 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql.threads import pending
-from locus_store.sql.threads.scope import Scope, Scoped
 from locus_store.sql.threads.statements import (
     LINE_STATE,
     RECORD,
+    Scope,
+    Scoped,
     is_live,
     once,
     same_thread,

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.sql.columns.types import after, before, now
 from locus_store.sql.threads import pending
-from locus_store.sql.threads.existence import has_thread, is_old, keep_place, versionless
 from locus_store.sql.threads.pending import BATCH, batches
-from locus_store.sql.threads.put_back import open_segments
 from locus_store.sql.threads.reads import Reads, line_of_row, record_of_row
 from locus_store.sql.threads.statements import LINE_STATE, RECORD, WRITE
-from locus_store.sql.threads.thread_facts import put_facts, require_its_owner
+from locus_store.sql.threads.thread_rows import (
+    has_thread,
+    is_old,
+    keep_place,
+    put_facts,
+    require_its_owner,
+    versionless,
+)
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
+from locus_store.versions.erasing import Swept
 from locus_store.versions.renewing import ttl_slack
-from locus_store.versions.sweeping import Swept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from locus_store.types import Mark, PendingWrite, Save, Written
     from locus_store.types.messages import LogEdit
-
 
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 """Gives columns of the source's rows in a table, behind the keys of the copied lines."""
@@ -218,7 +222,7 @@ class Repository(Reads):
         )
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
-        open_segments(self, line.line, [sequence])
+        _open_segments(self, line.line, [sequence])
         self.unindex([line.line], [sequence])
         text = self.index_text(line.line, sequence, payload)
         self.connection.execute(
@@ -267,7 +271,7 @@ class Repository(Reads):
         self.seen.clear()
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in batches(sequences):
-            open_segments(self, line.line, batch)
+            _open_segments(self, line.line, batch)
             self.unindex([line.line], batch)
             rows = self._is_record(line.line, batch)
             ids = sa.select(checkpoints.c.checkpoint_id).where(*rows)
@@ -448,3 +452,34 @@ def settle(it: Repository, thread_id: str, changed_at: datetime) -> None:
         keep_place(it, thread_id, changed_at)
     else:
         it.drop_threads([thread_id])
+
+
+_MOST: Final = 2**63 - 1
+"""No sequence is greater."""
+
+
+def _open_segments(it: Reads, line: int, sequences: Sequence[int]) -> None:
+    """Put back the payloads of the segments that have any of these records, and of later ones."""
+    joined = [one for one in sequences if (line, one) not in it.own]
+    near = it.all_segments(line, within=(min(joined), _MOST)) if joined else []
+    if not near:
+        return
+    c = it.tables.checkpoints.c
+    first = sa.select(c.chain, sa.func.min(c.sequence)).where(c.line == line)
+    rows = it.connection.execute(first.where(c.sequence.in_(joined)).group_by(c.chain))
+    changed = {row[0]: row[1] for row in rows}
+    for _, one in near:
+        if one.last >= changed.get(one.chain, _MOST):
+            _put_back(it, line, one.last, one.records())
+
+
+def _put_back(it: Reads, line: int, last: int, payloads: Mapping[int, bytes]) -> None:
+    """Put the payloads of a segment into its records."""
+    records, segments = it.tables.checkpoints, it.tables.segments
+    its = sa.bindparam("its_sequence", type_=records.c.sequence.type)
+    put = records.update().where(records.c.line == line, records.c.sequence == its)
+    rows = [{"its_sequence": at, "payload": payload} for at, payload in payloads.items()]
+    it.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
+    is_it = segments.c.line == line, segments.c.last == last
+    it.connection.execute(segments.delete().where(*is_it))
+    it.own.update((line, at) for at in payloads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from locus_store.versions.segments import RecordSegment
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from sqlalchemy.engine import Dialect
+    from sqlalchemy.engine import Connection, Dialect
 
     from locus_store.sql.columns.compiled import Query
     from locus_store.sql.schema.tables import Tables
@@ -393,3 +394,31 @@ def is_expiry_late(
 def record_columns(checkpoints: sa.FromClause) -> list[sa.ColumnElement[Any]]:
     """Return the columns of ``versions.Record``."""
     return [checkpoints.c[name] for name in RECORD]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The tables, the tenant and the limits of one opened backend."""
+
+    tables: Tables
+    tenant: str
+    store: str
+    """``store_id`` of the database: marks carry it."""
+
+    max_state_bytes: int
+    """The largest state that is folded."""
+
+
+class Scoped:
+    """A synchronous connection in a transaction, and its scope."""
+
+    def __init__(self, connection: Connection, scope: Scope) -> None:
+        self.connection = connection
+        self.scope = scope
+        self.tables = scope.tables
+        self.sql = statements(scope.tables, connection.dialect)
+
+    def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
+        """Return conditions of the rows of ``threads`` of these ids."""
+        threads = self.tables.threads
+        return threads.c.tenant == self.scope.tenant, threads.c.thread_id.in_(thread_ids)

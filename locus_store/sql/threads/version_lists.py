@@ -11,9 +11,8 @@ from locus_store.sql.columns.types import Key
 from locus_store.sql.schema.tables import TENANT_LENGTH
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.statements import VERSION, WRITE, is_live, once
-from locus_store.versions.contents import LinesFound
-from locus_store.versions.newest import is_plain
-from locus_store.versions.segments import RecordSegment
+from locus_store.versions.reading import is_plain
+from locus_store.versions.segments import LinesFound, RecordSegment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

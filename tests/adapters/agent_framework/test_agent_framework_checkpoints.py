@@ -28,7 +28,7 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store.testing.kit import HOSTILE_IDS
-from locus_store.timeline.differences import differences
+from locus_store.timeline.readable import differences
 
 if TESTS_RUN:
     import approval_workflow

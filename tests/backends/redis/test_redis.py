@@ -49,7 +49,7 @@ pytestmark = pytest.mark.anyio
 RIGHTS = (
     "~locus:state:* -@all +eval +evalsha +script|load +time +type +exists +hmget +hsetnx +lindex"
     " +lrange +lset +rpush +zadd +zrem +zscore +zrangebyscore +zrangebylex"
-    " +zrevrangebyscore +del +pexpireat +info +select"
+    " +zrevrangebyscore +del +persist +pexpireat +info +select"
 )
 """The least that a user needs; docs/redis.md shows it, as the following."""
 

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import context, op
 from later_release import titles
 
-from locus_store.sql.columns.column_types import PlainText
+from locus_store.sql.columns.dialect_columns import PlainText
 
 revision = "0003"
 down_revision = "0002"

@@ -17,7 +17,7 @@ from served import Served
 from tiers import LONG
 
 from locus_store import HTTPBackend, InvalidArgumentError
-from locus_store.service.tokens import TokenFile
+from locus_store.service.access import TokenFile
 from locus_store.testing.kit import HOSTILE_IDS
 from locus_store.wire import bodies
 from locus_store.wire.calls import BY_PATH, CALLS

@@ -15,7 +15,7 @@ from every_call import DIMENSION, Asked, Sent, any_request, recorded
 from services import Service, parts
 from tiers import LONG, first_of
 
-from locus_store.service.tokens import TokenFile
+from locus_store.service.access import TokenFile
 from locus_store.wire.calls import CALLS
 
 if TYPE_CHECKING:

@@ -72,6 +72,8 @@ if expires then
   for _, it in ipairs(call('ZRANGEBYSCORE', expiry, '-inf', now_ms - LINGER_MS, 'LIMIT', 0, 20)) do
     forget(it)
   end
+else
+  call('PERSIST', KEYS[1])
 end
 return tag
 

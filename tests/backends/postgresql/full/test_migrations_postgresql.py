@@ -36,7 +36,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql import migrate
-from locus_store.sql.schema import migration_targets, status, vectors
+from locus_store.sql.schema import migrations, status, vectors
 from locus_store.sql.schema.tables import tables
 
 if TESTS_RUN:
@@ -1286,7 +1286,7 @@ def test_a_dsn_may_hold_every_option_of_the_checkpointer() -> None:
 
     objects = {"dsn", "engine", "pool", "state_type"}
     parts_of_the_url = {"host", "port", "user", "password", "database"}
-    assert options_of("postgresql://") - objects - parts_of_the_url <= migration_targets.OPTIONS
+    assert options_of("postgresql://") - objects - parts_of_the_url <= migrations.OPTIONS
 
 
 def test_a_migration_may_be_called_beneath_a_running_loop(made: Made) -> None:

@@ -23,7 +23,7 @@ from locus_store.backends.postgresql import PostgreSQLBackend
 from locus_store.types import Expected, PendingWrite, Save
 from locus_store.values import frames
 from locus_store.values.encoding import pack_frame
-from locus_store.versions.sweeping import Sweep
+from locus_store.versions.erasing import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

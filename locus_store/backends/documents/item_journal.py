@@ -1,0 +1,401 @@
+"""A journal of a store's changes: a head that each change continues, and immutable segments.
+
+The head's first line names the segments in order, and the tokens of the last changes in them. Each
+further line of a head or segment is one change, ``{"n": number, "by": token, "put": [...], ...}``.
+A line's checksum begins with that of the line above, so a line that was changed, lost or added is
+found. Lines state results: an item as it is after the change. The first segment begins with a line
+that has all items. A removal makes a new first segment, so that removed values are stored no more.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from uuid import uuid4
+from zlib import crc32
+
+import orjson
+
+from locus_store.backends.documents.item_store import KeptItem
+from locus_store.backends.documents.protocol import Body, ChangedError
+from locus_store.errors import BackendError, IntegrityError, LocusStoreError, SchemaError
+from locus_store.types.items import StoreItem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from locus_store.backends.documents.protocol import Access, Documents, Tag
+    from locus_store.types.items import Name
+
+FORMAT: Final = 1
+HEAD: Final = "journal"
+"""The key of the head; those of segments begin with a digit."""
+
+HEAD_BYTES: Final = 64 * 1024
+"""A longer head is made a segment by the next change."""
+
+_CHECK: Final = b',"check":"%08x"}\n'
+_CHECK_BYTES: Final = len(_CHECK % 0)
+_DIGITS: Final = 16
+_RECENT: Final = 100
+"""Tokens of changes in segments that the head has."""
+
+_SEEN: Final = 10_000
+"""Tokens of changes that one object remembers."""
+
+_TOKEN: Final = re.compile(rb'^{"n":\d+,"by":"(\w+)"', re.MULTILINE)
+_TIMES: Final = ("created_at", "updated_at", "expires_at")
+
+
+class ItemSegment(NamedTuple):
+    """A segment, as the head names it."""
+
+    key: str
+    size: int
+    last: int
+    """The number of its last line."""
+
+    check: int
+    """The checksum of the change of this number."""
+
+
+@dataclass(slots=True)
+class Position:
+    """A place in the journal: behind a line."""
+
+    number: int = 0
+    check: int = 0
+
+
+@dataclass(slots=True)
+class ItemChanges:
+    """The changes of one line."""
+
+    put: list[KeptItem] = field(default_factory=list)
+    renewed: list[KeptItem] = field(default_factory=list)
+    """Items whose time to live began again, and that keep their order."""
+
+    removed: list[Name] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.put or self.renewed or self.removed)
+
+    def row(self, dimension: int | None) -> dict[str, Any]:
+        """Return the changes as a line has them."""
+        ordered = sorted(self.put, key=lambda it: it.order)
+        has_vectors = any(it.vectors for it in ordered)
+        found = {
+            "put": [*map(_row, ordered)],
+            "renewed": [*map(_row, self.renewed)],
+            "removed": self.removed,
+            "dimension": dimension if has_vectors else None,
+        }
+        return {name: it for name, it in found.items() if it}
+
+
+class State(Protocol):
+    """The items that a journal is read into."""
+
+    def reset(self) -> None:
+        """Forget all items."""
+
+    def replay(self, row: dict[str, Any]) -> None:
+        """Apply the changes of a line."""
+
+    def everything(self) -> dict[str, Any]:
+        """Return one line's changes that put all items."""
+
+
+class ItemJournal:
+    """The journal of a store, and how far ``state`` has read it.
+
+    Args:
+        documents: Where it is kept; nothing else is.
+        state: The items.
+    """
+
+    def __init__(self, documents: Documents, state: State) -> None:
+        self.documents = documents
+        self._state = state
+        self.forget()
+
+    def forget(self) -> None:
+        """Read the whole journal the next time."""
+        self._tag: Tag | None = None
+        self._content = b""
+        self._segments: list[ItemSegment] = []
+        self._at = Position()
+        self._recent: deque[str] = deque(maxlen=_SEEN)
+        """The tokens of the last lines."""
+
+        self._state.reset()
+
+    @property
+    def is_known(self) -> bool:
+        """True if the journal was read or written before."""
+        return self._tag is not None
+
+    # --- reading
+
+    def refresh(self, access: Access) -> None:
+        """Read what was added since the last time.
+
+        Raises:
+            ChangedError: A segment was replaced meanwhile.
+            IntegrityError: The journal is damaged.
+        """
+        found = access.get(HEAD, known=self._tag)
+        if found is None:
+            self.forget()
+        elif found.content is not None:
+            self._read(found.content)
+            self._tag, self._content = found.tag, found.content
+
+    def _read(self, content: bytes) -> None:
+        if self._content and content.startswith(self._content):
+            added = _Lines(content[len(self._content) :], self._at)
+            if self._replay(added):
+                self._recent.extend(_tokens(added.content))
+                return
+        head, lines = self._split(content)
+        self._segments = [ItemSegment(*it) for it in head["segments"]]
+        if not (self._at.number and self._continues(lines)):
+            self._at = Position()
+            self._state.reset()
+            if not self._continues(lines):
+                raise self._damaged(HEAD)
+        self._recent.clear()
+        self._recent.extend([*head["recent"], *_tokens(lines)])
+
+    def _continues(self, lines: bytes) -> bool:
+        """Apply the lines behind those that are known; return whether they continue them."""
+        start, floor = Position(), self._segments[0].last if self._segments else 0
+        if 0 < self._at.number < floor:
+            return False
+        for segment in self._segments:
+            if segment.last > self._at.number and not self._apply(segment, start):
+                return False
+            start = Position(segment.last, segment.check)
+        return self._replay(_Lines(lines, start))
+
+    def _apply(self, segment: ItemSegment, start: Position) -> bool:
+        found = self.documents.get(segment.key)
+        if found is None or found.content is None:
+            raise ChangedError
+        is_whole = not start.number
+        lines = _Lines(found.content, Position(segment.last - 1) if is_whole else start)
+        if not self._replay(lines):
+            if not self._at.number or lines.is_damaged:
+                raise self._damaged(segment.key)
+            return False
+        self._at = Position(segment.last, segment.check)
+        return True
+
+    def _replay(self, lines: _Lines) -> bool:
+        """Apply the lines behind the position; return whether they are whole and continue it."""
+        at = self._at
+        if lines.at.number == at.number and lines.at.check != at.check:
+            return False
+        for row in lines:
+            here = lines.at
+            if here.number == at.number and here.check != at.check:
+                return False
+            if here.number > at.number:
+                self._state.replay(row)
+                self._at = at = Position(here.number, here.check)
+        return not lines.is_damaged and lines.at.number >= at.number
+
+    def _split(self, content: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return the head's first line, and the others."""
+        first, _, lines = content.partition(b"\n")
+        head = _parsed(first + b"\n", 0)
+        if head is None:
+            raise self._damaged(HEAD)
+        if head["journal"] != FORMAT:
+            raise SchemaError(
+                f"{self.documents.where(HEAD)} has format {head['journal']}, which a newer version "
+                "of this library wrote; upgrade the library"
+            )
+        return head, lines
+
+    def _damaged(self, key: str) -> IntegrityError:
+        return IntegrityError(
+            f"{self.documents.where(key)}, a part of the store's journal, is damaged. "
+            f"{self.documents.remedy}"
+        )
+
+    # --- writing
+
+    def has(self, number: int, token: str) -> bool:
+        """Return whether a line was written, whose number was to be this one.
+
+        Raises:
+            BackendError: It was too long ago.
+        """
+        if token in self._recent:
+            return True
+        if number <= self._at.number - len(self._recent):
+            raise BackendError(
+                f"the answer of {self.documents.where(HEAD)} was lost, and other writers have "
+                "changed much since: the change may have been written. Read the items, and repeat "
+                "it where it was not"
+            )
+        return False
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next line."""
+        return self._at.number + 1
+
+    def append(self, access: Access, token: str, row: dict[str, Any]) -> None:
+        """Add a line; ``state`` has its changes already.
+
+        Raises:
+            ChangedError: Another writer was faster, or the outcome is unknown.
+        """
+        line, check = _line({"n": self.next_number, "by": token, **row}, self._at.check)
+        erases = "removed" in row
+        is_sealed = self._tag is not None and (erases or len(self._content) > HEAD_BYTES)
+        if self._tag is None or is_sealed:
+            segments = self._sealed(token, whole=erases) if is_sealed else []
+            head = _head(segments, [*self._recent][-_RECENT:])
+            body, content = Body(0, head + line), head + line
+            if self._tag is None and self.documents.identity() is None:
+                self.documents.identify(uuid4().hex)
+        else:
+            segments = self._segments
+            body, content = Body(len(self._content), line), self._content + line
+        self._tag = access.put(HEAD, body, tag=self._tag)
+        self._content, self._segments = content, segments
+        self._at = Position(self.next_number, check)
+        self._recent.append(token)
+        if is_sealed:
+            self._clean(erases=erases)
+
+    def _sealed(self, token: str, *, whole: bool) -> list[ItemSegment]:
+        """Write the head's lines as a segment, joined with those that are no longer; return all.
+
+        With ``whole``, all items are written as one segment.
+        """
+        lines = self._split(self._content)[1]
+        kept, size = [*self._segments], len(lines)
+        while kept and (whole or kept[-1].size <= size):
+            size += kept.pop().size
+        if kept:
+            joined = self._segments[len(kept) :]
+            content = b"".join([*map(self._segment, joined), lines])
+        else:
+            row = {"n": self._at.number, "by": token, **self._state.everything()}
+            content, _ = _line(row, 0)
+        key = f"{self._at.number:0{_DIGITS}}-{token}"
+        self.documents.put(key, Body(0, content), tag=None)
+        return [*kept, ItemSegment(key, len(content), self._at.number, self._at.check)]
+
+    def _segment(self, segment: ItemSegment) -> bytes:
+        found = self.documents.get(segment.key)
+        if found is None:
+            raise ChangedError
+        return found.content or b""
+
+    def _clean(self, *, erases: bool) -> None:
+        """Remove the segments that no head can name any more, those of killed writers too.
+
+        A later head names new segments only with more lines than this one's.
+
+        Raises:
+            BackendError: One stays that has values which were removed.
+        """
+        named = {it.key for it in self._segments}
+        last = f"{self._segments[-1].last:0{_DIGITS}}~"
+        try:
+            for key in [*self.documents.keys()]:
+                if key < last and key not in named:
+                    self._discard(key)
+        except LocusStoreError as exc:
+            if erases:  # else the next time
+                raise BackendError(
+                    f"the items are removed, but their values are still stored: {exc}. Any later "
+                    "removal of an item deletes them"
+                ) from exc
+
+    def _discard(self, key: str) -> None:
+        found = self.documents.get(key)
+        with suppress(ChangedError):  # another writer was faster
+            if found is not None:
+                self.documents.delete(key, tag=found.tag)
+
+
+class _Lines:
+    """The lines of a head or segment, until the first one that is damaged."""
+
+    def __init__(self, content: bytes, start: Position) -> None:
+        self.at = start
+        """Behind the last line."""
+
+        self.is_damaged = False
+        self.content = content
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for line in self.content.splitlines(keepends=True):
+            row = _parsed(line, self.at.check)
+            if row is None or row["n"] != self.at.number + 1:
+                self.is_damaged = True
+                return
+            self.at = Position(row["n"], crc32(line[:-_CHECK_BYTES], self.at.check))
+            yield row
+
+
+def _line(row: dict[str, Any], check: int) -> tuple[bytes, int]:
+    """Return a line and its checksum."""
+    text = orjson.dumps(row)[:-1]
+    check = crc32(text, check)
+    return text + _CHECK % check, check
+
+
+def _tokens(lines: bytes) -> list[str]:
+    return [it.decode() for it in _TOKEN.findall(lines)]
+
+
+def _parsed(line: bytes, check: int) -> dict[str, Any] | None:
+    """Return a line's content; ``None`` if it is damaged."""
+    text = line[:-_CHECK_BYTES]
+    if line[-_CHECK_BYTES:] != _CHECK % crc32(text, check):
+        return None
+    found: dict[str, Any] = orjson.loads(text + b"}")
+    return found
+
+
+def _head(segments: Iterable[ItemSegment], recent: list[str]) -> bytes:
+    named = [list(it) for it in segments]
+    row = {"journal": FORMAT, "id": uuid4().hex, "segments": named, "recent": recent}
+    return _line(row, 0)[0]
+
+
+def _row(kept: KeptItem) -> list[Any]:
+    item = kept.item
+    times = [getattr(item, name) for name in _TIMES]
+    found = [item.namespace, item.key, item.version, *times, item.ttl_seconds]
+    vectors = [base64.b64encode(it).decode() for it in kept.vectors]
+    return [*found, item.value, item.metadata, vectors]
+
+
+def kept_of(row: list[Any], order: int) -> KeptItem:
+    """Return an item of a line."""
+    namespace, key, version, created, updated, expires, ttl, value, metadata, vectors = row
+    item = StoreItem(
+        namespace=tuple(namespace),
+        key=key,
+        value=value,
+        metadata=metadata,
+        created_at=datetime.fromisoformat(created),
+        updated_at=datetime.fromisoformat(updated),
+        version=version,
+        expires_at=expires and datetime.fromisoformat(expires),
+        ttl_seconds=ttl,
+    )
+    return KeptItem(item, order, tuple(map(base64.b64decode, vectors)))

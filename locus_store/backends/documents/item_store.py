@@ -1,0 +1,224 @@
+"""The rules of a store whose items are in memory; a subclass decides how changes are kept."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from locus_store.store import BaseStore
+from locus_store.types.items import Name, Namespace, Put, StoreItem, require_version
+from locus_store.values import vectors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from locus_store.types.items import Change, NamespaceMatch, Wanted
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptItem:
+    """An item in memory."""
+
+    item: StoreItem
+    order: int
+    """The order of the last put."""
+
+    vectors: tuple[bytes, ...]
+
+    def is_over(self, at: datetime) -> bool:
+        """Return whether the item has expired."""
+        return self.item.expires_at is not None and self.item.expires_at <= at
+
+
+class ItemStore(BaseStore):
+    """Keeps items in memory, by namespace and key.
+
+    Each method of the contract is a piece of work on the items, which ``_run`` carries out. See
+    ``BaseStore`` for the options.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.needs_no_loop = self.moves_between_threads = self.embed is None
+        self._spaces: dict[Namespace, dict[str, KeptItem]] = {}
+        self._order = 0
+
+    @abstractmethod
+    async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
+        """Do work on the items, while no other work is done; keep what it changed.
+
+        Args:
+            work: May be repeated; ends with an error only before it changed anything.
+            changes: It may change items.
+        """
+
+    def _now(self) -> datetime:
+        """Return the time of the storage."""
+        return datetime.now(UTC)
+
+    # --- changes
+
+    async def apply(self, changes: Sequence[Change]) -> list[int]:
+        """See ``BaseStore``, also for the following methods."""
+        return await self._run(lambda: self._applied(changes), changes=True)
+
+    def _applied(self, changes: Sequence[Change]) -> list[int]:
+        for change in changes:
+            if isinstance(change, Put):
+                self._require(change)
+        return [self._put(it) if isinstance(it, Put) else self._remove(it) for it in changes]
+
+    def _require(self, change: Put) -> None:
+        found = self._live(change.name)
+        require_version(change, found.item.version if found else 0)
+
+    def _put(self, change: Put) -> int:
+        found, at, ttl = self._live(change.name), self._now(), change.ttl_seconds
+        item = StoreItem(
+            namespace=change.namespace,
+            key=change.key,
+            value=change.value,
+            metadata=change.metadata,
+            created_at=found.item.created_at if found else at,
+            updated_at=at,
+            version=found.item.version + 1 if found else 1,
+            expires_at=None if ttl is None else at + timedelta(seconds=ttl),
+            ttl_seconds=ttl,
+        )
+        self._set(change.name, KeptItem(item, self._next_order(), change.vectors))
+        return item.version
+
+    def _next_order(self) -> int:
+        self._order += 1
+        return self._order
+
+    def _remove(self, change: Change) -> int:
+        was_live = self._live(change.name) is not None
+        self._set(change.name, None)
+        return int(was_live)
+
+    async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
+        def clear() -> int:
+            found = [it.item for it in self._of(namespace, recursive=recursive)]
+            for it in found:
+                self._set((it.namespace, it.key), None)
+            return len(found)
+
+        return await self._run(clear, changes=True)
+
+    async def renew(self, names: Sequence[Name]) -> None:
+        def renew() -> None:
+            for name in names:
+                found = self._live(name)
+                if found and found.item.ttl_seconds is not None:
+                    until = self._now() + timedelta(seconds=found.item.ttl_seconds)
+                    self._set(name, replace(found, item=replace(found.item, expires_at=until)))
+
+        await self._run(renew, changes=True)
+
+    async def sweep(self, limit: int) -> int:
+        def sweep() -> int:
+            at = self._now()
+            gone = [(it.item.namespace, it.item.key) for it in self._all() if it.is_over(at)]
+            for name in gone[:limit]:
+                self._set(name, None)
+            return len(gone[:limit])
+
+        return await self._run(sweep, changes=True)
+
+    # --- reads
+
+    async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
+        found = await self._run(lambda: [self._live(it) for it in names])
+        return [None if it is None else _given(it.item) for it in found]
+
+    async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+        def page() -> list[KeptItem]:
+            kept = {it.item.key: it for it in self._of(namespace, recursive=False)}
+            keys = sorted(kept)
+            begin = 0 if after is None else bisect_right(keys, after)
+            return [kept[it] for it in keys[begin : begin + limit]]
+
+        return [_given(it.item) for it in await self._run(page)]
+
+    async def recent(self, wanted: Wanted) -> list[StoreItem]:
+        def recent() -> list[KeptItem]:
+            found = self._taken(wanted)
+            found.sort(key=lambda it: it.order, reverse=True)
+            return found[wanted.offset : wanted.offset + wanted.limit]
+
+        return [_given(it.item) for it in await self._run(recent)]
+
+    async def nearest(
+        self, wanted: Wanted, vector: bytes, threshold: float | None
+    ) -> list[StoreItem]:
+        kept = await self._run(lambda: [it for it in self._taken(wanted) if it.vectors])
+        scored = iter(vectors.scores(vector, [v for it in kept for v in it.vectors], self.metric))
+        best = [(max(next(scored) for _ in it.vectors), it.item) for it in kept]
+        found = [(score, it) for score, it in best if threshold is None or score >= threshold]
+        found.sort(key=lambda pair: (-pair[0], pair[1].namespace, pair[1].key))
+        page = found[wanted.offset : wanted.offset + wanted.limit]
+        return [replace(_given(it), score=score) for score, it in page]
+
+    async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+        found = await self._run(lambda: self._live((namespace, key)))
+        return list(found.vectors) if found else []
+
+    async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+        def namespaces() -> set[Namespace]:
+            return {it.item.namespace for it in self._of(match.fixed, recursive=True)}
+
+        there = await self._run(namespaces)
+        found = {cut for it in there if (cut := match.of(it)) is not None}
+        return sorted(found)[offset : offset + limit]
+
+    # --- the items
+
+    def _find(self, name: Name) -> KeptItem | None:
+        """Return an item, expired or not."""
+        namespace, key = name
+        return self._spaces.get(namespace, {}).get(key)
+
+    def _set(self, name: Name, kept: KeptItem | None) -> None:
+        """Replace or remove an item; all changes end here."""
+        namespace, key = name
+        if kept is not None:
+            self._spaces.setdefault(namespace, {})[key] = kept
+        elif (space := self._spaces.get(namespace)) is not None:
+            space.pop(key, None)
+            if not space:
+                del self._spaces[namespace]
+
+    def _live(self, name: Name) -> KeptItem | None:
+        found = self._find(name)
+        is_over = found is not None and found.item.expires_at and found.is_over(self._now())
+        return None if is_over else found
+
+    def _all(self) -> Iterator[KeptItem]:
+        return (it for space in self._spaces.values() for it in space.values())
+
+    def _of(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:
+        """Return the live items of a namespace, and with ``recursive`` of those below it."""
+        at, depth = self._now(), len(namespace)
+        spaces = (
+            [space for name, space in self._spaces.items() if name[:depth] == namespace]
+            if recursive
+            else [self._spaces.get(namespace, {})]
+        )
+        return [it for space in spaces for it in space.values() if not it.is_over(at)]
+
+    def _taken(self, wanted: Wanted) -> list[KeptItem]:
+        """Return the live items that match, in no order."""
+        found = self._of(wanted.prefix, recursive=wanted.recursive)
+        return [it for it in found if wanted.takes(it.item.value, it.item.metadata)]
+
+
+def _given(item: StoreItem) -> StoreItem:
+    """Return the item with copies of its value and metadata that the caller may change."""
+    return replace(item, value=copy.deepcopy(item.value), metadata=copy.deepcopy(item.metadata))

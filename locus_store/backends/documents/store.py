@@ -1,0 +1,264 @@
+"""The store over documents: items in memory, and each group of changes a line of a journal."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import uuid4
+
+from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, kept_of
+from locus_store.backends.documents.item_store import ItemStore
+from locus_store.backends.documents.lanes import Lanes
+from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
+from locus_store.errors import BackendError, SchemaError
+from locus_store.runtime.retries import Pauses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+
+    from locus_store.backends.documents.backend import DocumentBackend
+    from locus_store.backends.documents.item_store import KeptItem
+    from locus_store.backends.documents.protocol import Access, Documents
+    from locus_store.types.items import Name
+
+T = TypeVar("T")
+
+
+class _Job(Generic[T]):
+    """Work on the items, and its outcome."""
+
+    def __init__(self, work: Callable[[], T], *, changes: bool) -> None:
+        self.changes = changes
+        self.error: BaseException | None = None
+        self._work = work
+        self._result: T | None = None
+
+    def run(self) -> None:
+        self.error = None
+        try:
+            self._result = self._work()
+        except Exception as exc:  # noqa: BLE001  (it is the caller's)
+            self.error = exc
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        return self._result  # type: ignore[return-value]  # it was run
+
+
+class DocumentStore(ItemStore):
+    """Keeps items in a journal of documents; each process has all of them in memory.
+
+    Calls that wait for each other are carried out together: they share a look for changes of other
+    processes, and a put of the journal's head.
+
+    Args:
+        documents: Where the journal is kept; no threads are.
+        owned: The backend whose connections are used and closed with the store, if it is the
+            store's own.
+        options: See ``BaseStore``.
+    """
+
+    def __init__(
+        self, documents: Documents, *, owned: DocumentBackend | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._documents = documents
+        self._owned = owned
+        self._start()
+
+    def _start(self) -> None:
+        """Begin without items, as in a forked child."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._lanes = Lanes()
+        self._waiting: deque[_Job[Any]] = deque()
+        self._before: dict[Name, KeptItem | None] = {}
+        self._journal = ItemJournal(self._documents, self)
+
+    def _require_process(self) -> None:
+        if self._pid != os.getpid():
+            self._start()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._documents.where(HEAD)!r})"
+
+    async def setup(self) -> None:
+        """See ``BaseStore``, also for the following methods."""
+        await self._run(lambda: None)
+
+    async def close(self) -> None:
+        self._require_process()
+        await self._in_order(self._journal.forget)
+        if self._owned is not None:
+            await self._owned.close()
+
+    def _now(self) -> datetime:
+        return self._documents.now()
+
+    # --- calls
+
+    async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
+        self._require_process()
+        job = _Job(work, changes=changes)
+        self._waiting.append(job)
+        await self._in_order(self._carry_out_waiting)
+        return job.result()
+
+    async def _in_order(self, work: Callable[[], T]) -> T:
+        if self._documents.blocks:
+            return await self._lanes.run(HEAD, work, self._documents.pool)
+        with self._lock:
+            return work()
+
+    def _carry_out_waiting(self) -> None:
+        """Carry out the calls that wait now; an earlier one has done so for some."""
+        jobs = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        try:
+            if jobs:
+                self._carry_out(jobs)
+        except BaseException as exc:
+            for job in jobs:
+                job.error = exc
+            if not isinstance(exc, Exception):
+                raise
+
+    def _carry_out(self, jobs: list[_Job[Any]]) -> None:
+        changes = any(it.changes for it in jobs)
+        group = _Group(jobs)
+        trusts = changes and self._documents.trusts_cache and self._journal.is_known
+        pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                pauses.sleep()
+            try:
+                with self._access(changes=changes) as access:
+                    return self._attempt(access, group, trusts=trusts)
+            except ChangedError:
+                trusts = False
+        raise BackendError(
+            f"{self._documents.where(HEAD)} is being changed by {self._documents.rivals}; nothing "
+            "was written"
+        )
+
+    def _access(self, *, changes: bool) -> AbstractContextManager[Access]:
+        if changes:
+            return self._documents.held(HEAD, creates=True)
+        return nullcontext(self._documents)
+
+    def _attempt(self, access: Access, group: _Group, *, trusts: bool) -> None:
+        """Do a group's work on the newest items, and write its changes.
+
+        Args:
+            access: To the journal.
+            group: The calls.
+            trusts: Do it on the items as they are known; the put shows whether they are stored so.
+
+        Raises:
+            ChangedError: They were changed meanwhile, or the outcome is unknown.
+        """
+        if not trusts:
+            self._journal.refresh(access)
+            if group.number is not None and self._journal.has(group.number, group.token):
+                return
+        is_written = False
+        try:
+            failed, changed = group.run(), self._changed()
+            if trusts and (failed or not changed):
+                raise ChangedError  # the work may end otherwise on the newest items
+            if changed:
+                group.number = self._journal.next_number
+                self._journal.append(access, group.token, changed.row(self.dimension))
+            is_written = True
+        finally:
+            if not is_written:
+                self._roll_back()
+        self._before = {}
+
+    # --- the items
+
+    def _set(self, name: Name, kept: KeptItem | None) -> None:
+        self._before.setdefault(name, self._find(name))
+        super()._set(name, kept)
+
+    def _changed(self) -> ItemChanges:
+        """Return what was changed since the last line."""
+        found = ItemChanges()
+        for name, before in self._before.items():
+            kept = self._find(name)
+            if kept is None:
+                if before is not None:
+                    found.removed.append(name)
+            elif before is None or before.order != kept.order:
+                found.put.append(kept)
+            elif before is not kept:
+                found.renewed.append(kept)
+        return found
+
+    def _roll_back(self) -> None:
+        before, self._before = self._before, {}
+        for name, kept in before.items():
+            super()._set(name, kept)
+
+    # --- reading the journal; see ``item_journal.State``
+
+    def reset(self) -> None:
+        """Forget all items."""
+        self._spaces, self._before = {}, {}
+
+    def replay(self, row: dict[str, Any]) -> None:
+        """Apply the changes of a line."""
+        self._require_dimension(row.get("dimension"))
+        for it in row.get("put", ()):
+            kept = kept_of(it, self._next_order())
+            super()._set((kept.item.namespace, kept.item.key), kept)
+        for it in row.get("renewed", ()):
+            name = (tuple(it[0]), it[1])
+            if (found := self._find(name)) is not None:
+                super()._set(name, kept_of(it, found.order))
+        for namespace, key in row.get("removed", ()):
+            super()._set((tuple(namespace), key), None)
+
+    def everything(self) -> dict[str, Any]:
+        """Return one line's changes that put all items."""
+        return ItemChanges(put=[*self._all()]).row(self.dimension)
+
+    def _require_dimension(self, stored: int | None) -> None:
+        """Refuse embeddings of another length.
+
+        Raises:
+            SchemaError: The store's dimension is another one.
+        """
+        if stored is not None:
+            self.stored_dimension = stored
+            if self.dimension not in {None, stored}:
+                raise SchemaError(
+                    f"the store in {self._documents.where(HEAD)} has embeddings of {stored} "
+                    f"dimensions; open it with dimension={stored}, not {self.dimension}"
+                )
+
+
+_TOKEN_DIGITS = 12
+
+
+class _Group:
+    """Calls that are carried out together."""
+
+    def __init__(self, jobs: list[_Job[Any]]) -> None:
+        self.token = uuid4().hex[:_TOKEN_DIGITS]
+        self.number: int | None = None
+        """The number of the line that the last attempt sent."""
+
+        self._jobs = jobs
+
+    def run(self) -> bool:
+        """Do the work; return whether some failed."""
+        for it in self._jobs:
+            it.run()
+        return any(it.error for it in self._jobs)

@@ -1,0 +1,248 @@
+"""Migrations: their targets (a connection, an engine, or a URL), and one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.util import await_only
+
+from locus_store.errors import (
+    BackendError,
+    InvalidArgumentError,
+    LocusStoreError,
+    MissingExtraError,
+    pip_install,
+)
+from locus_store.sql.schema.definition import PLACE, definition, definition_of
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, tables
+from locus_store.types.arguments import is_path, not_a_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from locus_store.sql.schema.definition import DatabasePlace
+
+T = TypeVar("T")
+Target = Engine | Connection | URL | str
+
+_WITHOUT_SCHEMA: Final = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
+_KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
+
+
+def run_on(
+    target: Target, body: Callable[[Connection, Tables], T], *, prefix: str, schema: str | None
+) -> T:
+    """Run ``body`` on a connection of the target; close it if it was opened here.
+
+    Raises:
+        InvalidArgumentError: The target is not valid, or is asynchronous.
+        ConnectionFailedError: It cannot be reached.
+        MissingExtraError: Its driver is not installed.
+        BackendError: The database failed, and the target is a URL.
+    """
+    if hasattr(target, "sync_engine"):  # of AsyncEngine and AsyncConnection, slow to import
+        raise _asynchronous()
+    if isinstance(target, Engine) and target.dialect.is_async:
+        raise _asynchronous()
+    if isinstance(target, URL | str):
+        return definition(dialect_name(target)).run_on_url(target, body, prefix, schema)
+    if isinstance(target, Connection):
+        return body(target, _tables(prefix, schema, target.dialect.name))
+    with target.connect() as connection:
+        return body(connection, _tables(prefix, schema, target.dialect.name))
+
+
+def _asynchronous() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "this function blocks, and the engine or connection is asynchronous; write:"
+        " async with engine.connect() as connection: await connection.run_sync(migrate.upgrade)"
+    )
+
+
+def reason(error: BaseException) -> str:
+    """Return the text of the database's own error."""
+    driver = getattr(error, "orig", None) or error
+    told = str(driver.__cause__ or driver)  # SQLAlchemy's asyncpg puts a class name before it
+    return told.partition("\nHelp: http")[0]  # python-oracledb's second line
+
+
+def absent_place(target: Target, schema: str | None) -> DatabasePlace | None:
+    """Return the place of a missing database that connecting would create."""
+    if not isinstance(target, URL | str):
+        return None
+    return definition(dialect_name(target)).absent(target, schema)
+
+
+def dialect_name(url: str | URL) -> str:
+    """Return the dialect of a URL or of a bare scheme, whether or not its driver is installed."""
+    text = url.drivername if isinstance(url, URL) else url
+    if _KEYWORDS.match(text):
+        return "postgresql"  # libpq's "host=… dbname=…"
+    scheme = text.partition(":")[0].partition("+")[0].lower()
+    name = {"postgres": "postgresql"}.get(scheme, scheme)
+    if name in _WITHOUT_SCHEMA:
+        raise InvalidArgumentError("Redis has no schema; nothing to make")
+    if is_path(text):
+        raise not_a_url(text)
+    definition(name)
+    return name
+
+
+# --- for the databases' own parts
+
+
+def missing_driver(shown: str, error: ImportError, *extras: str) -> MissingExtraError:
+    """Return the error that names what to install."""
+    return MissingExtraError(f"{shown}: no module {error.name}; {pip_install(*extras)}")
+
+
+def run_on_engine(
+    make: Callable[[], AsyncEngine],
+    body: Callable[[Connection], T],
+    place: DatabasePlace,
+    errors: Callable[[], tuple[type[Exception], ...]] = tuple,
+    translate: Callable[[BaseException, str], LocusStoreError | None] = lambda *_: None,
+) -> T:
+    """Run ``body`` on a connection of a new asynchronous engine.
+
+    Args:
+        make: Makes the engine.
+        body: What to run.
+        place: The database, for messages.
+        errors: Return the driver's classes of errors, once it is imported.
+        translate: Turns an error into ours; ``None`` where it has nothing to say.
+    """
+
+    async def run() -> T:
+        engine = make()
+        try:
+            async with engine.connect() as connection:
+                await connection.execution_options(**{PLACE: place})
+                return await connection.run_sync(body)
+        finally:
+            await engine.dispose()
+
+    try:
+        result: T = _finished(run)
+    except LocusStoreError:
+        raise
+    except _failures(errors) as error:
+        told = translate(error, place.shown)
+        raise told or BackendError(f"{place.shown}: {reason(error)}") from error
+    return result
+
+
+def _failures(errors: Callable[[], tuple[type[Exception], ...]]) -> tuple[type[Exception], ...]:
+    return (DBAPIError, OSError, *errors())
+
+
+def tables_named(
+    options: Mapping[str, str], prefix: str, schema: str | None, dialect: str
+) -> Tables:
+    """Return the tables that the URL's options name, unless the call itself names others."""
+    if "table_name" in options:
+        raise InvalidArgumentError("for a migration name the prefix: --prefix x_, not ?table_name=")
+    if prefix == DEFAULT_PREFIX:
+        prefix = options.get("prefix", prefix)
+    named = options.get("schema") or options.get("schema_name")
+    return _tables(prefix, named if schema is None else schema, dialect)
+
+
+def _tables(prefix: str, schema: str | None, dialect: str) -> Tables:
+    return tables(check_prefix(prefix, dialect), schema)
+
+
+def _finished(work: Callable[[], Any]) -> Any:
+    """Run the coroutine on a new event loop, even if another one is running."""
+    if not _is_in_loop():
+        return asyncio.run(work())
+    process.refuse_beneath_another()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(lambda: asyncio.run(work())).result()
+
+
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+_POLL_SECONDS: Final = 0.01
+
+
+class _Process:
+    """A lock per process: without it, 16 of 16 concurrent upgrades failed in Alembic's globals."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._at_work: list[int] = []
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Record that this thread, or a task of its event loop, migrates."""
+        thread = threading.get_ident()
+        self._at_work.append(thread)
+        try:
+            yield
+        finally:
+            self._at_work.remove(thread)
+
+    def refuse_beneath_another(self) -> None:
+        """Refuse a migration that would wait for one on the same thread, which never ends."""
+        if threading.get_ident() in self._at_work:
+            raise InvalidArgumentError(
+                "a migration is under way on this thread's event loop; run another one there too"
+                " (await connection.run_sync(...)), or on another thread (asyncio.to_thread)"
+            )
+
+    @contextmanager
+    def alone(self, *, is_async: bool = False) -> Iterator[None]:
+        """Hold the lock.
+
+        Args:
+            is_async: True beneath an event loop. The loop keeps running while this waits, and so
+                does the migration that holds the lock.
+        """
+        if is_async:
+            while not self._lock.acquire(blocking=False):
+                await_only(asyncio.sleep(_POLL_SECONDS))
+        else:
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+process: Final = _Process()
+
+
+@contextmanager
+def locked(connection: Connection, ours: Tables) -> Iterator[None]:
+    """Begin a transaction, the only migration in database and process; commit at the end."""
+    is_async = connection.dialect.is_async
+    if not is_async:
+        process.refuse_beneath_another()
+    with process.at_work():
+        refuse_transaction(connection)
+        # Lock the database first: waiting for it then blocks no migration of another database.
+        database = definition_of(connection)
+        with database.locked(connection, ours), process.alone(is_async=is_async):
+            yield
+
+
+def refuse_transaction(connection: Connection) -> None:
+    """Refuse a connection in a transaction: the migration would commit or lose it."""
+    if connection.in_transaction():
+        raise InvalidArgumentError("a migration needs a connection without a transaction begun")

@@ -1,0 +1,203 @@
+"""The rows of threads: existence, last activity, users, names and metadata."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from locus_store.sql.columns.types import Later, before
+from locus_store.sql.threads.statements import is_live, same_thread
+from locus_store.types import FOREVER
+from locus_store.types.thread_info import (
+    StoredFacts,
+    facts,
+    is_user_id,
+    require_owner,
+    require_user_id,
+)
+from locus_store.versions.archives import minute_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from locus_store.sql.schema.tables import Tables
+    from locus_store.sql.threads.reads import Reads
+    from locus_store.sql.threads.statements import Scoped
+    from locus_store.types.thread_info import PutThread, ThreadFacts
+
+
+def last_active(t: Tables) -> sa.ColumnElement[Any]:
+    """Return the time of a thread's last activity; NULL if it has only pending writes.
+
+    It is the later of the last save and the last change of a message log; of a thread that has only
+    a name or user, ``active_at``. Each is looked up by an index, for one thread at a time: as
+    joins, without statistics, they read whole tables.
+    """
+    return sa.func.coalesce(Later(last_save(t), last_change(t)), _named(t))
+
+
+def has_activity(t: Tables) -> sa.ColumnElement[bool]:
+    """Return whether ``last_active`` is not NULL; mostly by one lookup."""
+    return sa.func.coalesce(last_save(t), last_change(t), _named(t)).is_not(None)
+
+
+def _named(t: Tables) -> sa.ColumnElement[Any]:
+    c = t.threads.c
+    return sa.case((sa.or_(c.name.is_not(None), c.user_id.is_not(None)), c.active_at))
+
+
+def last_save(t: Tables) -> sa.ScalarSelect[Any]:
+    """Return the time of a thread's last save; NULL if it has no version in any namespace."""
+    lines = t.lines
+    return (
+        sa.select(sa.func.max(lines.c.updated_at))
+        .where(same_thread(t), lines.c.head.is_not(None))
+        .correlate(t.threads)
+        .scalar_subquery()
+    )
+
+
+def last_change(t: Tables) -> sa.ScalarSelect[Any]:
+    """Return the time of the last change of a thread's message logs; NULL if it has none."""
+    return (
+        sa.select(sa.func.max(t.logs.c.changed_at))
+        .where(t.logs.c.thread == t.threads.c.thread)
+        .correlate(t.threads)
+        .scalar_subquery()
+    )
+
+
+def has_thread(it: Scoped, thread_id: str) -> bool:
+    """See ``StorageBackend.has_thread``."""
+    threads = it.tables.threads
+    found = sa.select(threads.c.thread).where(
+        threads.c.tenant == it.scope.tenant,
+        threads.c.thread_id == thread_id,
+        is_live(it.tables),
+        has_activity(it.tables),
+    )
+    return it.connection.execute(found).first() is not None
+
+
+def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
+    """Keep a thread's position in lists when a line or log changed at ``saved_at`` is deleted.
+
+    A thread without versions is listed by the time of the last change of its logs.
+    """
+    lines, threads = it.tables.lines, it.tables.threads
+    c = lines.c.updated_at
+    saved = sa.literal(saved_at, c.type)
+    moved = lines.update().values(updated_at=sa.case((c < saved, saved), else_=c))
+    mine = lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+    if it.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
+        return
+    newest = sa.select(last_change(it.tables)).where(*it.is_thread(thread_id))
+    logged_at = it.connection.execute(newest).scalar()
+    if logged_at is not None:
+        moved = threads.update().values(active_at=minute_of(logged_at))
+        it.connection.execute(moved.where(*it.is_thread(thread_id)))
+
+
+def versionless(it: Scoped) -> list[str]:
+    """Return the threads without any version."""
+    threads = it.tables.threads
+    found = sa.select(threads.c.thread_id).where(
+        threads.c.tenant == it.scope.tenant, last_save(it.tables).is_(None)
+    )
+    return list(it.connection.execute(found).scalars())
+
+
+def is_old(it: Scoped, thread_id: str, seconds: float) -> bool:
+    """Return whether all versions, messages and pending writes of a thread are older than this.
+
+    The age of a thread that has none of them is that of its last activity.
+    """
+    t, threads, lines = it.tables, it.tables.threads, it.tables.lines
+    thread = it.connection.execute(
+        sa.select(
+            threads.c.thread,
+            sa.case((threads.c.active_at < before(seconds), 1), else_=0),
+            threads.c.expires_at,
+        ).where(threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread_id)
+    ).one_or_none()
+    if thread is None or thread.expires_at == FOREVER:  # None: another caller has removed it
+        return False
+    keys = it.connection.execute(
+        sa.select(lines.c.line).where(
+            lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
+        )
+    ).scalars()
+    owned = [(table.c.line == key, table) for key in keys for table in (t.checkpoints, t.writes)]
+    ages = [_is_old(it, table.c.created_at, is_its, seconds) for is_its, table in owned]
+    logged = t.logs.c.thread == thread.thread
+    ages.append(_is_old(it, t.logs.c.changed_at, logged, seconds))
+    known = [age for age in ages if age is not None]
+    return all(known) if known else bool(thread[1])
+
+
+def _is_old(
+    it: Scoped, moments: sa.ColumnElement[Any], is_its: sa.ColumnElement[bool], seconds: float
+) -> bool | None:
+    """Return whether all rows are older than this; ``None`` if there are no rows."""
+    newest = sa.func.max(moments)
+    age = sa.case((newest < before(seconds), 1), (newest.is_not(None), 0))
+    found = it.connection.execute(sa.select(age).where(is_its)).scalar()
+    return None if found is None else bool(found)
+
+
+def of_user(it: Reads, user_id: str) -> sa.ColumnElement[bool]:
+    """Return the condition of a user's threads; an id that the column cannot hold has none."""
+    if not is_user_id(user_id, it.tables.user_id_type):
+        return sa.false()
+    return it.tables.threads.c.user_id == user_id
+
+
+def require_its_owner(it: Reads, put: PutThread) -> None:
+    """Refuse a put into another user's thread, which ``put_facts`` refuses again under the lock.
+
+    Raises:
+        NotOwnerError: The thread is another user's.
+    """
+    require_user_id(put.user_id, it.tables.user_id_type)
+    found = facts_of(it, put.thread_id)
+    require_owner(put.thread_id, found.user_id if found else None, put.user_id)
+
+
+def put_facts(it: Reads, put: PutThread) -> None:
+    """Store the facts of a thread that was opened; see ``DescribesThreads.put_facts``."""
+    threads, exact = it.tables.threads, last_active(it.tables)
+    active_at = sa.func.coalesce(exact, threads.c.active_at)
+    which = it.is_thread(put.thread_id)
+    columns = (*(threads.c[name] for name in StoredFacts._fields), threads.c.created_at)
+    row = it.connection.execute(sa.select(*columns, active_at.label("exact")).where(*which)).one()
+    stored = put.over(StoredFacts(row.user_id, row.name, row.metadata), _active_at(row))
+    values = {threads.c[name]: value for name, value in stored._asdict().items()}
+    it.connection.execute(threads.update().where(*which).values(values))
+
+
+def facts_of(it: Reads, thread_id: str) -> ThreadFacts | None:
+    """Return the facts of a live thread that exists."""
+    c, exact = it.tables.threads.c, last_active(it.tables)
+    row = it.connection.execute(
+        sa.select(
+            *(c.thread_id, c.created_at, exact.label("exact")),
+            *(c[name] for name in StoredFacts._fields),
+        ).where(c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables))
+    ).first()
+    return None if row is None or row.exact is None else of_row(row)
+
+
+def of_row(row: Any) -> ThreadFacts:
+    """Return the facts in a row of a query."""
+    times = {"created_at": row.created_at, "active_at": _active_at(row)}
+    return facts(row.thread_id, row.user_id, row.name, row.metadata, **times)
+
+
+def _active_at(row: Any) -> datetime:
+    """Return the last activity: a thread that only facts were put into has it to the minute.
+
+    If that is the minute of its creation, the exact time is known.
+    """
+    exact: datetime = row.exact
+    return row.created_at if minute_of(row.created_at) == exact else exact

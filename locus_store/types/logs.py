@@ -1,0 +1,233 @@
+"""Lists, changes and contents of message logs."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from locus_store.errors import IntegrityError
+from locus_store.types.arguments import (
+    check_limit,
+    check_names,
+    check_text,
+    checked_user,
+    json_object,
+    listed,
+)
+from locus_store.types.messages import (
+    KeptMessages,
+    LogEdit,
+    LogName,
+    LogWanted,
+    PutMessage,
+    content_of,
+    distinct,
+    log_name,
+    put_of,
+    require_digest,
+)
+from locus_store.values.encoding import digest, encode, verified_bodies
+from locus_store.values.surrogates import decode_restored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from locus_store.types.messages import LogChange, NewMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsWanted:
+    """The criteria of a list of logs, ordered by thread id and namespace (code points)."""
+
+    thread_id: str | None = None
+    """Of this thread only."""
+
+    prefix: str = ""
+    """Of threads whose ids begin with it."""
+
+    namespace: str | None = None
+    """Of this namespace only."""
+
+    user_id: str | None = None
+    """Of this user's threads only."""
+
+    limit: int
+    after: LogName | None = None
+    whole: bool = False
+    """Of ``find_heads``: each log with all its messages, instead of the newest."""
+
+    def takes(self, thread_id: str, namespace: str, user_id: str | None) -> bool:
+        """Return whether a log matches: the reference for every backend."""
+        is_behind = self.after is None or (thread_id, namespace) > self.after
+        is_thread = self.thread_id in {None, thread_id} and thread_id.startswith(self.prefix)
+        is_theirs = self.user_id in {None, user_id}
+        return is_behind and is_thread and is_theirs and self.namespace in {None, namespace}
+
+
+def head_of(thread_id: str, namespace: str, *, whole: bool) -> LogWanted:
+    """Return the criteria of the newest message of a log, or of all."""
+    limit = None if whole else 1
+    return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=not whole)
+
+
+def whole_log(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
+    """Return the criteria of a log, or of its newest messages."""
+    check_names(thread_id, namespace)
+    limit = None if newest is None else check_limit(newest, "newest")
+    is_newest = newest is not None
+    return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=is_newest)
+
+
+def logs_wanted(
+    thread_id: str | None,
+    *,
+    prefix: str,
+    namespace: str | None,
+    user_id: str | None,
+    limit: int,
+    after: LogName | None,
+) -> LogsWanted:
+    """Return the criteria of a list, from the arguments of ``BaseMessageLog.logs``."""
+    if thread_id is not None:
+        check_text("thread_id", thread_id)
+    check_text("prefix", prefix, minimum=0)
+    if namespace is not None:
+        check_text("namespace", namespace, minimum=0)
+    return LogsWanted(
+        thread_id=thread_id,
+        prefix=prefix,
+        namespace=namespace,
+        user_id=checked_user(user_id),
+        limit=check_limit(limit),
+        after=None if after is None else log_name(after),
+    )
+
+
+class PackedContents(NamedTuple):
+    """The columns of messages that their digests cover, and the digests."""
+
+    message_ids: Sequence[str] = ()
+    roles: Sequence[str] = ()
+    metadata: Sequence[dict[str, Any]] = ()
+    texts: Sequence[str | None] = ()
+    payloads: Sequence[bytes] = ()
+    digests: Sequence[bytes] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of all payloads."""
+        return sum(map(len, self.payloads))
+
+
+def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> list[Any]:
+    """Return the contents of messages.
+
+    Raises:
+        IntegrityError: A message is not what was stored, or too large; names it.
+    """
+    thread_id, namespace = log
+    heads = zip(repeat(namespace), *packed[:4], strict=False)
+    sealed = [
+        digest(encode(head) + payload) for head, payload in zip(heads, packed.payloads, strict=True)
+    ]
+    if sealed == list(packed.digests):
+        with suppress(ValueError, IntegrityError):  # raised below, with the message's id
+            return list(map(decode_restored, verified_bodies(packed.payloads, max_state_bytes)))
+    contents = []
+    for message_id, text, payload, found, stored in zip(
+        packed.message_ids, packed.texts, packed.payloads, sealed, packed.digests, strict=True
+    ):
+        require_digest(thread_id, message_id, found, stored)
+        contents.append(content_of(message_id, text, payload or None, max_state_bytes))
+    return contents
+
+
+New: TypeAlias = "Sequence[NewMessage | tuple[Any, ...]]"
+"""Messages for one log."""
+
+Also: TypeAlias = "Mapping[str | LogName, New | KeptMessages]"
+"""Messages for other logs, by namespace, or by thread and namespace."""
+
+
+def puts_of(
+    messages: New, namespace: str, metadata: Mapping[str, Any] | None, max_state_bytes: int
+) -> list[PutMessage]:
+    """Return the checked messages of a log, with distinct ids.
+
+    Raises:
+        InvalidArgumentError, SerializationError: See ``put_of``.
+    """
+    shared, given = json_object("metadata", metadata), listed("messages", messages)
+    return distinct([put_of(it, namespace, shared, max_state_bytes) for it in given])
+
+
+def edits_of(change: LogChange, also: Also, max_state_bytes: int) -> list[LogEdit]:
+    """Return the changes of the other logs, which have the user and time to live of the first.
+
+    Raises:
+        InvalidArgumentError, SerializationError: See ``put_of``.
+    """
+    return [_edit(change, name, messages, max_state_bytes) for name, messages in also.items()]
+
+
+def _edit(
+    change: LogChange, name: str | LogName, messages: New | KeptMessages, max_state_bytes: int
+) -> LogEdit:
+    thread_id, namespace = (
+        (change.thread_id, name) if isinstance(name, str) else log_name(name, "also")
+    )
+    check_names(thread_id, namespace)
+    if isinstance(messages, KeptMessages):
+        ttl_seconds, user_id = None, checked_user(messages.user_id)
+        is_kept, new = True, messages.messages
+    else:
+        ttl_seconds, user_id = change.ttl_seconds, change.user_id
+        is_kept, new = False, messages
+    return LogEdit(
+        thread_id=thread_id,
+        namespace=namespace,
+        ttl_seconds=ttl_seconds,
+        user_id=user_id,
+        is_kept=is_kept,
+        puts=puts_of(new, namespace, None, max_state_bytes),
+    )
+
+
+class Outbox(NamedTuple):
+    """Edits of other threads' logs that were committed with a change of a thread."""
+
+    token: str
+    edits: list[LogEdit]
+
+    def told(self) -> list[Any]:
+        """Return it for JSON."""
+        return [self.token, [_told_edit(it) for it in self.edits]]
+
+    @classmethod
+    def of(cls, told: list[Any] | None) -> Outbox | None:
+        """Return it from JSON."""
+        return None if told is None else cls(told[0], [_edit_of(*it) for it in told[1]])
+
+
+_EDIT: Final = ("thread_id", "namespace", "ttl_seconds", "user_id", "is_kept", "first_revision")
+_PUT: Final = ("message_id", "may_exist", "role", "metadata", "text")
+
+
+def _told_edit(edit: LogEdit) -> list[Any]:
+    puts = [
+        [[getattr(it, name) for name in _PUT], base64.b64encode(it.payload).decode()]
+        for it in edit.puts
+    ]
+    return [[getattr(edit, name) for name in _EDIT], puts]
+
+
+def _edit_of(facts: list[Any], puts: list[Any]) -> LogEdit:
+    edit = LogEdit(**dict(zip(_EDIT, facts, strict=True)))
+    for ours, payload in puts:
+        named = dict(zip(_PUT, ours, strict=True))
+        content = base64.b64decode(payload, validate=True)
+        edit.puts.append(PutMessage(**named, payload=content, digest=b""))
+    return edit
