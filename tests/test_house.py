@@ -44,10 +44,8 @@ MOST_METHODS = 30
 LARGE_CLASSES = {
     "BaseStore": 44,
     "DocumentBackend": 42,
-    "Edit": 32,
     "Items": 37,
     "LangGraphSaver": 35,
-    "RedisDocuments": 34,
     "Repository": 45,
     "SqlBackend": 43,
     "SqlStore": 33,
