@@ -56,7 +56,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in ("cache", "guard", "reads", "owners", "seen_threads"):
+    for module in ("cache", "reads", "owners"):
         monkeypatch.setattr(f"locus_store.session.{module}.time.monotonic", made)
     return made
 
@@ -716,4 +716,4 @@ async def test_a_client_that_is_handed_in_stays_open(storage, redis_url) -> None
 
 
 def test_the_scripts_are_known() -> None:
-    assert {scripts.CACHE_GET.name, scripts.CACHE_PUT.name} == {"cache_get", "cache_put"}
+    assert {it.name for it in scripts.CACHE.values()} == {"cache get", "cache put"}
