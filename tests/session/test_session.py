@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from lazily import TESTS_RUN
 from pydantic import BaseModel, Field
 from session_storage import Storage
 from tiers import ALL, first_of
@@ -39,9 +38,6 @@ from locus_store.session import (
 )
 from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import MODELS
-
-if TESTS_RUN:
-    pass
 
 pytestmark = pytest.mark.anyio
 T: dict[str, Any] = {"thread_id": "t"}
@@ -899,16 +895,10 @@ async def test_50_users_at_once(session) -> None:
         assert texts(await session.alist_messages({"thread_id": f"t{n}"})) == ["0", "1", "2"]
 
 
-class Bare(StorageBackend):
-    """Keeps versions only."""
-
-
-Bare.__abstractmethods__ = frozenset()
-
-
 async def test_what_keeps_no_messages_is_refused() -> None:
+    bare = type("Bare", (StorageBackend,), dict.fromkeys(StorageBackend.__abstractmethods__))
     with pytest.raises(UnsupportedError, match="Bare keeps no message logs"):
-        SessionCheckpointer(Bare())
+        SessionCheckpointer(bare())
     with pytest.raises(TypeError):
         SessionCheckpointer({})
     for options in (
