@@ -43,8 +43,7 @@ if TYPE_CHECKING:
         OracleCheckpointSaver,
         oracle_checkpointer,
     )
-    from locus_store.backends.oracle.messages import OracleMessageLog
-    from locus_store.backends.oracle.store import OracleStore
+    from locus_store.backends.oracle.store import OracleMessageLog, OracleStore
     from locus_store.backends.postgresql.backend import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
@@ -63,8 +62,7 @@ if TYPE_CHECKING:
         SQLiteCheckpointSaver,
         sqlite_checkpointer,
     )
-    from locus_store.backends.sqlite.messages import SQLiteMessageLog
-    from locus_store.backends.sqlite.store import SQLiteStore
+    from locus_store.backends.sqlite.store import SQLiteMessageLog, SQLiteStore
     from locus_store.checkpointer import StorageBackendAdapter
 
 __all__ = [

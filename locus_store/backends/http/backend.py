@@ -7,8 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
-from locus_store.backends.http.asking import requests
-from locus_store.backends.http.connections import RETRY_SECONDS, ClientOptions, HTTPConnections
+from locus_store.backends.http.connections import (
+    RETRY_SECONDS,
+    ClientOptions,
+    HTTPConnections,
+    requests,
+)
 from locus_store.backends.http.remote import RemoteService
 from locus_store.backends.http.transport import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS, basic
 from locus_store.checkpointer import S, StorageBackendAdapter

@@ -20,7 +20,7 @@ from locus_store.backends.oci.access import (
     require,
 )
 from locus_store.backends.oci.client import BucketObjects
-from locus_store.backends.oci.diagnostics import facts
+from locus_store.backends.oci.lifecycle import facts
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.runtime.extras import factory

@@ -6,18 +6,19 @@ Not yet run against a live Oracle Database: docs/oracle.md says what was, and ho
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.oracle import addresses, dialect
-from locus_store.backends.oracle.diagnostics import OracleExamination
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
+from locus_store.sql.connections.diagnostics import Examination, package_version
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import check_count, check_seconds, refuse_ours, require_one
 from locus_store.sql.connections.pool import PooledRunner
@@ -25,10 +26,11 @@ from locus_store.sql.schema.migrations import locked
 from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.sql.threads import copying
 from locus_store.types.arguments import check_tenant, check_text
+from locus_store.types.facts import Fact
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
@@ -36,6 +38,27 @@ if TYPE_CHECKING:
     from locus_store.backends.oracle.options import OracleOptions
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import Mark, OnConflict, Save, Stored, Written
+
+_OLDEST_ORACLE: Final = 23
+
+
+class _OracleExamination(Examination):
+    """A server, and the driver's thin mode."""
+
+    def software(self) -> Iterator[Fact]:
+        """See ``Examination``."""
+        yield Fact("SQLAlchemy", sa.__version__)
+        yield Fact("oracledb", package_version("oracledb"))
+        driver: Any = self.connection.connection.driver_connection
+        number = int(str(driver.version).partition(".")[0])
+        is_fine = number >= _OLDEST_ORACLE
+        yield Fact(
+            "server",
+            f"Oracle Database {driver.version}",
+            "ok" if is_fine else "fail",
+            "" if is_fine else f"upgrade the server to {_OLDEST_ORACLE}ai or later",
+        )
+
 
 T = TypeVar("T")
 
@@ -84,7 +107,7 @@ class OracleBackend(SqlBackend):
     """
 
     factory = "oracle_checkpointer"
-    examination = OracleExamination
+    examination = _OracleExamination
     database: ClassVar[type[dialect.OracleDatabase]] = dialect.OracleDatabase
 
     _database: dialect.OracleDatabase
