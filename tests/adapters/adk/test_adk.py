@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 from log_urls import EACH, OURS, url_of
+from storages.memory import BareBackend
 from tiers import full
 
 from locus_store import (
@@ -28,7 +29,6 @@ from locus_store import (
     open_checkpointer,
     open_message_log,
 )
-from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS
 
 if TESTS_RUN:
@@ -602,7 +602,7 @@ class TestOurService:
 
     def test_a_backend_without_logs_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError):
-            LocusSessionService(FileBackend(tmp_path))
+            LocusSessionService(BareBackend())
 
 
 # --- in the framework's runner

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import storages
 from lazily import TESTS_RUN
+from storages.memory import BareBackend
 
 from locus_store import (
     IntegrityError,
@@ -17,7 +18,6 @@ from locus_store import (
     open_checkpointer,
     open_store,
 )
-from locus_store.backends import FileBackend
 
 if TESTS_RUN:
     from google.adk.cli.service_registry import load_services_module
@@ -299,7 +299,7 @@ class TestOpening:
 
     def test_a_backend_without_a_store_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UnsupportedError):
-            LocusMemoryService(FileBackend(tmp_path))
+            LocusMemoryService(BareBackend())
 
 
 async def test_a_memory_that_was_deleted_may_be_added_again(service: Any) -> None:

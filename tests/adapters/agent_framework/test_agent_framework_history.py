@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 from log_urls import EACH, url_of
+from storages.memory import BareBackend
 
 from locus_store import (
     IntegrityError,
@@ -19,7 +20,6 @@ from locus_store import (
     UnsupportedError,
     open_message_log,
 )
-from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS
 
 if TESTS_RUN:
@@ -293,7 +293,7 @@ async def test_a_provider_over_what_is_open_leaves_it_open(tmp_path: Path) -> No
         assert (other.source_id, other.skip_excluded, other.store_inputs) == ("x", True, False)
         assert await other.get_messages("s") == []
     with pytest.raises(UnsupportedError):
-        LocusHistoryProvider(FileBackend(tmp_path))
+        LocusHistoryProvider(BareBackend())
 
 
 async def test_a_search_finds_what_a_person_reads(provider: LocusHistoryProvider) -> None:

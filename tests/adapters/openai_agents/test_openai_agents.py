@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN, Later
 from log_urls import EACH, OURS, url_of
+from storages.memory import BareBackend
 
 from locus_store import (
     IntegrityError,
@@ -21,7 +22,6 @@ from locus_store import (
     UnsupportedError,
     open_message_log,
 )
-from locus_store.backends import FileBackend
 from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS
 
 if TESTS_RUN:
@@ -400,7 +400,7 @@ async def test_sessions_of_a_process_share_a_log(tmp_path: Path) -> None:
         await session.add_items([user("a"), user("b")])
         assert texts(await session.get_items()) == ["b"]
     with pytest.raises(UnsupportedError):
-        LocusSession("s", FileBackend(tmp_path))
+        LocusSession("s", BareBackend())
 
 
 async def test_a_search_finds_what_a_person_reads(log: Any) -> None:

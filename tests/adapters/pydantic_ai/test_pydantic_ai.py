@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 from log_urls import EACH, url_of
+from storages.memory import BareBackend
 
 from locus_store import (
     ConflictError,
@@ -20,7 +21,7 @@ from locus_store import (
     UnsupportedError,
 )
 from locus_store import open_message_log as opened
-from locus_store.backends import FileBackend, SQLiteBackend
+from locus_store.backends import SQLiteBackend
 from locus_store.testing.kit import HOSTILE_IDS
 
 if TESTS_RUN:
@@ -496,7 +497,7 @@ async def test_a_store_over_what_is_open_leaves_it_open(tmp_path: Path) -> None:
     async with SQLiteBackend(tmp_path / "a.db") as backend:
         assert texts(await LocusConversationStore(backend).load("c")) == ["a"]
     with pytest.raises(UnsupportedError):
-        LocusConversationStore(FileBackend(tmp_path))
+        LocusConversationStore(BareBackend())
 
 
 async def test_a_search_finds_what_a_person_reads(store: LocusConversationStore) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 from log_urls import EACH, url_of
+from storages.memory import BareBackend
 
 from locus_store import ConflictError, LocusStoreError, UnsupportedError, blocking
-from locus_store.backends import FileBackend, SQLiteBackend
+from locus_store.backends import SQLiteBackend
 
 if TESTS_RUN:
     from strands import Agent, tool
@@ -284,7 +285,7 @@ def test_what_was_opened_elsewhere_stays_open(tmp_path: Path) -> None:
         with pytest.raises(ConflictError):
             over.create_session(session())
     with pytest.raises(UnsupportedError):
-        LocusSessionRepository(FileBackend(tmp_path))
+        LocusSessionRepository(BareBackend())
 
 
 def test_a_search_finds_what_a_person_reads(repository: LocusSessionRepository) -> None:
