@@ -112,7 +112,7 @@ def _checked(counts: dict[str, int]) -> str:
 async def _verified(
     url: str, choice: Choice, threads: list[str] | None, *, as_json: bool
 ) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
-    verifying = importlib.import_module("locus_store.transfer.copying")
+    verifying = importlib.import_module("locus_store.transfer.verifying")
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None

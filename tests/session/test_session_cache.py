@@ -56,7 +56,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in ("cache", "guard", "reads", "owners", "seen_threads"):
+    for module in ("cache", "reads", "owners"):
         monkeypatch.setattr(f"locus_store.session.{module}.time.monotonic", made)
     return made
 
