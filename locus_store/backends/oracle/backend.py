@@ -15,7 +15,6 @@ from sqlalchemy.pool import NullPool, QueuePool
 from locus_store.backends.oracle import addresses, dialect
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime import observe
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connections.diagnostics import Examination, package_version
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.oracle.options import OracleOptions
     from locus_store.sql.migrate import AutoMigrate
-    from locus_store.types import Mark, OnConflict, Save, Stored, Written
+    from locus_store.types import Mark, OnConflict, Stored
 
 _OLDEST_ORACLE: Final = 23
 
@@ -71,8 +70,8 @@ POOL_TIMEOUT_SECONDS = 30.0
 class OracleBackend(SqlBackend):
     """Keeps versions in an Oracle database.
 
-    A save that appends to what its caller knows is one round trip: a PL/SQL block, which decides
-    the conflict on the server. A load is one statement. Each event loop has a pool of its own.
+    A save is one transaction, which locks the line and decides the conflict. A load is one
+    statement. Each event loop has a pool of its own.
 
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
@@ -191,32 +190,6 @@ class OracleBackend(SqlBackend):
 
     def __repr__(self) -> str:
         return f"OracleBackend({self._where!r})"
-
-    async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, also for the following methods."""
-        database = self._database
-        with self._translating():
-            home = await self._runner.home()
-
-            async def saved() -> Written:
-                try:
-                    done = await home.noted(
-                        home.statement(lambda it: database.save_at_once(it, save))
-                    )
-                except database.driver_errors as exc:
-                    is_refused = database.refused_block(exc)
-                    if not (is_refused or database.is_unsure(exc) or database.lost_race(exc)):
-                        raise
-                    if is_refused:
-                        observe.retried("block", exc)
-                    done = None  # the rules tell whether it was done
-                if done is not None:
-                    return done
-                return await home.again(
-                    lambda: home.transaction(lambda it: database.save_by_rules(it, save))
-                )
-
-            return await home.in_order(save.thread_id, saved)
 
     async def fetch(
         self,
