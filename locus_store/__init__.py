@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
+        RedisMessageLog,
         redis_checkpointer,
     )
     from locus_store.backends.sqlite.backend import (
@@ -77,9 +78,11 @@ if TYPE_CHECKING:
     from locus_store.checkpointer import BaseCheckpointer, StorageBackendAdapter
     from locus_store.messages import BaseMessageLog
     from locus_store.open import (
+        Storage,
         open_checkpointer,
         open_message_log,
         open_saver,
+        open_storage,
         open_store,
     )
     from locus_store.saver import CheckpointSaver
@@ -142,6 +145,7 @@ __all__ = [
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
+    "RedisMessageLog",
     "RedisStore",
     "Role",
     "SQLiteBackend",
@@ -151,6 +155,7 @@ __all__ = [
     "SchemaError",
     "SemanticSearchResult",
     "SerializationError",
+    "Storage",
     "StorageBackend",
     "StorageBackendAdapter",
     "StoreCapabilities",
@@ -165,6 +170,7 @@ __all__ = [
     "open_checkpointer",
     "open_message_log",
     "open_saver",
+    "open_storage",
     "open_store",
     "opensearch_checkpointer",
     "oracle_checkpointer",
@@ -188,13 +194,15 @@ _LAZY = {
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
-    **dict.fromkeys(("open_checkpointer", "open_message_log", "open_saver", "open_store"), "open"),
+    **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),
+    **dict.fromkeys(("open_storage", "open_store"), "open"),
     **dict.fromkeys(
         ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"
     ),
     **dict.fromkeys(("InMemoryMessageLog", "OracleMessageLog"), "backends"),
     **dict.fromkeys(("PostgreSQLMessageLog", "SQLiteMessageLog"), "backends"),
     **dict.fromkeys(("FileMessageLog", "OCIBucketMessageLog", "OpenSearchMessageLog"), "backends"),
+    "RedisMessageLog": "backends",
     "BaseMessageLog": "messages",
     **dict.fromkeys(("SemanticSearchResult", "StoreCapabilities", "StoreItem"), "types.items"),
     **dict.fromkeys(("InMemoryStore", "PostgreSQLStore", "SQLiteStore"), "backends"),

@@ -1,25 +1,28 @@
-"""Opens a checkpointer, saver or store by URL; the scheme selects the backend."""
+"""Opens storages by URL; the scheme selects the backend."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
+from weakref import WeakKeyDictionary, WeakSet
 
+from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.checkpointer import StorageBackendAdapter
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.saver import CheckpointSaver
 from locus_store.types.arguments import did_you_mean, is_path, not_a_url
+from locus_store.types.options import CheckpointOptions, parted, read_query, split_url, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from collections.abc import Set as AbstractSet
-    from urllib.parse import SplitResult
+    from collections.abc import Mapping
+    from types import TracebackType
 
     from typing_extensions import Unpack
 
+    from locus_store.backend import StorageBackend
     from locus_store.backends.options import CheckpointerOptions, StoreOptions
     from locus_store.checkpointer import S
     from locus_store.messages import BaseMessageLog
@@ -27,35 +30,48 @@ if TYPE_CHECKING:
     from locus_store.values.vectors import Metric
 
 SCHEMES = {
-    "file": ("file", "file_checkpointer"),
-    "http": ("http", "http_checkpointer"),
-    "https": ("http", "http_checkpointer"),
-    "memory": ("memory", "memory_checkpointer"),
-    "oci": ("oci", "oci_bucket_checkpointer"),
-    "opensearch": ("opensearch", "opensearch_checkpointer"),
-    "opensearch+https": ("opensearch", "opensearch_checkpointer"),
-    "oracle": ("oracle", "oracle_checkpointer"),
-    "oracle+oracledb": ("oracle", "oracle_checkpointer"),
-    "oracle+oracledb_async": ("oracle", "oracle_checkpointer"),
-    "postgresql": ("postgresql", "postgresql_checkpointer"),
-    "postgresql+asyncpg": ("postgresql", "postgresql_checkpointer"),
-    "postgresql+psycopg": ("postgresql", "postgresql_checkpointer"),
-    "postgresql+psycopg2": ("postgresql", "postgresql_checkpointer"),
-    "postgres": ("postgresql", "postgresql_checkpointer"),
-    "redis": ("redis", "redis_checkpointer"),
-    "rediss": ("redis", "redis_checkpointer"),
-    "redis+cluster": ("redis", "redis_checkpointer"),
-    "rediss+cluster": ("redis", "redis_checkpointer"),
-    "valkey": ("redis", "redis_checkpointer"),
-    "valkeys": ("redis", "redis_checkpointer"),
-    "valkey+cluster": ("redis", "redis_checkpointer"),
-    "valkeys+cluster": ("redis", "redis_checkpointer"),
-    "unix": ("redis", "redis_checkpointer"),
-    "sqlite": ("sqlite", "sqlite_checkpointer"),
-    "sqlite+aiosqlite": ("sqlite", "sqlite_checkpointer"),
-    "sqlite+pysqlite": ("sqlite", "sqlite_checkpointer"),
+    "file": "file",
+    "http": "http",
+    "https": "http",
+    "memory": "memory",
+    "oci": "oci",
+    "opensearch": "opensearch",
+    "opensearch+https": "opensearch",
+    "oracle": "oracle",
+    "oracle+oracledb": "oracle",
+    "oracle+oracledb_async": "oracle",
+    "postgresql": "postgresql",
+    "postgresql+asyncpg": "postgresql",
+    "postgresql+psycopg": "postgresql",
+    "postgresql+psycopg2": "postgresql",
+    "postgres": "postgresql",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+cluster": "redis",
+    "rediss+cluster": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+    "valkey+cluster": "redis",
+    "valkeys+cluster": "redis",
+    "unix": "redis",
+    "sqlite": "sqlite",
+    "sqlite+aiosqlite": "sqlite",
+    "sqlite+pysqlite": "sqlite",
 }
-"""Scheme to (module under ``backends``, factory)."""
+"""Scheme to the folder under ``backends``; its ``options`` reads the URL."""
+
+BACKENDS = {
+    "file": "FileBackend",
+    "http": "HTTPBackend",
+    "memory": "MemoryBackend",
+    "oci": "BucketBackend",
+    "opensearch": "OpenSearchBackend",
+    "oracle": "OracleBackend",
+    "postgresql": "PostgreSQLBackend",
+    "redis": "RedisBackend",
+    "sqlite": "SQLiteBackend",
+}
+"""Folder to class of a backend, in its module ``backend``."""
 
 STORES = {
     "file": "FileStore",
@@ -68,7 +84,7 @@ STORES = {
     "redis": "RedisStore",
     "sqlite": "SQLiteStore",
 }
-"""Module to class of a store."""
+"""Folder to class of a store."""
 
 MESSAGE_LOGS = {
     "file": "FileMessageLog",
@@ -78,29 +94,10 @@ MESSAGE_LOGS = {
     "opensearch": "OpenSearchMessageLog",
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
+    "redis": "RedisMessageLog",
     "sqlite": "SQLiteMessageLog",
 }
-"""Module to class of a message log."""
-
-BACKENDS = {
-    "file": "FileBackend",
-    "http": "HTTPBackend",
-    "oci": "OCIBucketBackend",
-    "opensearch": "OpenSearchBackend",
-    "oracle": "OracleBackend",
-    "postgresql": "PostgreSQLBackend",
-    "redis": "RedisBackend",
-    "sqlite": "SQLiteBackend",
-}
-"""Module to the class under ``backends`` whose options a store takes."""
-
-PLACES = frozenset(
-    ("dsn", "path", "directory", "base_dir", "base_url", "url", "bucket_name", "namespace")
-) | {"hosts", "index_name", "use_ssl"}
-"""Names of the factories' parameters for the part of a URL before its ``?``."""
-
-DSN_PARTS = frozenset({"password", "host", "port", "database", "user"})
-"""Options that are read as a part of the DSN where they stand in its query string."""
+"""Folder to class of a message log."""
 
 HANDED_IN = {
     "opensearch": ("client",),
@@ -109,28 +106,135 @@ HANDED_IN = {
     "redis": ("client",),
     "sqlite": ("engine",),
 }
-"""Module to the options whose objects have a place of their own, beside which a URL has none."""
-
-TEXTS: dict[str, Callable[[str], Any]] = {
-    "str": str,
-    "str | None": str,
-    "OnConflict": str,
-    "AuthType": str,
-    "Refresh": str,
-    "AutoMigrate": bool,
-    "bool": bool,
-    "int": int,
-    "int | None": int,
-    "float": float,
-    "float | None": float,
-}
-"""Annotations of the options that may stand in a query string, and how they are read."""
+"""Folder to the options whose objects have a place of their own, beside which a URL has none."""
 
 
-def open_checkpointer(
-    url: str, *, state_type: type[S] | None = None, **options: Unpack[CheckpointerOptions]
-) -> StorageBackendAdapter[S]:
-    """Return the checkpointer that ``url`` names.
+_IN_MEMORY: WeakKeyDictionary[StorageBackend, BaseStore] = WeakKeyDictionary()
+"""The store of each backend in memory, which all storages over it share."""
+
+
+class Storage:
+    """A storage: a backend, and each contract over its connections.
+
+    Use it with ``async with``, or call ``close``: that closes the connections, as ``close`` of a
+    checkpointer or saver does. The objects may be used again after it.
+
+    Args:
+        backend: Any backend, for example ``checkpointer.backend``.
+        options: Of ``checkpointer`` and ``saver``, unless a call gives others.
+    """
+
+    def __init__(self, backend: StorageBackend, **options: Unpack[CheckpointOptions]) -> None:
+        self.backend = backend
+        self._options = options
+        self._made: WeakSet[BaseStore | BaseMessageLog] = WeakSet()
+
+    def __repr__(self) -> str:
+        return f"Storage({self.backend!r})"
+
+    @property
+    def has_store(self) -> bool:
+        """True if ``store`` returns one."""
+        return self._class_of(STORES) is not None
+
+    @property
+    def has_messages(self) -> bool:
+        """True if ``messages`` returns a message log."""
+        is_of_documents = isinstance(self.backend, DocumentBackend)
+        return is_of_documents or self._class_of(MESSAGE_LOGS) is not None
+
+    def checkpointer(
+        self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
+    ) -> StorageBackendAdapter[S]:
+        """Return a checkpointer over this storage."""
+        chosen: CheckpointOptions = {**self._options, **options}
+        return StorageBackendAdapter(self.backend, state_type=state_type, **chosen)
+
+    def saver(self, **options: Unpack[CheckpointOptions]) -> CheckpointSaver:
+        """Return a saver over this storage."""
+        chosen: CheckpointOptions = {**self._options, **options}
+        return CheckpointSaver(self.backend, **chosen)
+
+    def store(
+        self,
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+    ) -> BaseStore:
+        """Return the store of this storage; see ``BaseStore`` for the options.
+
+        Raises:
+            UnsupportedError: The storage has no store.
+        """
+        kind = self._class_of(STORES)
+        if kind is None:
+            raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
+        options = {"dimension": dimension, "metric": metric, "embed": embed}
+        if STORES["memory"] == kind.__name__:
+            return _store_in_memory(self.backend, kind, options)
+        made: BaseStore = kind(backend=self.backend, **options)
+        self._made.add(made)
+        return made
+
+    def messages(self, *, ttl_seconds: float | None = None) -> BaseMessageLog:
+        """Return the message log of this storage; see ``BaseMessageLog``.
+
+        Raises:
+            UnsupportedError: The storage keeps no message logs.
+        """
+        made: BaseMessageLog
+        if isinstance(self.backend, DocumentBackend):
+            made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
+        elif kind := self._class_of(MESSAGE_LOGS):
+            made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
+        else:
+            raise UnsupportedError(f"{type(self.backend).__name__} keeps no message logs")
+        self._made.add(made)
+        return made
+
+    def _class_of(self, classes: Mapping[str, str]) -> Any:
+        """Return the class of these for the backend's technology, or one that it extends."""
+        for kind in type(self.backend).__mro__:
+            folder = kind.__module__.removeprefix("locus_store.backends.").partition(".")[0]
+            if folder in classes:
+                return getattr(import_module("locus_store.backends"), classes[folder])
+        return None
+
+    async def open(self) -> None:
+        """Connect, and create or check the schema; the first call of an object does it, too."""
+        await self.backend.open()
+
+    async def close(self) -> None:
+        """Wait for the calls of stores and message logs, and close the connections."""
+        for made in list(self._made):
+            await made.close()
+        await self.backend.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _store_in_memory(backend: StorageBackend, kind: Any, options: Mapping[str, Any]) -> BaseStore:
+    found = _IN_MEMORY.setdefault(backend, kind(**options))
+    if options["dimension"] not in {None, found.dimension}:
+        raise InvalidArgumentError(
+            f"dimension={options['dimension']}: this storage has a store in memory already, of"
+            f" dimension {found.dimension}"
+        )
+    return found
+
+
+def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
+    """Return the storage that ``url`` names.
 
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://``, as your provider issues it;
@@ -138,25 +242,50 @@ def open_checkpointer(
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
     ``oci://namespace/bucket/prefix``; ``opensearch://host:9200/index`` (several hosts with commas)
     or ``opensearch+https://``; ``file:///absolute/directory`` or ``file:relative``;
-    ``memory://``; ``http://`` or ``https://`` of a service. The query string may have options of
-    the factory; keyword arguments override them.
+    ``memory://``; ``http://`` or ``https://`` of a service. The query string may have options;
+    keyword arguments override them.
 
     Beside ``engine=``, ``pool=``, or the ``client=`` of Redis and OpenSearch, the URL selects the
     kind of database only, as in ``postgresql://``. It may name the database of the engine.
 
     Args:
         url: As above.
-        state_type: See ``StorageBackendAdapter``.
-        options: Options of the factory.
+        options: Of the backend, of checkpointers and of savers.
 
     Raises:
         InvalidArgumentError: The scheme, an option in the URL or its value is not valid, or the
             URL names another place than the given engine, pool or client.
-        TypeError: The factory takes no such keyword argument.
+        TypeError: There is no such option.
     """
-    module, factory = _factory(str(url))
-    found = _read(str(url), module, factory, options)
-    return _called(factory, {**found, "state_type": state_type, **options})
+    folder = _folder_of(str(url))
+    of_checkpoints, others = parted(CheckpointOptions, _read(str(url), folder, options))
+    kind = getattr(import_module(f"locus_store.backends.{folder}.backend"), BACKENDS[folder])
+    return Storage(kind(**others), **of_checkpoints)
+
+
+def open_checkpointer(
+    url: str, *, state_type: type[S] | None = None, **options: Unpack[CheckpointerOptions]
+) -> StorageBackendAdapter[S]:
+    """Return the checkpointer that ``url`` names; see ``open_storage``.
+
+    Args:
+        url: See ``open_storage``, as ``options`` and the errors.
+        state_type: See ``StorageBackendAdapter``.
+        options: Of the backend and of ``StorageBackendAdapter``.
+    """
+    return open_storage(url, **options).checkpointer(state_type=state_type)
+
+
+def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSaver:
+    """Return the ``CheckpointSaver`` that ``url`` names; see ``open_storage``.
+
+    Raises:
+        InvalidArgumentError: The scheme or a value is not valid.
+        TypeError: There is no such option; ``state_type`` is a checkpointer's.
+    """
+    if "state_type" in options:
+        raise TypeError("state_type is an option of open_checkpointer: a saver keeps plain data")
+    return open_storage(url, **options).saver()
 
 
 def open_store(
@@ -167,7 +296,7 @@ def open_store(
     embed: Embed | None = None,
     **options: Unpack[StoreOptions],
 ) -> BaseStore:
-    """Return the store that ``url`` names; see ``open_checkpointer`` for URLs.
+    """Return the store that ``url`` names; see ``open_storage`` for URLs.
 
     A checkpointer's URL is valid: options of checkpoints in its query string (``on_conflict``,
     ``keep_last``, ``ttl_seconds``, ``refresh_on_read``) are ignored.
@@ -184,14 +313,14 @@ def open_store(
         TypeError: The store takes no such keyword argument.
     """
     vectors = {"dimension": dimension, "metric": metric, "embed": embed}
-    opened: BaseStore = _beside(str(url), STORES, "store", {**vectors, **options})
+    opened: BaseStore = _alone(str(url), STORES, "store", {**vectors, **options})
     return opened
 
 
 def open_message_log(
     url: str, *, ttl_seconds: float | None = None, **options: Unpack[StoreOptions]
 ) -> BaseMessageLog:
-    """Return the message log that ``url`` names; see ``open_checkpointer`` for URLs.
+    """Return the message log that ``url`` names; see ``open_storage`` for URLs.
 
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
@@ -205,150 +334,84 @@ def open_message_log(
         InvalidArgumentError: The scheme has no message log, or an option is not valid.
         TypeError: The message log takes no such keyword argument.
     """
-    given = {"ttl_seconds": ttl_seconds} if ttl_seconds is not None else {}
-    named = {"ttl_seconds"}
-    opened: BaseMessageLog = _beside(
-        str(url), MESSAGE_LOGS, "message log", {**given, **options}, named
-    )
+    given = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
+    opened: BaseMessageLog = _alone(str(url), MESSAGE_LOGS, "message log", {**given, **options})
     return opened
 
 
-def _beside(
-    url: str,
-    classes: Mapping[str, str],
-    what: str,
-    options: Mapping[str, Any],
-    named: AbstractSet[str] = frozenset(),
-) -> Any:
-    """Return an object over the database of a URL; ``named``: more of its options in a URL."""
-    module, name = _place_of(url)
-    if module not in classes:
-        there = ", ".join(f"{it}://" for it, (known, _) in SCHEMES.items() if known in classes)
+def _alone(url: str, classes: Mapping[str, str], what: str, options: Mapping[str, Any]) -> Any:
+    """Return an object with connections of its own; options of checkpoints in a URL are left out.
+
+    Raises:
+        InvalidArgumentError: The scheme has none, or an option is not valid.
+    """
+    folder = _folder_of(url)
+    if folder not in classes:
+        there = ", ".join(f"{it}://" for it, known in SCHEMES.items() if known in classes)
         raise InvalidArgumentError(f"no {what} for {_scheme(url)}: URLs; known are: {there}")
-    kind = getattr(import_module("locus_store.backends"), classes[module])
-    found = _read(url, module, _imported(module, name), options)
-    known = {*_parameters(kind)}
-    if module in BACKENDS and _takes_others(kind):
-        known |= _parameters(_backend(module)).keys() - _parameters(StorageBackendAdapter).keys()
-    kept = {*known, *PLACES, *named, "max_state_bytes"}
-    if refused := sorted(found.keys() - kept - _parameters(StorageBackendAdapter).keys()):
-        raise InvalidArgumentError(
-            f"{refused[0]}= in the URL is an option of the checkpointer, which a {what} does not "
-            "have: leave it out"
-        )
-    given = {name: value for name, value in found.items() if name in kept}
-    return kind(**{**given, **options})
-
-
-def _backend(module: str) -> Callable[..., Any]:
-    return _imported(module, BACKENDS[module])
-
-
-def _imported(module: str, name: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(import_module(f"locus_store.backends.{module}"), name)
-    return found
-
-
-def _read(
-    url: str, module: str, factory: Callable[..., Any], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the place that a URL names, and the options in its query string."""
-    known = _options(module, factory)
-    for name in HANDED_IN.get(module, ()):
-        if given.get(name) is not None:
-            return _read_beside(url, module, known, name, given[name])
-    return _read_place(url, module, known)
-
-
-def _read_place(url: str, module: str, known: Mapping[str, str]) -> dict[str, Any]:
-    if module == "postgresql":
-        dsn, ours = _parted(url, known)
-        return {"dsn": dsn, **_from_query(known, ours)}
-    if module == "redis":
-        place, ours = _parted(url, known)
-        return {"url": place, **_from_query(known, ours)}
-    if module == "http":
-        place, _, query = url.partition("?")
-        return {"base_url": place, **_from_query(known, query)}
-    if module == "oracle":
-        places = import_module("locus_store.backends.oracle.addresses")
-        parts = places.split(url)
-        return {**places.parts_of(parts), **_from_query(known, parts.query)}
-    parts = urlsplit(url)
-    if parts.fragment:
-        raise InvalidArgumentError("a database URL has no #fragment; write %23 for # in a path")
-    found = _from_query(known, parts.query)
-    if module in _PLACE_READERS:
-        return found | _PLACE_READERS[module](parts)
-    if parts.netloc or parts.path:
-        raise InvalidArgumentError(f"{parts.scheme}:// takes only ?options after it")
-    return found
-
-
-def _read_beside(
-    url: str, module: str, known: Mapping[str, str], name: str, handed_in: Any
-) -> dict[str, Any]:
-    """Return the options in a URL whose place an engine, a pool or a client has.
-
-    Raises:
-        InvalidArgumentError: The URL names another place.
-    """
-    place, _, query = url.partition("?")
-    if module in {"postgresql", "redis"}:
-        place, query = _parted(url, known)
-    elif module == "oracle":
-        query = import_module("locus_store.backends.oracle.addresses").split(url).query
-    rest, index = place.partition("://")[2] if _scheme(url) else place, ""
-    if module == "opensearch":
-        rest, _, index = rest.partition("/")
-    is_engine = name == "engine"
-    if rest and not (
-        is_engine and import_module("locus_store.sql.schema.definition").names(place, handed_in)
-    ):
-        kind = _scheme(url) or module
-        raise InvalidArgumentError(
-            f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "
-            f"leave {name}= out"
-        )
-    return _from_query(known, query) | ({"index_name": unquote(index)} if index else {})
-
-
-def open_saver(url: str, **options: Unpack[CheckpointerOptions]) -> CheckpointSaver:
-    """Return the ``CheckpointSaver`` that ``url`` names; see ``open_checkpointer``.
-
-    Raises:
-        InvalidArgumentError: The scheme or a value is not valid.
-        TypeError: There is no such option; ``state_type`` is a checkpointer's.
-    """
-    if "state_type" in options:
-        raise TypeError("state_type is an option of open_checkpointer: a saver keeps plain data")
-    opened = open_checkpointer(url, **options)
-    return CheckpointSaver(
-        opened.backend,
-        on_conflict=opened.on_conflict,
-        keep_last=opened.keep_last,
-        ttl_seconds=opened.ttl_seconds,
-        refresh_on_read=opened.refresh_on_read,
-    )
+    found = _read(url, folder, options)
+    of_checkpoints, given = parted(CheckpointOptions, found)
+    if what == "message log":
+        given["ttl_seconds"] = of_checkpoints.get("ttl_seconds")
+    return getattr(import_module("locus_store.backends"), classes[folder])(**given)
 
 
 def options_of(url: str) -> frozenset[str]:
-    """Return the names of the options that ``open_checkpointer`` accepts for ``url``.
+    """Return the names of the options that ``open_storage`` accepts for ``url``.
 
     Raises:
         InvalidArgumentError: The scheme is not valid.
     """
-    return frozenset(_options(*_factory(str(url))))
+    known = _options_in(_folder_of(str(url))).URL_OPTIONS
+    return frozenset(table(known).keys() | table(CheckpointOptions).keys())
 
 
-def _factory(url: str) -> tuple[str, Callable[..., Any]]:
-    """Return the name of the module under ``backends``, and its factory."""
-    module, name = _place_of(url)
-    return module, _imported(module, name)
+# --- URLs
 
 
-def _place_of(url: str) -> tuple[str, str]:
-    """Return the names of the module under ``backends`` and of its factory; import nothing."""
+def _options_in(folder: str) -> Any:
+    """Return the module of a technology's options."""
+    return import_module(f"locus_store.backends.{folder}.options")
+
+
+def _read(url: str, folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the place that a URL names, and the options in its query string and beside it."""
+    technology = _options_in(folder)
+    for name in HANDED_IN.get(folder, ()):
+        if given.get(name) is not None:
+            place, query = _place_beside(url, folder, name, given[name])
+            break
+    else:
+        place, query = technology.place(url)
+    return {**place, **read_query((technology.URL_OPTIONS, CheckpointOptions), query), **given}
+
+
+def _place_beside(
+    url: str, folder: str, name: str, handed_in: object
+) -> tuple[dict[str, str], str]:
+    """Return the options of a URL whose place an engine, a pool or a client has.
+
+    Raises:
+        InvalidArgumentError: The URL names another place.
+    """
+    text, query = split_url(url, _options_in(folder).URL_OPTIONS)
+    rest, index = text.partition("://")[2] if _scheme(url) else text, ""
+    if folder == "opensearch":
+        rest, _, index = rest.partition("/")
+    is_engine = name == "engine"
+    if rest and not (
+        is_engine and import_module("locus_store.sql.schema.definition").names(text, handed_in)
+    ):
+        kind = _scheme(url) or folder
+        raise InvalidArgumentError(
+            f"the URL names another place than {name}= does: write {kind}:// beside {name}=, or "
+            f"leave {name}= out"
+        )
+    return ({"index_name": unquote(index)} if index else {}), query
+
+
+def _folder_of(url: str) -> str:
+    """Return the folder under ``backends``; import nothing."""
     scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
     if not scheme:
         if is_path(url):
@@ -374,116 +437,3 @@ def _scheme(url: str) -> str:
     """Return the scheme; no other part of the text may be repeated, as it may be a password."""
     found = re.match(r"([A-Za-z][A-Za-z0-9+._-]{0,30})://|(file):", url)
     return found[1] or found[2] if found else ""
-
-
-def _called(factory: Callable[..., Any], options: dict[str, Any]) -> StorageBackendAdapter[Any]:
-    checkpointer: StorageBackendAdapter[Any] = factory(**options)
-    return checkpointer
-
-
-def _parted(url: str, known: Mapping[str, str]) -> tuple[str, str]:
-    """Split the factory's options off the URL; return the remaining URL, and the options."""
-    place, _, query = url.partition("?")
-    pairs = query.split("&") if query else []
-    ours = [it for it in pairs if it.partition("=")[0] in known.keys() - DSN_PARTS]
-    theirs = "&".join(it for it in pairs if it not in ours)
-    return f"{place}?{theirs}" if theirs else place, "&".join(ours)
-
-
-def _sqlite_path(parts: SplitResult) -> dict[str, str]:
-    """Return the path: three slashes are relative, four absolute, as in SQLAlchemy."""
-    if parts.netloc:
-        raise InvalidArgumentError(
-            "a sqlite:// URL has no host; write sqlite:///file.db or sqlite:////absolute.db"
-        )
-    return {"path": unquote(parts.path.removeprefix("/")) or ":memory:"}
-
-
-def _directory(parts: SplitResult) -> dict[str, str]:
-    """Return the directory: three slashes are absolute, none relative, as in RFC 8089."""
-    if parts.netloc or not parts.path.strip("/"):
-        raise InvalidArgumentError(
-            "a file: URL names a directory of this host; write file:///absolute or file:relative"
-        )
-    return {"directory": unquote(parts.path)}
-
-
-def _bucket(parts: SplitResult) -> dict[str, str]:
-    """Return the bucket, and the prefix if the path has one."""
-    namespace = parts.netloc
-    bucket, _, prefix = unquote(parts.path).removeprefix("/").partition("/")
-    if not namespace or not bucket:
-        raise InvalidArgumentError("an oci:// URL names a bucket: oci://namespace/bucket/prefix")
-    found = {"namespace": namespace, "bucket_name": bucket}
-    return {**found, "prefix": prefix.rstrip("/") + "/"} if prefix else found
-
-
-def _index(parts: SplitResult) -> dict[str, Any]:
-    """Return the hosts, the credentials, and the index if the path has one."""
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    if not hosts:
-        raise InvalidArgumentError(
-            "an opensearch:// URL names a host: opensearch://host:9200/index"
-        )
-    is_https = parts.scheme == "opensearch+https"
-    found: dict[str, Any] = {"hosts": hosts.split(","), "use_ssl": is_https}
-    if credentials:
-        username, _, password = credentials.partition(":")
-        found |= {"username": unquote(username), "password": unquote(password)}
-    index = unquote(parts.path).strip("/")
-    return {**found, "index_name": index} if index else found
-
-
-_PLACE_READERS: dict[str, Callable[[SplitResult], dict[str, Any]]] = {
-    "file": _directory,
-    "oci": _bucket,
-    "opensearch": _index,
-    "sqlite": _sqlite_path,
-}
-"""Module to the reader of the part of a URL before its ``?``."""
-
-
-def _from_query(known: Mapping[str, str], query: str) -> dict[str, Any]:
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError as exc:
-        raise InvalidArgumentError(f"?{query} in the URL is not name=value&name=value") from exc
-    for name, _ in pairs:
-        if name not in known:
-            there = ", ".join(sorted(it for it in known if known[it] in TEXTS))
-            raise InvalidArgumentError(
-                f"no option {name!r} for this URL{did_you_mean(name, known)}; known options:"
-                f" {there}"
-            )
-        if known[name] not in TEXTS:
-            raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
-    return {name: _value(name, text, known[name]) for name, text in pairs}
-
-
-def _options(module: str, factory: Callable[..., Any]) -> dict[str, str]:
-    """Option names and their annotations: the factory's, and those that it hands to its class."""
-    handed_on = _parameters(_backend(module)) if module in BACKENDS else {}
-    return {**handed_on, **_parameters(factory)}
-
-
-def _parameters(call: Callable[..., Any]) -> dict[str, str]:
-    """Names and annotations; the place, which the URL itself names, is none."""
-    found = inspect.signature(call).parameters.values()
-    named = [it for it in found if it.kind is not it.VAR_KEYWORD and it.name not in PLACES]
-    return {it.name: str(it.annotation) for it in named}
-
-
-def _takes_others(call: Callable[..., Any]) -> bool:
-    """Return whether a call takes options that its signature does not name."""
-    return any(it.kind is it.VAR_KEYWORD for it in inspect.signature(call).parameters.values())
-
-
-def _value(name: str, text: str, annotation: str) -> Any:
-    """Convert a string of the query to the option's type."""
-    kind = TEXTS[annotation]
-    if kind is bool:
-        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
-    try:
-        return kind(text)
-    except ValueError as exc:
-        raise InvalidArgumentError(f"{name}={text!r} in the URL is not a number") from exc

@@ -9,7 +9,7 @@ from tiers import full
 if TYPE_CHECKING:
     from pathlib import Path
 
-OURS = ("sqlite", "memory", "postgresql", "http", "file", "oci", "opensearch")
+OURS = ("sqlite", "memory", "postgresql", "http", "file", "oci", "opensearch", "redis")
 EACH = (*OURS[:2], *full(*OURS[2:]))
 """Parameters: what `make test` takes, and the others."""
 
@@ -24,5 +24,6 @@ def url_of(kind: str, request: Any, folder: Path) -> str:
     if kind in urls:
         return urls[kind]
     fixtures = {"postgresql": "migrated_database", "http": "service_url", "oci": "bucket"}
+    fixtures |= {"redis": "redis_url"}
     found = request.getfixturevalue(fixtures.get(kind, "index"))
     return found if isinstance(found, str) else found.url()

@@ -156,9 +156,14 @@ def test_a_url_names_its_place_once(query: str) -> None:
 
 
 def test_an_unknown_argument_is_a_type_error_everywhere() -> None:
-    for factory in (sqlite_checkpointer, SQLiteBackend, MemoryCheckpointer, open_checkpointer):
+    for factory, place in {
+        sqlite_checkpointer: [":memory:"],
+        SQLiteBackend: [":memory:"],
+        MemoryCheckpointer: [],
+        open_checkpointer: ["memory://"],
+    }.items():
         with pytest.raises(TypeError, match="colour"):
-            factory("memory://" if factory is open_checkpointer else ":memory:", colour="red")
+            factory(*place, colour="red")
 
 
 @pytest.mark.parametrize("query", ["keep_last=x", "ttl_seconds=soon", "keep_last=", "keep_last=0"])

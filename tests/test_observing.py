@@ -697,13 +697,6 @@ def test_the_example_prints_spans_and_metrics(tmp_path: Path) -> None:
         assert f'"name": "{name}"' in done.stdout
 
 
-def test_the_page_shows_what_the_example_does() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    shown = page.partition("```py\n")[2].partition("```")[0]
-    assert shown
-    assert shown in (ROOT / "examples" / "telemetry.py").read_text("utf-8")
-
-
 def test_every_metric_and_attribute_is_in_the_page(telemetry: Telemetry) -> None:
     asyncio.run(everything(MemoryCheckpointer(state_type=dict)))
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from locus_store import (
+    InvalidArgumentError,
+    NewMessage,
     SchemaError,
     open_checkpointer,
+    open_message_log,
     open_saver,
+    open_storage,
     open_store,
 )
 from locus_store.blocking import BlockingCheckpointer
@@ -123,3 +127,35 @@ def test_the_blocking_facade_opens(tmp_path: Path) -> None:
         checkpointer.open()
         checkpointer.open()
         assert checkpointer.load("t") is None
+
+
+async def test_a_url_names_a_storage_with_its_options(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db?keep_last=1&tenant=acme"
+    async with open_storage(url, on_conflict="branch") as storage:
+        checkpointer, saver = storage.checkpointer(state_type=dict), storage.saver(keep_last=3)
+        assert (checkpointer.keep_last, checkpointer.on_conflict) == (1, "branch")
+        assert (saver.keep_last, saver.on_conflict) == (3, "branch")
+        await storage.open()
+        await checkpointer.save({"n": 1}, "t")
+        await storage.store().put(("a",), "k", 1)
+        await storage.messages().append("t", [NewMessage("Hi.")])
+    async with open_store(url) as store, open_message_log(url) as log:
+        assert await store.get(("a",), "k") == 1
+        assert len(await log.contents("t")) == 1
+    assert repr(storage) == f"Storage(SQLiteBackend('{tmp_path}/a.db'))"
+
+
+async def test_the_store_in_memory_is_one_for_each_storage() -> None:
+    storage, other = open_storage("memory://"), open_storage("memory://")
+    await storage.store(dimension=3).put(("a",), "k", 1)
+    assert await storage.store().get(("a",), "k") == 1
+    assert await other.store().get(("a",), "k") is None
+    with pytest.raises(InvalidArgumentError, match="dimension 3"):
+        storage.store(dimension=4)
+
+
+async def test_a_store_may_be_left_before_its_storage(tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:///{tmp_path}/a.db") as storage:
+        async with storage.store() as store:
+            await store.put(("a",), "k", 1)
+        assert await storage.store().get(("a",), "k") == 1

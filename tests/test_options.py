@@ -1,45 +1,56 @@
-"""The options that type checkers know are those of the signatures."""
+"""The options of storages: one table for each technology, and what is made of it."""
 
 from __future__ import annotations
 
 import inspect
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from locus_store import backends
+from locus_store import InvalidArgumentError, backends, open_checkpointer, sqlite_checkpointer
 from locus_store.backends.options import CheckpointerOptions
-from locus_store.open import options_of
+from locus_store.open import BACKENDS, options_of
+from locus_store.types.options import (
+    IN_PYTHON,
+    CheckpointOptions,
+    complete,
+    read_query,
+    split_url,
+    table,
+)
 
-PLACES = {"self", "dsn", "path", "url", "directory", "base_dir", "base_url"}
+PLACES = {"self", "dsn", "path", "url", "directory", "base_dir", "base_url", "options"}
+
+
+def options(folder: str) -> type:
+    """The class of all options of a technology."""
+    return import_module(f"locus_store.backends.{folder}.options").URL_OPTIONS
 
 
 def parameters(call: Any) -> dict[str, str]:
-    """Names and annotations of what it takes, but the place."""
-    found = inspect.signature(call).parameters.values()
-    return {it.name: str(it.annotation) for it in found if it.name not in PLACES}
+    """Names and annotations of what it takes."""
+    return {it.name: str(it.annotation) for it in inspect.signature(call).parameters.values()}
 
 
-@pytest.mark.parametrize(
-    ("named", "backend", "positional"),
-    [
-        ("SQLiteOptions", "SQLiteBackend", {"table_name"}),
-        ("PostgreSQLOptions", "PostgreSQLBackend", {"table_name"}),
-        ("OracleOptions", "OracleBackend", {"table_name", "user", "password"}),
-        ("RedisOptions", "RedisBackend", {"prefix"}),
-        ("HTTPOptions", "HTTPBackend", set()),
-    ],
-)
-def test_the_options_of_a_backend_are_its_parameters(
-    named: str, backend: str, positional: set[str]
-) -> None:
-    made = getattr(backends, backend)
-    options = import_module(f"{made.__module__.rpartition('.')[0]}.options")
-    taken = {name: kind for name, kind in parameters(made).items() if name not in positional}
-    assert {
-        name: it.__forward_arg__ for name, it in getattr(options, named).__annotations__.items()
-    } == taken
+@pytest.mark.parametrize("folder", [*BACKENDS, "checkpoints"])
+def test_every_default_is_a_value_that_is_taken_and_every_option_has_a_meaning(folder: str) -> None:
+    kind = CheckpointOptions if folder == "checkpoints" else options(folder)
+    defaults = complete(kind, {}, "f")
+    assert defaults == {name: it.default for name, it in table(kind).items()}
+    assert complete(kind, defaults, "f") == defaults
+    assert all(it.description for it in table(kind).values())
+
+
+def test_the_options_that_type_checkers_know_of_a_url_are_those_of_all_technologies() -> None:
+    taken = {name for folder in BACKENDS for name in table(options(folder))}
+    assert taken | table(CheckpointOptions).keys() == CheckpointerOptions.__annotations__.keys()
+
+
+def test_the_signature_of_redis_has_its_table() -> None:
+    found = inspect.signature(backends.RedisBackend).parameters
+    expected = {name: it.default for name, it in table(options("redis")).items()}
+    assert {name: it.default for name, it in found.items() if name != "url"} == expected
 
 
 @pytest.mark.parametrize(
@@ -58,8 +69,64 @@ def test_a_factory_shows_the_options_of_its_class(made: str, by: str) -> None:
     assert (factory.__module__, factory.__doc__[:6]) == (shown.__module__, "Return")
 
 
-def test_the_options_of_a_url_are_those_of_all_factories() -> None:
-    urls = ("file:x", "http://h", "memory://", "oci://n/b", "oracle://x", "postgresql://")
-    urls += ("opensearch://h", "redis://", "sqlite://")
-    taken = {name for url in urls for name in options_of(url)}
-    assert taken - {"state_type"} == CheckpointerOptions.__annotations__.keys()
+def test_an_option_that_there_is_not_is_told_with_the_most_similar_one() -> None:
+    with pytest.raises(TypeError, match=r"SQLiteBackend\(\).*'tennant' \(did you mean 'tenant'"):
+        sqlite_checkpointer("x.db", tennant="a")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"pool_size": 0}, r"pool_size=0: it must be greater than or equal to 1"),
+        ({"pool_size": True}, r"pool_size=True: it must be a valid integer"),
+        ({"pool_timeout_seconds": "1"}, r"pool_timeout_seconds=str: it must be a valid number"),
+        ({"password": 5}, r"password=5: it must be a valid string or it must be callable"),
+        ({"auto_migrate": "maybe"}, r"auto_migrate=str: .*'upgrade'"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_told_and_no_string_is_repeated(
+    given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=told) as caught:
+        complete(options("postgresql"), given, "f")
+    assert "maybe" not in str(caught.value)
+
+
+def test_a_query_string_is_read_by_the_types_of_the_options() -> None:
+    query = "pool_size=3&pool_timeout_seconds=2.5&pgbouncer=true&schema=a%20b&auto_migrate=upgrade"
+    assert read_query((options("postgresql"), CheckpointOptions), f"{query}&keep_last=7") == {
+        "pool_size": 3,
+        "pool_timeout_seconds": 2.5,
+        "pgbouncer": True,
+        "schema": "a b",
+        "auto_migrate": "upgrade",
+        "keep_last": 7,
+    }
+    assert read_query((options("sqlite"),), "") == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("keep_lats=3", "no option 'keep_lats'.*did you mean 'keep_last'.*known options: auto_mi"),
+        ("engine=x", "engine= cannot be in a URL"),
+        ("keep_last=x", "keep_last=str: it must be a valid integer"),
+        ("keep_last", "name=value"),
+    ],
+)
+def test_a_query_string_that_makes_no_sense_is_refused(query: str, told: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=told):
+        open_checkpointer(f"sqlite:///x.db?{query}")
+
+
+def test_a_url_is_parted_from_the_options_of_this_library() -> None:
+    url = "postgresql://h/d?sslmode=require&pool_size=3&password=a%26b&keep_last=1"
+    found = split_url(url, options("postgresql"))
+    assert found == ("postgresql://h/d?sslmode=require&password=a%26b", "pool_size=3&keep_last=1")
+    assert options_of(url) > {"pool_size", "keep_last"}
+
+
+def test_options_of_a_class_with_objects_are_marked() -> None:
+    marked = {name for name, it in table(options("postgresql")).items() if IN_PYTHON in it.metadata}
+    assert marked == {"engine", "pool", "password", "host", "port", "database", "user"}
+    assert get_type_hints(options("sqlite"))

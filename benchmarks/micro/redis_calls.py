@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import redis.asyncio as driver
 
 from benchmarks import machine, report
 from locus_store import versions
 from locus_store.backends.redis import RedisBackend
 from locus_store.backends.redis.keys import RedisKeys
-from locus_store.backends.redis.records import rest_of
 from locus_store.versions.known import KNOWN_BYTES, KnownVersions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -105,7 +105,7 @@ async def _saves(client: driver.Redis, backend: RedisBackend) -> dict[str, list[
 
     async def bare(save: Save) -> Written:
         note(save)
-        header = b"0" * 70 + rest_of(save.metadata, save.labels)
+        header = b"0" * 70 + orjson.dumps([save.metadata, save.labels])
         begin = time.perf_counter()
         pipe = client.pipeline(transaction=False)
         pipe.rpush("bare:log", sent[-1])

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from locus_store.blocking import BlockingMessageLog
 from locus_store.errors import IntegrityError
 from locus_store.messages import BaseMessageLog, LogInfo
-from locus_store.open import open_message_log
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage, open_message_log
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import decode, encode_strictly, pinned
 from locus_store.values.msgpack import FORM, TAG, frozen, thawed
@@ -61,7 +60,7 @@ class BlockingLogAdapter(_Adapter[BlockingMessageLog]):
         self.log = (
             log
             if isinstance(log, BlockingMessageLog)
-            else BlockingMessageLog(message_log_of(log, None))
+            else BlockingMessageLog(Storage(log).messages())
         )
 
     def close(self) -> None:
@@ -92,7 +91,7 @@ class LogAdapter(_Adapter[BaseMessageLog], Closing):
     """
 
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
-        self.log = log if isinstance(log, BaseMessageLog) else message_log_of(log, None)
+        self.log = log if isinstance(log, BaseMessageLog) else Storage(log).messages()
 
     async def close(self) -> None:
         """Close what ``from_url`` opened; idempotent, and usable again afterwards."""

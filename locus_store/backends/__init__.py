@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
+        RedisMessageLog,
         redis_checkpointer,
     )
     from locus_store.backends.redis.store import RedisStore
@@ -95,6 +96,7 @@ __all__ = [
     "PostgreSQLStore",
     "RedisBackend",
     "RedisCheckpointSaver",
+    "RedisMessageLog",
     "RedisStore",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
@@ -151,6 +153,7 @@ _MODULES = {
     "OracleStore": "backends.oracle.store",
     "PostgreSQLMessageLog": "backends.postgresql.messages",
     "PostgreSQLStore": "backends.postgresql.store",
+    "RedisMessageLog": "backends.redis",
     "RedisStore": "backends.redis.store",
     "SQLiteMessageLog": "backends.sqlite.store",
     "SQLiteStore": "backends.sqlite.store",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from locus_store.backends.oci.access import AuthType
-    from locus_store.backends.opensearch.access import Refresh
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.types import OnConflict
 
@@ -49,7 +47,7 @@ class BackendOptions(TypedDict, total=False):
     group_saves: bool
     compartment_id: str | None
     profile_name: str
-    auth_type: AuthType
+    auth_type: Literal["api_key", "security_token", "instance_principal", "resource_principal"]
     region: str | None
     config_file: str
     endpoint: str | None
@@ -57,7 +55,7 @@ class BackendOptions(TypedDict, total=False):
     verify_certs: bool
     ca_certs: str | None
     language: str | None
-    refresh: Refresh
+    refresh: Literal["interval", "wait"]
     db: int
     client: Any
     cluster: bool

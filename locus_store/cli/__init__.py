@@ -16,7 +16,7 @@ from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
-from locus_store.cli.help import Command, HelpGroup, give
+from locus_store.cli.help import HelpGroup, command, give
 from locus_store.cli.messages import messages
 from locus_store.cli.oci import oci
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
@@ -91,9 +91,9 @@ app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
 app.add_typer(oci, name="oci")
 for of_threads in (messages, blame, bisect, watch, rewind, report, delete, prune, vacuum, expire):
-    threads.command(cls=Command)(of_threads)
-for command in (doctor, bench, verify, backup, copy, export, forget, serve, inspect):
-    app.command(cls=Command)(command)
+    command(threads)(of_threads)
+for of_all in (doctor, bench, verify, backup, copy, export, forget, serve, inspect):
+    command(app)(of_all)
 app.add_typer(imports, name="import")
 
 

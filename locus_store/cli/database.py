@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.help import HelpGroup, command
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
@@ -37,38 +38,58 @@ Schema = Annotated[
 Revision = Annotated[str, typer.Argument(help="A revision of 'history'.")]
 
 
-@db.command(cls=Command)
+@dataclass(frozen=True, kw_only=True)
+class TablesOptions:
+    """The options of a command on the tables of a database."""
+
+    url: Url = DEFAULT_URL
+    schema: Schema = None
+    prefix: Prefix = DEFAULT_PREFIX
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The arguments of a migration."""
+        return {"prefix": self.prefix, "schema": self.schema}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of ``opened``."""
+        return {"prefix": self.prefix} | ({"schema": self.schema} if self.schema else {})
+
+    @property
+    def definition(self) -> Any:
+        """The module that upgrades what the URL names."""
+        is_index = self.url.startswith("opensearch")
+        return importlib.import_module("locus_store.cli.indexes") if is_index else _migrate()
+
+
+@command(db)
 def upgrade(
     revision: Revision = "head",
     *,
-    url: Url = DEFAULT_URL,
-    schema: Schema = None,
-    prefix: Prefix = DEFAULT_PREFIX,
+    at: TablesOptions,
 ) -> None:
     """Create the schema, or upgrade it to a revision."""
     with progress("upgrading"):
-        reached = _schema(url).upgrade(url, revision, prefix=prefix, schema=schema)
+        reached = at.definition.upgrade(at.url, revision, **at.names)
     say(f"schema revision {reached}")
 
 
-@db.command(cls=Command)
+@command(db)
 def downgrade(
     revision: Revision,
     *,
-    url: Url = DEFAULT_URL,
-    schema: Schema = None,
-    prefix: Prefix = DEFAULT_PREFIX,
+    at: TablesOptions,
     yes: Yes = False,
 ) -> None:
     """Downgrade the schema to a revision; 'base' deletes every table with its rows."""
     if not yes:
-        status = _schema(url).check(url, prefix=prefix, schema=schema)
+        status = at.definition.check(at.url, **at.names)
         note(status.message)
-        rows = _rows(url, _options(prefix, schema))
-        lost = _lost(status.revision, revision, prefix, rows)
+        lost = _lost(status.revision, revision, at.prefix, _rows(at))
         deletes = f"deletes {'; '.join(lost)}" if lost else "deletes nothing that is stored"
         confirm(f"This goes down to {revision} and {deletes}.")
-    reached = _schema(url).downgrade(url, revision, prefix=prefix, schema=schema)
+    reached = at.definition.downgrade(at.url, revision, **at.names)
     say(f"schema revision {reached or 'none'}")
 
 
@@ -80,41 +101,37 @@ def _lost(current: str | None, revision: str, prefix: str, rows: dict[str, str])
     return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
 
 
-def _rows(url: str, options: dict[str, Any]) -> dict[str, str]:
+def _rows(at: TablesOptions) -> dict[str, str]:
     """Return the number of rows of each table, as far as they can be read."""
 
     async def asked() -> list[Fact]:
-        async with opened(url, **options) as backend:
+        async with opened(at.url, **at.options) as backend:
             return await backend.facts()
 
     with suppress(LocusStoreError):
         named = [(it.name.removeprefix("rows of "), it.value) for it in run(asked())]
-        return {table: count for table, count in named if table.startswith(options["prefix"])}
+        return {table: count for table, count in named if table.startswith(at.prefix)}
     return {}
 
 
-@db.command(cls=Command)
+@command(db)
 def current(
     *,
-    url: Url = DEFAULT_URL,
-    schema: Schema = None,
-    prefix: Prefix = DEFAULT_PREFIX,
+    at: TablesOptions,
     as_json: AsJson = False,
 ) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
-    revision = _schema(url).current(url, prefix=prefix, schema=schema)
+    revision = at.definition.current(at.url, **at.names)
     if as_json:
         put_json({"revision": revision})
     else:
         say(revision or "none")
 
 
-@db.command(cls=Command)
+@command(db)
 def check(
     *,
-    url: Url = DEFAULT_URL,
-    schema: Schema = None,
-    prefix: Prefix = DEFAULT_PREFIX,
+    at: TablesOptions,
     as_json: AsJson = False,
 ) -> None:
     """Report whether this library can work on the database; change nothing.
@@ -122,7 +139,7 @@ def check(
     --json: {state, revision, usable, message}; state is ok, missing, behind, newer, too new,
     foreign or damaged.
     """
-    status = _schema(url).check(url, prefix=prefix, schema=schema)
+    status = at.definition.check(at.url, **at.names)
     if as_json:
         keys = ("state", "revision", "usable", "message")
         put_json({key: getattr(status, key) for key in keys})
@@ -132,7 +149,7 @@ def check(
         raise typer.Exit(PROBLEMS)
 
 
-@db.command(cls=Command)
+@command(db)
 def sql(
     revision: Annotated[str, typer.Argument(help="The target revision, or from:to.")] = "head",
     *,
@@ -144,13 +161,11 @@ def sql(
     sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
 
 
-@db.command("search-index", cls=Command)
-def search_index(
-    *, url: Url = DEFAULT_URL, schema: Schema = None, prefix: Prefix = DEFAULT_PREFIX
-) -> None:
+@command(db, "search-index")
+def search_index(*, at: TablesOptions) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
     with progress("creating"):
-        created = run(_search_index(url, _options(prefix, schema)))
+        created = run(_search_index(at))
     say(_outcome("the full-text index", created=created))
 
 
@@ -158,25 +173,23 @@ def _outcome(what: str, *, created: bool) -> str:
     return f"created {what}" if created else f"{what} exists already; nothing was changed"
 
 
-@db.command("vector-index", cls=Command)
+@command(db, "vector-index")
 def vector_index(
     *,
     dimension: Annotated[int, typer.Option(help="Dimensions of the embeddings; permanent.")],
     metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
     method: Annotated[str, typer.Option(help="hnsw or ivfflat.")] = "hnsw",
-    url: Url = DEFAULT_URL,
-    schema: Schema = None,
-    prefix: Prefix = DEFAULT_PREFIX,
+    at: TablesOptions,
 ) -> None:
     """Create the table of embeddings, and its index (pgvector, Oracle); run it once."""
     vectors = importlib.import_module("locus_store.sql.schema.vectors")
     made = vectors.create_vector_index(
-        url, dimension=dimension, metric=metric, method=method, prefix=prefix, schema=schema
+        at.url, dimension=dimension, metric=metric, method=method, **at.names
     )
     say(_outcome(f"the vector index of dimension {dimension} ({metric}, {method})", created=made))
 
 
-@db.command("user-ids", cls=Command)
+@command(db, "user-ids")
 def user_ids(
     users: Annotated[str, typer.Argument(metavar="TYPE", help="string, int or bigint.")],
     *,
@@ -184,9 +197,7 @@ def user_ids(
         str | None,
         typer.Option("--sql", help="Print the SQL for sqlite, postgresql or oracle; run nothing."),
     ] = None,
-    url: Url = DEFAULT_URL,
-    schema: Schema = None,
-    prefix: Prefix = DEFAULT_PREFIX,
+    at: TablesOptions,
 ) -> None:
     """Keep users' ids as text, or as numbers of 32 or 64 bits.
 
@@ -195,19 +206,15 @@ def user_ids(
     """
     module = importlib.import_module("locus_store.sql.schema.user_ids")
     if dialect is not None:
-        sys.stdout.write(module.offline_sql(dialect, users, prefix=prefix, schema=schema))
+        sys.stdout.write(module.offline_sql(dialect, users, **at.names))
         return
-    changed = module.set_user_id_type(url, users, prefix=prefix, schema=schema)
+    changed = module.set_user_id_type(at.url, users, **at.names)
     was = "are now" if changed else "were"
     say(f"users' ids {was} of the type {users}" + ("" if changed else "; nothing was changed"))
 
 
-def _options(prefix: str, schema: str | None) -> dict[str, Any]:
-    return {"prefix": prefix} | ({"schema": schema} if schema else {})
-
-
-async def _search_index(url: str, options: dict[str, Any]) -> bool:
-    async with opened(url, creates=True, **options) as backend:
+async def _search_index(at: TablesOptions) -> bool:
+    async with opened(at.url, creates=True, **at.options) as backend:
         make = getattr(backend, "create_search_index", None)
         if make is None:
             raise UnsupportedError(f"{type(backend).__name__} has no full-text index to make")
@@ -215,7 +222,7 @@ async def _search_index(url: str, options: dict[str, Any]) -> bool:
         return made
 
 
-@db.command(cls=Command)
+@command(db)
 def history(*, as_json: AsJson = False) -> None:
     """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
     revisions = _migrate().history()
@@ -224,12 +231,6 @@ def history(*, as_json: AsJson = False) -> None:
         return
     for revision, title in revisions:
         say(f"{revision}  {title}")
-
-
-def _schema(url: str) -> Any:
-    """Return the module that upgrades what a URL names."""
-    is_index = url.startswith("opensearch")
-    return importlib.import_module("locus_store.cli.indexes") if is_index else _migrate()
 
 
 def _migrate() -> Any:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from locus_store import __version__
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
+from locus_store.cli.opening import opened, run
 from locus_store.cli.output import PROBLEMS, counted, progress, put_json, put_table
-from locus_store.cli.tenants import AllTenants, OfTenant, chosen, covering
+from locus_store.cli.tenants import TenantsOptions, covering
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -37,14 +37,11 @@ LARGEST = 10
 
 def doctor(
     *,
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
     sizes: Annotated[
         bool,
         typer.Option("--sizes", help="Read all, and add the bytes by tenant, user and thread."),
     ] = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantsOptions,
 ) -> None:
     """Examine the store: versions, schema, indexes, sizes, clock, and what to do; changes nothing.
 
@@ -52,15 +49,14 @@ def doctor(
     Only a fail is a problem for the exit code.
     """
     facts = [Fact("locus-store", __version__), Fact("Python", platform.python_version())]
-    choice = chosen(tenant, everyone=all_tenants)
-    facts += run(_facts(url, choice, sizes=sizes))
+    facts += run(_facts(at.url, at.choice, sizes=sizes))
     is_well = all(it.verdict != "fail" for it in facts)
-    if as_json:
+    if at.as_json:
         put_json({"ok": is_well, "facts": [asdict(it) for it in facts]})
     else:
         rows = ((it.verdict, it.name, it.value, it.remedy) for it in facts)
         put_table(("", "what", "found", "what to do"), rows)
-    choice.tell_others()
+    at.choice.tell_others()
     if not is_well:
         raise typer.Exit(PROBLEMS)
 

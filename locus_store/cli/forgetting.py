@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.cli.leftovers import Left, left_of
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, contents, run
+from locus_store.cli.opening import DryRun, Yes, contents, run
 from locus_store.cli.output import confirm, counted, note, progress, put_json, say
 from locus_store.cli.store import items_in, namespace_of, opened_store
 from locus_store.cli.tenants import (
-    AllTenants,
-    Choice,
-    OfTenant,
     Outcome,
-    chosen,
+    TenantsOptions,
     covered,
     described,
     each,
@@ -84,14 +81,9 @@ def forget(
             " May be given several times."
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be deleted; delete nothing.")
-    ] = False,
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
+    dry_run: DryRun = False,
+    at: TenantsOptions,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete all data of a user, or of a metadata value.
 
@@ -100,16 +92,16 @@ def forget(
     segment are listed with the command that deletes them. Threads that name no user are counted,
     those with pending writes only apart: they may be the user's. --json: {threads, checkpoints,
     writes, messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of
-    each; with --all-tenants {…, tenants: {name: {…}}, left}.
+    each.
     """
-    owner, choice = _owner(user, where), chosen(tenant, everyone=all_tenants)
+    owner, choice = _owner(user, where), at.choice
     wheres = [namespace_of(it) for it in namespace or ()]
     if () in wheres:
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
     if wheres and choice.everyone:
         raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
-        (held, *each_tenant), left = run(_held(url, choice, owner, wheres))
+        (held, *each_tenant), left = run(_held(at, owner, wheres))
         if dry_run:
             say(f"This would delete all {owner}: {held}.")
             for it in each_tenant:
@@ -120,7 +112,7 @@ def forget(
         for it in each_tenant:
             note(it)
         confirm(f"This deletes all {owner}: {held}.")
-    found, left = run(_forgotten(url, choice, owner, wheres))
+    found, left = run(_forgotten(at, owner, wheres))
     if not any(total(found).values()):
         _tell_left(left)
         choice.tell_others()
@@ -128,11 +120,11 @@ def forget(
         raise NotFoundError(
             f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
         )
-    if as_json:
+    if at.as_json:
         put_json({**described(found, choice), "left": [it.described() for it in left]})
         choice.tell_others()
     else:
-        tell(found, _removed, choice)
+        tell(found, _removed, at)
         _tell_left(left)
 
 
@@ -161,12 +153,13 @@ def _parsed(value: str) -> Any:
 
 
 async def _held(
-    url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]
+    at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[list[str], list[Left]]:
     """Return the amount of data to be deleted, in all and by tenant, and what is left."""
+    choice = at.choice
     ids: list[str] = []
     held: list[str] = []
-    async with covered(url, choice) as backends:
+    async with covered(at) as backends:
         for backend in backends:
             found = await owner.threads(backend)
             ids += found
@@ -174,7 +167,7 @@ async def _held(
                 told = await contents(backend, found, advance)
             threads = counted(len(found), "thread")
             held.append(f"{threads} with {told}" if told else threads)
-        left = await left_of(url, backends, choice.options, owner.user, wheres)
+        left = await left_of(at.url, backends, at.choice.options, owner.user, wheres)
         names = [it.tenant for it in backends]
     if choice.everyone:
         told = counted(len(ids), "thread") + of_tenant(names)
@@ -184,28 +177,28 @@ async def _held(
         told = threads + of_tenant(names) + with_ + told
     if not wheres:
         return [told, *held], left
-    async with opened_store(url, **choice.options) as store:
+    async with opened_store(at.url, **choice.options) as store:
         items = sum([await items_in(store, it, recursive=True) for it in wheres])
     beside = f"{counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
     return [f"{told}; {beside}"], left
 
 
 async def _forgotten(
-    url: str, choice: Choice, owner: _Owner, wheres: list[Namespace]
+    at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[Outcome, list[Left]]:
     with progress("forgetting"):
-        cleared = await _cleared(url, choice, wheres) if wheres else 0
-        async with covered(url, choice) as backends:
+        cleared = await _cleared(at, wheres) if wheres else 0
+        async with covered(at) as backends:
             found = await each(backends, owner.forget)
-            left = await left_of(url, backends, choice.options, owner.user, wheres)
+            left = await left_of(at.url, backends, at.choice.options, owner.user, wheres)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}
     return found, left
 
 
-async def _cleared(url: str, choice: Choice, wheres: list[Namespace]) -> int:
-    async with opened_store(url, **choice.options) as store:
+async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
+    async with opened_store(at.url, **at.choice.options) as store:
         removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
         await store.expire()  # expired items are not counted, but may be the user's
         return removed

@@ -1,12 +1,14 @@
-"""Help pages: flags have no type, and the terminal folds paragraphs."""
+"""Commands: their help pages, and options that several of them take as one argument."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import tomllib
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,7 +17,9 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.types.arguments import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+C = TypeVar("C", bound="Callable[..., None]")
 
 
 class Command(TyperCommand):
@@ -55,6 +59,52 @@ def _untyped(parameters: Iterable[Any]) -> list[Any]:
             it.metavar = ""
     return found
 
+
+# --- groups of options
+
+
+def command(app: typer.Typer, name: str | None = None) -> Callable[[C], C]:
+    """Return a decorator that adds a command; a parameter of a dataclass stands for its fields."""
+
+    def add(work: C) -> C:
+        app.command(name, cls=Command)(_with_options(work))
+        return work
+
+    return add
+
+
+def _with_options(work: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that takes the fields of each group as options of its own."""
+    hints = get_type_hints(work, include_extras=True)
+    groups: dict[str, Any] = {it: kind for it, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for it in inspect.signature(work).parameters.values():
+        if it.name in groups:
+            parameters += _options(groups[it.name])
+        else:
+            parameters.append(it.replace(annotation=hints[it.name]))
+
+    def run(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{it.name: given.pop(it.name) for it in fields(group)})
+        work(**given)
+
+    run.__name__, run.__doc__ = work.__name__, work.__doc__
+    run.__annotations__ = {it.name: it.annotation for it in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [
+        inspect.Parameter(it.name, kind, default=it.default, annotation=hints[it.name])
+        for it in fields(group)
+    ]
+
+
+# --- profiles
 
 _CONFIG = "LOCUS_STORE_CONFIG"
 """The environment's name for the file of profiles."""

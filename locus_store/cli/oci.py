@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.help import HelpGroup, command
 from locus_store.cli.opening import DEFAULT_URL, Url, opened, run
 from locus_store.cli.output import counted, note, put_json
 from locus_store.errors import InvalidArgumentError
@@ -26,7 +26,7 @@ def group() -> None:
     """Keep ``lifecycle`` a command of its own."""
 
 
-@oci.command(cls=Command)
+@command(oci)
 def lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT_URL) -> None:
     """Print the lifecycle rule that removes idle threads, as JSON.
 

@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import shlex
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -42,6 +43,14 @@ DryRun = Annotated[
 ]
 Namespace = Annotated[str, typer.Option(help="A namespace of the thread; '' is the root.")]
 Thread = Annotated[str, typer.Argument(help="A thread id.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseOptions:
+    """The options of a command on all that a URL names."""
+
+    url: Url = DEFAULT_URL
+    as_json: AsJson = False
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

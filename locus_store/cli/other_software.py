@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
+from locus_store.cli.help import command
+from locus_store.cli.opening import DatabaseOptions, opened, run
 from locus_store.cli.output import counted, progress, put_json, say
 from locus_store.cli.transfer import Only, imports, tell_imported
 
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["imports"]
 
+SqlSource = Annotated[
+    str, typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL")
+]
 
-@imports.command("locus", cls=Command)
+
+@command(imports, "locus")
 def import_locus(
     source: Annotated[
         str,
@@ -29,30 +33,25 @@ def import_locus(
     ],
     *,
     thread: Only = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: DatabaseOptions,
 ) -> None:
     """Import the threads that the Locus SDK keeps in its own tables, keys or files.
 
     --json: {written, same}, in threads.
     """
-    tell_imported(*run(_taken("locus", url, source, thread)), as_json=as_json)
+    tell_imported(*run(_taken("locus", at.url, source, thread)), as_json=at.as_json)
 
 
-@imports.command("langgraph", cls=Command)
+@command(imports, "langgraph")
 def import_langgraph(
-    source: Annotated[
-        str,
-        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
-    ],
+    source: SqlSource,
     *,
     thread: Only = None,
     decrypt: Annotated[
         bool,
         typer.Option("--decrypt", help="Decrypt values with LANGGRAPH_AES_KEY; store plain ones."),
     ] = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: DatabaseOptions,
 ) -> None:
     """Import langgraph's checkpoints, blobs and pending writes, checked by reading both sides.
 
@@ -62,51 +61,43 @@ def import_langgraph(
     if decrypt:
         module = importlib.import_module("locus_store.adapters.langgraph.import_threads")
         options["cipher"] = module.aes_cipher()
-    taken = run(_taken("langgraph", url, source, thread, **options))
-    tell_imported(*taken, as_json=as_json)
+    taken = run(_taken("langgraph", at.url, source, thread, **options))
+    tell_imported(*taken, as_json=at.as_json)
 
 
-@imports.command("openai-agents", cls=Command)
+@command(imports, "openai-agents")
 def import_openai_agents(
-    source: Annotated[
-        str,
-        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
-    ],
+    source: SqlSource,
     *,
     thread: Only = None,
     table: Annotated[
         str, typer.Option(help="The table of the items; messages_table of the session.")
     ] = "agent_messages",
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: DatabaseOptions,
 ) -> None:
     """Import the sessions of the OpenAI Agents SDK's own SQL stores as message logs.
 
     --json: {written, same}, in threads.
     """
-    taken = run(_taken("openai_agents", url, source, thread, messages_table=table))
-    tell_imported(*taken, as_json=as_json)
+    taken = run(_taken("openai_agents", at.url, source, thread, messages_table=table))
+    tell_imported(*taken, as_json=at.as_json)
 
 
-@imports.command("adk", cls=Command)
+@command(imports, "adk")
 def import_adk(
-    source: Annotated[
-        str,
-        typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL"),
-    ],
+    source: SqlSource,
     *,
     thread: Only = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: DatabaseOptions,
 ) -> None:
     """Import the sessions of Google ADK's own SQL services as message logs.
 
     --json: {written, same}, in threads: sessions, and the states of users and apps.
     """
-    tell_imported(*run(_taken("adk", url, source, thread)), as_json=as_json)
+    tell_imported(*run(_taken("adk", at.url, source, thread)), as_json=at.as_json)
 
 
-@imports.command("langgraph-store", cls=Command)
+@command(imports, "langgraph-store")
 def import_langgraph_store(
     source: Annotated[
         str,
@@ -119,8 +110,7 @@ def import_langgraph_store(
         int | None,
         typer.Option(help="Dimensions of the embeddings; without it, they are left out."),
     ] = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: DatabaseOptions,
 ) -> None:
     """Import the items of langgraph's long-term store; items that are there already stay.
 
@@ -130,14 +120,14 @@ def import_langgraph_store(
     async def imported() -> dict[str, int]:
         module = importlib.import_module("locus_store.adapters.langgraph.import_items")
         opening = importlib.import_module("locus_store.open")
-        async with opening.open_store(url, dimension=dimension) as store:
+        async with opening.open_store(at.url, dimension=dimension) as store:
             with progress("importing") as advance:
                 done = await module.import_langgraph_store(store, source, progress=advance)
         names = ("written", "same", "newer", "without_embeddings")
         return {name: getattr(done, name) for name in names}
 
     counts = run(imported())
-    if as_json:
+    if at.as_json:
         put_json(counts)
         return
     say(

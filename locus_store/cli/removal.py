@@ -1,4 +1,4 @@
-"""``locus-store threads delete | vacuum | expire``."""
+"""``locus-store threads delete | vacuum | expire | prune``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import typer
 
 from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
-    DEFAULT_URL,
-    AsJson,
     DryRun,
     Thread,
-    Url,
     Yes,
     contents,
     require,
@@ -21,17 +18,14 @@ from locus_store.cli.opening import (
 )
 from locus_store.cli.output import confirm, counted, progress, put_json, say
 from locus_store.cli.tenants import (
-    AllTenants,
-    Choice,
-    OfTenant,
     Outcome,
-    chosen,
+    TenantOptions,
+    TenantsOptions,
+    approve,
     covered,
-    described,
     each,
     of_tenant,
     one_of,
-    opened_of,
     tell,
     total,
 )
@@ -45,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from locus_store.backend import FullBackend
-    from locus_store.cli.threads import Storage
 
 
 def delete(
@@ -55,46 +48,42 @@ def delete(
         str | None, typer.Option(help="Only this version; without it the whole thread.")
     ] = None,
     namespace: Annotated[str, typer.Option(help="The namespace of --checkpoint.")] = "",
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
+    at: TenantOptions,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete a thread and all its data, or one version; --json: {removed}, in versions."""
     if namespace and checkpoint is None:
         raise InvalidArgumentError("a namespace has no deletion of its own: name a --checkpoint")
     if not yes:
-        owned = _owned(opened_of(url, tenant), thread, checkpoint, namespace)
-        confirm(f"This deletes {run(owned)}.")
+        owned = at.ask(lambda it: _owned(it, thread, checkpoint, namespace))
+        confirm(f"This deletes {owned}.")
 
-    async def removed() -> int:
-        async with opened_of(url, tenant) as backend:
-            await thread_named(backend, thread, exactly=True)
-            if checkpoint is not None:
-                name = require(await version_named(backend, thread, checkpoint, namespace), thread)
-                found = await backend.remove(thread, [name], namespace=namespace)
-                return require(found, thread, checkpoint)
-            held.append(require(await _held(backend, thread), thread))
-            return (await backend.remove_thread(thread)).versions
+    async def removed(backend: FullBackend) -> int:
+        await thread_named(backend, thread, exactly=True)
+        if checkpoint is not None:
+            name = require(await version_named(backend, thread, checkpoint, namespace), thread)
+            found = await backend.remove(thread, [name], namespace=namespace)
+            return require(found, thread, checkpoint)
+        held.append(require(await _held(backend, thread), thread))
+        return (await backend.remove_thread(thread)).versions
 
     held: list[str] = []
-    count = run(removed())
-    if as_json:
+    count = at.ask(removed)
+    if at.as_json:
         put_json({"removed": count})
     else:
         say(f"{', '.join(held) or counted(count, 'version')} removed")
 
 
-async def _owned(storage: Storage, thread: str, checkpoint: str | None, namespace: str) -> str:
+async def _owned(backend: FullBackend, thread: str, checkpoint: str | None, namespace: str) -> str:
     """Return a description of what a deletion removes."""
-    async with storage as backend:
-        await thread_named(backend, thread, exactly=True)
-        if checkpoint is not None:
-            checkpoint = await version_named(backend, thread, checkpoint, namespace)
-            version = await backend.version(thread, checkpoint, namespace=namespace)
-            require(version, thread, checkpoint)
-            return f"version {checkpoint!r} of thread {thread!r}"
-        return f"thread {thread!r}: {require(await _held(backend, thread), thread)}"
+    await thread_named(backend, thread, exactly=True)
+    if checkpoint is not None:
+        checkpoint = await version_named(backend, thread, checkpoint, namespace)
+        version = await backend.version(thread, checkpoint, namespace=namespace)
+        require(version, thread, checkpoint)
+        return f"version {checkpoint!r} of thread {thread!r}"
+    return f"thread {thread!r}: {require(await _held(backend, thread), thread)}"
 
 
 async def _held(backend: FullBackend, thread: str) -> str:
@@ -111,12 +100,9 @@ def vacuum(
     older_than: Annotated[
         float, typer.Option(min=0, max=365_000, metavar="DAYS", help="Age, by the server's clock.")
     ],
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
+    at: TenantsOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete the versions older than some days.
 
@@ -124,28 +110,20 @@ def vacuum(
     thread keeps its head. A thread that another transaction holds is skipped, and one whose
     versions cannot be rewritten is left as it is. --json: {removed, threads, messages, skipped,
     unreadable, tenant}: removed versions, threads that were deleted and their messages, and threads
-    that were left; with --all-tenants {…, tenants: {name: {…}}}. With --dry-run: {removed, threads,
-    messages, tenant}.
+    that were left. With --dry-run: {removed, threads, messages, tenant}.
     """
-    choice = chosen(tenant, everyone=all_tenants)
     if dry_run or not yes:
-        found = run(_aged(url, choice, older_than))
+        found = run(_aged(at, older_than))
         what = f"about {_swept(total(found))}, older than {older_than:g} days{of_tenant(found)}"
-        if dry_run:
-            if as_json:
-                put_json(described(found, choice))
-            else:
-                say(f"This would delete {what}.")
-            choice.tell_others()
+        if not approve(found, what, at, dry_run=dry_run):
             return
-        confirm(f"This deletes {what}.")
 
     async def removed() -> Outcome:
-        async with covered(url, choice) as backends:
+        async with covered(at) as backends:
             with progress("removing"):
                 return await each(backends, lambda it: _vacuumed(it, older_than))
 
-    tell(run(removed()), _vacuum_told, choice, as_json=as_json)
+    tell(run(removed()), _vacuum_told, at)
 
 
 async def _removed(removing: Awaitable[int]) -> dict[str, int]:
@@ -182,7 +160,7 @@ def _threads(counts: dict[str, int]) -> str:
     return f"{counted(counts['removed'], 'thread')} removed"
 
 
-async def _aged(url: str, choice: Choice, days: float) -> Outcome:
+async def _aged(at: TenantsOptions, days: float) -> Outcome:
     """Count what a vacuum would remove, by this machine's clock."""
     limit = datetime.now(UTC) - timedelta(days=days)
 
@@ -202,7 +180,7 @@ async def _aged(url: str, choice: Choice, days: float) -> Outcome:
             advance()
         return found
 
-    async with covered(url, choice) as backends:
+    async with covered(at) as backends:
         with progress("counting") as advance:
             return await each(backends, aged)
 
@@ -220,65 +198,49 @@ async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -
 
 def expire(
     *,
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantsOptions,
 ) -> None:
     """Delete the threads whose time to live is over, to free their space.
 
-    They are invisible already: there is no prompt. --json: {removed, tenant}, in threads; with
-    --all-tenants {removed, tenants: {name: {removed}}}.
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in threads.
     """
-    choice = chosen(tenant, everyone=all_tenants)
 
     async def removed() -> Outcome:
-        async with covered(url, choice) as backends:
+        async with covered(at) as backends:
             with progress("removing"):
                 return await each(backends, lambda it: _removed(it.expire()))
 
-    tell(run(removed()), _threads, choice, as_json=as_json)
+    tell(run(removed()), _threads, at)
 
 
 def prune(
     threads: Annotated[list[str] | None, typer.Argument(help="Thread ids; by default all.")] = None,
     *,
     keep_last: Annotated[int, typer.Option(min=1, help="Versions that each namespace keeps.")],
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
+    at: TenantsOptions,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete all versions but the newest ones of each namespace, and its head.
 
     Messages stay. A namespace is skipped if a version that stays is rebuilt from older ones.
-    --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces;
-    with --all-tenants {…, tenants: {name: {…}}}. With --dry-run, skipped is 0.
+    --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces.
+    With --dry-run, skipped is 0.
     """
-    choice = chosen(tenant, everyone=all_tenants)
-    one_of(choice, "THREADS", is_named=bool(threads))
+    one_of(at.choice, "THREADS", is_named=bool(threads))
     if dry_run or not yes:
-        found = run(_pruned(url, choice, threads, keep_last, removes=False))
+        found = run(_pruned(at, threads, keep_last, removes=False))
         what = f"{_versions(total(found))}{of_tenant(found)}, and keeps {keep_last:,} of each"
-        if not dry_run:
-            confirm(f"This deletes {what}.")
-        elif as_json:
-            put_json(described(found, choice))
-        else:
-            say(f"This would delete {what}.")
-        if dry_run:
-            choice.tell_others()
+        if not approve(found, what, at, dry_run=dry_run):
             return
-    found = run(_pruned(url, choice, threads, keep_last, removes=True))
-    tell(found, _told, choice, as_json=as_json)
+    found = run(_pruned(at, threads, keep_last, removes=True))
+    tell(found, _told, at)
 
 
 async def _pruned(
-    url: str, choice: Choice, threads: list[str] | None, keep_last: int, *, removes: bool
+    at: TenantsOptions, threads: list[str] | None, keep_last: int, *, removes: bool
 ) -> Outcome:
-    async with covered(url, choice) as backends:
+    async with covered(at) as backends:
         with progress("pruning" if removes else "counting") as advance:
 
             async def pruned(backend: FullBackend) -> dict[str, int]:

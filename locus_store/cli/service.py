@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.help import HelpGroup, command
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened
 from locus_store.cli.output import note, put_json, put_table, say
 from locus_store.errors import InvalidArgumentError
@@ -112,7 +112,7 @@ def _file(path: str) -> Any:
     return importlib.import_module("locus_store.service.access").TokenFile(path)
 
 
-@tokens.command("add", cls=Command)
+@command(tokens, "add")
 def add(
     name: Name,
     *,
@@ -126,7 +126,7 @@ def add(
     say(_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))
 
 
-@tokens.command("list", cls=Command)
+@command(tokens, "list")
 def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
     """List the tokens without their secrets.
 
@@ -143,7 +143,7 @@ def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
     put_table(("name", "tenant", "rights", "created"), rows)
 
 
-@tokens.command("revoke", cls=Command)
+@command(tokens, "revoke")
 def revoke(name: Name, *, token_file: TokenFile) -> None:
     """Remove a token; a running service refuses it from its next request on."""
     _file(token_file).revoke(name)
@@ -175,7 +175,8 @@ def inspect(
             webbrowser.open(server.start_page(link).as_uri())
 
     backend = opened(url)
-    store = importlib.import_module("locus_store.server.serving").store_beside(url, backend)
+    storage = importlib.import_module("locus_store.open").Storage(backend)
+    store = storage.store() if storage.has_store else None
     options = importlib.import_module("locus_store.server.options").InspectOptions(
         port=port, allow_write=allow_write
     )

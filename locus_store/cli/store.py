@@ -7,16 +7,15 @@ import json
 import re
 import shlex
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from urllib.parse import quote, unquote
 
 import orjson
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, Yes, options_for, run
+from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.opening import Yes, options_for, run
 from locus_store.cli.output import (
     confirm,
     counted,
@@ -30,11 +29,10 @@ from locus_store.cli.output import (
     show,
 )
 from locus_store.cli.tenants import (
-    AllTenants,
     Choice,
-    OfTenant,
     Outcome,
-    chosen,
+    TenantOptions,
+    TenantsOptions,
     covered,
     each,
     of_tenant,
@@ -46,10 +44,12 @@ from locus_store.cli.tenants import (
 from locus_store.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace, StoreItem
+
+T = TypeVar("T")
 
 store = typer.Typer(
     help="Show, put, search and remove items of the long-term memory."
@@ -87,25 +87,28 @@ def opened_store(url: str, **options: Any) -> BaseStore:
     return opening.open_store(url, **options_for(url, options))  # type: ignore[no-any-return]
 
 
-@asynccontextmanager
-async def store_of(url: str, tenant: str | None) -> AsyncIterator[BaseStore]:
-    """The store of ``url``, for a command that works on one tenant.
+def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
+    """Return what ``work`` returns for the opened store.
 
     Raises:
         NotFoundError: Nothing is stored of the tenant that was named.
     """
-    if tenant is not None:
-        async with opened_of(url, tenant):
-            pass
-    async with opened_store(url, **Choice(tenant).options) as opened:
-        yield opened
+
+    async def asked() -> T:
+        if at.tenant is not None:
+            async with opened_of(at.url, at.tenant):
+                pass
+        async with opened_store(at.url, **Choice(at.tenant).options) as opened:
+            return await work(opened)
+
+    return run(asked())
 
 
 async def each_store(
-    url: str, choice: Choice, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
+    at: TenantsOptions, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
 ) -> Outcome:
     """Return the counts of the store of each tenant that was chosen."""
-    async with opened_store(url) as opened, covered(url, choice) as backends:
+    async with opened_store(at.url) as opened, covered(at) as backends:
         return await each(
             backends,
             lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant)),
@@ -220,56 +223,42 @@ def _tell_more(how: str) -> None:
 # --- looking
 
 
-@store.command("list", cls=Command)
+@command(store, "list")
 def list_items(
     namespace: Where,
     *,
     limit: Limit = 100,
     after: Annotated[str | None, typer.Option(help="Continue after this key.")] = None,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """List the items of a namespace, not of those below it, by key.
 
     --json: [{namespace, key, version, created_at, updated_at, expires_at, metadata, value}].
     """
     where = namespace_of(namespace)
-
-    async def listed() -> list[StoreItem]:
-        async with store_of(url, tenant) as opened:
-            return await opened.list(where, limit, after)
-
-    found = run(listed())
-    _tell(found, as_json=as_json)
-    if found and len(found) == limit and not as_json:
+    found = _ask(at, lambda it: it.list(where, limit, after))
+    _tell(found, as_json=at.as_json)
+    if found and len(found) == limit and not at.as_json:
         last = found[-1].key
         _tell_more(f"--after={shlex.quote(last)}, or " if last.isprintable() else "")
 
 
-@store.command("get", cls=Command)
+@command(store, "get")
 def get_item(
     namespace: Where,
     key: Key,
     *,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Print an item: its metadata and its value.
 
     --json: {namespace, key, version, created_at, updated_at, expires_at, metadata, value}.
     """
     where = namespace_of(namespace)
-
-    async def got() -> StoreItem | None:
-        async with store_of(url, tenant) as opened:
-            return await opened.get_item(where, key)
-
-    item = run(got())
+    item = _ask(at, lambda it: it.get_item(where, key))
     if item is None:
         raise _missing(namespace, key)
-    if as_json:
+    if at.as_json:
         put_json(_described(item))
         return
     say(f"namespace:  {typed_form(item.namespace)}")
@@ -290,7 +279,7 @@ def _missing(namespace: str, key: str | None = None) -> NotFoundError:
     )
 
 
-@store.command(cls=Command)
+@command(store)
 def search(
     namespace: Where,
     *,
@@ -310,9 +299,7 @@ def search(
     ] = None,
     limit: Limit = 10,
     offset: Offset = 0,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Find items of a namespace and of all below it, the last updated first.
 
@@ -322,18 +309,13 @@ def search(
     where = namespace_of(namespace)
     wanted = _object(filter, "--filter")
     about = _object(metadata_filter, "--metadata-filter")
-
-    async def found() -> list[StoreItem]:
-        async with store_of(url, tenant) as opened:
-            return await opened.search(where, query, wanted, limit, offset, about)
-
-    items = run(found())
-    _tell(items, as_json=as_json)
-    if items and len(items) == limit and not as_json:
+    items = _ask(at, lambda it: it.search(where, query, wanted, limit, offset, about))
+    _tell(items, as_json=at.as_json)
+    if items and len(items) == limit and not at.as_json:
         _tell_more(f"--offset={offset + limit}, or ")
 
 
-@store.command(cls=Command)
+@command(store)
 def namespaces(
     prefix: Annotated[str, typer.Argument(help="First segments; * matches any one.")] = ROOT,
     *,
@@ -343,19 +325,12 @@ def namespaces(
     ] = None,
     limit: Limit = 100,
     offset: Offset = 0,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """List the namespaces that have items, in order; --json: a list of lists of their segments."""
     wanted = namespace_of(prefix), namespace_of(suffix)
-
-    async def listed() -> list[Namespace]:
-        async with store_of(url, tenant) as opened:
-            return await opened.list_namespaces(*wanted, depth, limit, offset)
-
-    found = run(listed())
-    if as_json:
+    found = _ask(at, lambda it: it.list_namespaces(*wanted, depth, limit, offset))
+    if at.as_json:
         put_json(found)
         return
     put_table(("namespace",), ([typed_form(it)] for it in found), ids=("namespace",))
@@ -366,7 +341,7 @@ def namespaces(
 # --- changing
 
 
-@store.command("put", cls=Command)
+@command(store, "put")
 def put_item(
     namespace: Where,
     key: Key,
@@ -383,9 +358,7 @@ def put_item(
     expected_version: Annotated[
         int | None, typer.Option(min=0, help="Replace only this version; 0: only a new item.")
     ] = None,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Store a value; it replaces the existing one, if any; --json: {namespace, key, version}.
 
@@ -395,11 +368,11 @@ def put_item(
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
 
     async def stored() -> int:
-        async with opened_store(url, **Choice(tenant).options) as opened:
+        async with opened_store(at.url, **Choice(at.tenant).options) as opened:
             return await opened.put(where, key, document, about, ttl, expected_version)
 
     version = run(stored())
-    if as_json:
+    if at.as_json:
         put_json({"namespace": where, "key": key, "version": version})
     else:
         say(f"{key!r} in {typed_form(where)}: version {version}")
@@ -408,7 +381,7 @@ def put_item(
 # --- removing
 
 
-@store.command(cls=Command)
+@command(store)
 def delete(
     namespace: Where,
     key: Annotated[str | None, typer.Argument(help="Key of the item; or use --all.")] = None,
@@ -417,17 +390,14 @@ def delete(
     recursive: Annotated[
         bool, typer.Option("--recursive", help="With --all: also all namespaces below it.")
     ] = False,
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
+    at: TenantsOptions,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete an item, or all of a namespace.
 
-    --json: {removed, tenant}, in items; with --all-tenants {removed, tenants: {name: {removed}}}.
+    --json: {removed, tenant}, in items.
     """
-    where, choice = namespace_of(namespace), chosen(tenant, everyone=all_tenants)
+    where, choice = namespace_of(namespace), at.choice
     if (key is None) is not everything or (recursive and not everything):
         raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
     one_of(choice, "a key", is_named=key is not None)
@@ -443,12 +413,12 @@ def delete(
         return {"removed": await opened.clear_namespace(where, recursive=recursive)}
 
     if not yes:
-        found = _require(run(each_store(url, choice, there)), namespace, key)
+        found = _require(run(each_store(at, there)), namespace, key)
         what = counted(total(found)["removed"], "item") if everything else f"item {key!r}"
         below = " and all below it" if recursive else ""
         confirm(f"This deletes {what} of namespace {namespace}{below}{of_tenant(found)}.")
-    found = _require(run(each_store(url, choice, removed)), namespace, key)
-    tell(found, _removed, choice, as_json=as_json)
+    found = _require(run(each_store(at, removed)), namespace, key)
+    tell(found, _removed, at)
 
 
 def _require(found: Outcome, namespace: str, key: str | None) -> Outcome:
@@ -474,25 +444,20 @@ async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) 
     return count
 
 
-@store.command(cls=Command)
+@command(store)
 def expire(
     *,
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantsOptions,
 ) -> None:
     """Delete the items whose time to live is over, to free their space.
 
-    They are invisible already: there is no prompt. --json: {removed, tenant}, in items; with
-    --all-tenants {removed, tenants: {name: {removed}}}.
+    They are invisible already: there is no prompt. --json: {removed, tenant}, in items.
     """
-    choice = chosen(tenant, everyone=all_tenants)
 
     async def removed(opened: BaseStore) -> dict[str, int]:
         return {"removed": await opened.expire()}
 
-    tell(run(each_store(url, choice, removed)), _removed, choice, as_json=as_json)
+    tell(run(each_store(at, removed)), _removed, at)
 
 
 def _removed(counts: dict[str, int]) -> str:

@@ -6,13 +6,14 @@ import importlib
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
-from locus_store.cli.output import counted, note, put_json, put_table, say
+from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.opening import DEFAULT_URL, AsJson, DatabaseOptions, Url, opened, run
+from locus_store.cli.output import confirm, counted, note, put_json, put_table, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
@@ -21,13 +22,21 @@ if TYPE_CHECKING:
     from locus_store.backend import FullBackend, SharedByTenants
     from locus_store.types import Tenant
 
+T = TypeVar("T")
+
 tenants = typer.Typer(help="Show the tenants of a database.", no_args_is_help=True, cls=HelpGroup)
 
 OfTenant = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="The tenant; overrides the URL's ?tenant=."),
 ]
-AllTenants = Annotated[bool, typer.Option("--all-tenants", help="All tenants with stored data.")]
+AllTenants = Annotated[
+    bool,
+    typer.Option(
+        "--all-tenants",
+        help="All tenants with stored data; in JSON the sums, and tenants: {name: {…}}.",
+    ),
+]
 Outcome: TypeAlias = dict[str | None, dict[str, int]]
 """Counts by tenant; ``None`` stands for a storage without tenants."""
 
@@ -36,6 +45,51 @@ NAMED = 5
 
 
 # --- which ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneTenant:
+    """The options of a command on the data of one tenant."""
+
+    tenant: OfTenant = None
+    url: Url = DEFAULT_URL
+
+    def ask(self, work: Callable[[FullBackend], Awaitable[T]]) -> T:
+        """Return what ``work`` returns for the opened backend."""
+
+        async def asked() -> T:
+            async with opened_of(self.url, self.tenant) as backend:
+                return await work(backend)
+
+        return run(asked())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantOptions(OneTenant):
+    """Those of a command that also prints JSON."""
+
+    as_json: AsJson = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TenantsOptions:
+    """The options of a command on the data of one tenant, or of all."""
+
+    tenant: OfTenant = None
+    all_tenants: AllTenants = False
+    url: Url = DEFAULT_URL
+    as_json: AsJson = False
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The choice that the options express.
+
+        Raises:
+            InvalidArgumentError: They contradict each other.
+        """
+        if self.tenant is not None and self.all_tenants:
+            raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
+        return Choice(self.tenant, self.all_tenants)
 
 
 @dataclass(slots=True)
@@ -66,17 +120,6 @@ class Choice:
             )
 
 
-def chosen(tenant: str | None, *, everyone: bool) -> Choice:
-    """Return the choice that the options express.
-
-    Raises:
-        InvalidArgumentError: They contradict each other.
-    """
-    if tenant is not None and everyone:
-        raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
-    return Choice(tenant, everyone)
-
-
 def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
     """Refuse a thread's name together with ``--all-tenants``.
 
@@ -89,10 +132,10 @@ def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
 
 
 @asynccontextmanager
-async def covered(url: str, choice: Choice) -> AsyncIterator[list[FullBackend]]:
-    """Open the storage of ``url``; yield the backends of ``covering``."""
-    async with opened(url, **choice.options) as backend:
-        yield await covering(backend, choice)
+async def covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
+    """Open the storage; yield the backends of ``covering``."""
+    async with opened(at.url, **at.choice.options) as backend:
+        yield await covering(backend, at.choice)
 
 
 @asynccontextmanager
@@ -193,11 +236,10 @@ def total(found: Outcome) -> dict[str, int]:
     return dict(counts)
 
 
-def tell(
-    found: Outcome, text: Callable[[dict[str, int]], str], choice: Choice, *, as_json: bool = False
-) -> None:
+def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOptions) -> None:
     """Print each tenant's counts and the sum, and warn of tenants that are not covered."""
-    if as_json:
+    choice = at.choice
+    if at.as_json:
         put_json(described(found, choice))
     else:
         for name, counts in found.items():
@@ -205,6 +247,23 @@ def tell(
         if choice.everyone:
             say(f"{counted(len(found), 'tenant')}: {text(total(found)) if found else 'nothing'}")
     choice.tell_others()
+
+
+def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> bool:
+    """Ask before a deletion; with ``dry_run`` only print it, and return ``False``.
+
+    Raises:
+        typer.Exit: The answer is not yes.
+    """
+    if not dry_run:
+        confirm(f"This deletes {what}.")
+        return True
+    if at.as_json:
+        put_json(described(found, at.choice))
+    else:
+        say(f"This would delete {what}.")
+    at.choice.tell_others()
+    return False
 
 
 def described(found: Outcome, choice: Choice) -> dict[str, Any]:
@@ -218,16 +277,16 @@ def described(found: Outcome, choice: Choice) -> dict[str, Any]:
 # --- the command
 
 
-@tenants.command("list", cls=Command)
-def list_tenants(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+@command(tenants, "list")
+def list_tenants(*, at: DatabaseOptions) -> None:
     """List the tenants that have something stored; --json: [{tenant, threads, items}]."""
 
     async def listed() -> list[Tenant]:
-        async with opened(url) as backend:
+        async with opened(at.url) as backend:
             return await _shared(backend).tenants()
 
     found = run(listed())
-    if as_json:
+    if at.as_json:
         put_json([{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found])
         return
     columns = ("tenant", "threads", "store items")

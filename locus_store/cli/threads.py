@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
+from locus_store.cli.help import HelpGroup, command
 from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
-    DEFAULT_URL,
-    AsJson,
     Namespace,
     Thread,
-    Url,
     contents,
     require,
-    run,
 )
 from locus_store.cli.output import (
     counted,
@@ -34,7 +30,7 @@ from locus_store.cli.output import (
     show,
     visible,
 )
-from locus_store.cli.tenants import OfTenant, opened_of
+from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.timeline import readable
 from locus_store.timeline.graph import Cursor, graph, marked
 from locus_store.timeline.paths import shown
@@ -43,15 +39,10 @@ from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-    from typing import TypeAlias
-
     from locus_store.backend import FullBackend
     from locus_store.timeline.graph import Node
-    from locus_store.types import Hit, Snapshot, Version
+    from locus_store.types import Snapshot, Version
     from locus_store.versions.sizes import Marked
-
-    Storage: TypeAlias = AbstractAsyncContextManager[FullBackend]
 
 threads = typer.Typer(
     help="Show, compare, copy and remove threads.",
@@ -76,15 +67,13 @@ CELL, LINE = 80, 200
 # --- looking
 
 
-@threads.command("list", cls=Command)
+@command(threads, "list")
 def list_threads(
     *,
     pattern: Annotated[str, typer.Option(help="Shell-style pattern: * ? [ab] [!ab].")] = "*",
     limit: Limit = 100,
     after: Annotated[str | None, typer.Option(help="Continue after this thread.")] = None,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """List threads, the most recently active first, with their newest version.
 
@@ -92,8 +81,8 @@ def list_threads(
     number of its messages. --json: [{thread_id, checkpoint_id, created_at, metadata, labels,
     interrupted, messages}].
     """
-    found, marks = run(_newest(opened_of(url, tenant), pattern, limit, after))
-    if as_json:
+    found, marks = at.ask(lambda it: _newest(it, pattern, limit, after))
+    if at.as_json:
         put_json([_listed(thread_id, it, marks[thread_id]) for thread_id, it in found])
         return
     rows = ((it, marks[it], *cells(version)) for it, version in found)
@@ -109,22 +98,21 @@ def _more(last: str) -> str:
 
 
 async def _newest(
-    storage: Storage, pattern: str, limit: int, after: str | None
+    backend: FullBackend, pattern: str, limit: int, after: str | None
 ) -> tuple[list[tuple[str, Version | None]], dict[str, Marked]]:
-    async with storage as backend:
-        gate = asyncio.Semaphore(AT_ONCE)
+    gate = asyncio.Semaphore(AT_ONCE)
 
-        async def newest(thread_id: str) -> tuple[str, Version | None]:
-            async with gate:
-                return thread_id, next(iter(await backend.history(thread_id, limit=1)), None)
+    async def newest(thread_id: str) -> tuple[str, Version | None]:
+        async with gate:
+            return thread_id, next(iter(await backend.history(thread_id, limit=1)), None)
 
-        if after is not None:
-            check_text("--after", after)
-        ids = await backend.list_threads(limit, pattern, after=after)
-        storages = importlib.import_module("locus_store.session.storages")
-        log = storages.message_log_of(backend, None) if backend.capabilities.messages else None
-        marks = await marked(backend, log, ids)
-        return list(await asyncio.gather(*map(newest, ids))), marks
+    if after is not None:
+        check_text("--after", after)
+    ids = await backend.list_threads(limit, pattern, after=after)
+    opening = importlib.import_module("locus_store.open")
+    log = opening.Storage(backend).messages() if backend.capabilities.messages else None
+    marks = await marked(backend, log, ids)
+    return list(await asyncio.gather(*map(newest, ids))), marks
 
 
 def _listed(thread_id: str, version: Version | None, marks: Marked) -> dict[str, Any]:
@@ -143,16 +131,14 @@ def cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
     return version.checkpoint_id, moment(version.created_at), cut(told, CELL) if told else ""
 
 
-@threads.command("show", cls=Command)
+@command(threads, "show")
 def show_thread(
     thread: Thread,
     *,
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
     raw: Raw = False,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Print a version: its metadata and its state.
 
@@ -160,8 +146,8 @@ def show_thread(
     is stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata,
     labels, state}.
     """
-    found = run(_read(opened_of(url, tenant), thread, [checkpoint], namespace))[0]
-    if as_json:
+    found = at.ask(lambda it: _read(it, thread, checkpoint, namespace))
+    if at.as_json:
         put_json(_described(found.version, found.head.sequence) | {"state": found.state})
         return
     for name, value in _described(found.version, found.head.sequence).items():
@@ -187,15 +173,12 @@ def _show_channels(channels: dict[str, Any]) -> None:
 
 
 async def _read(
-    storage: Storage, thread: str, checkpoints: list[str | None], namespace: str
-) -> list[Snapshot]:
-    async with storage as backend:
-        thread = await thread_named(backend, thread)
-        names = [await version_named(backend, thread, it, namespace) for it in checkpoints]
-        return [
-            require(await backend.read_state(thread, it, namespace=namespace), thread, it)
-            for it in names
-        ]
+    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
+) -> Snapshot:
+    thread = await thread_named(backend, thread)
+    checkpoint = await version_named(backend, thread, checkpoint, namespace)
+    found = await backend.read_state(thread, checkpoint, namespace=namespace)
+    return require(found, thread, checkpoint)
 
 
 def _described(version: Version, head: int | None) -> dict[str, Any]:
@@ -204,7 +187,7 @@ def _described(version: Version, head: int | None) -> dict[str, Any]:
     return values | {"is_head": version.mark.sequence == head}
 
 
-@threads.command(cls=Command)
+@command(threads)
 def history(
     thread: Thread,
     *,
@@ -213,19 +196,16 @@ def history(
     everything: Annotated[bool, typer.Option("--all", help="List all versions.")] = False,
     namespace: Namespace = "",
     raw: Raw = False,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """List versions, newest first, with the parent of each.
 
     A version marked 'side' is neither the head nor one of its ancestors. --json:
     [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
     """
-    head, found = run(
-        _history(opened_of(url, tenant), thread, namespace, None if everything else limit, before)
-    )
-    if as_json:
+    most = None if everything else limit
+    head, found = at.ask(lambda it: _history(it, thread, namespace, most, before))
+    if at.as_json:
         put_json([_described(it.version, head) for it in found])
         return
     rows = (
@@ -246,19 +226,18 @@ def _place(node: Node) -> str:
 
 
 async def _history(
-    storage: Storage, thread: str, namespace: str, limit: int | None, before: str | None
+    backend: FullBackend, thread: str, namespace: str, limit: int | None, before: str | None
 ) -> tuple[int, list[Node]]:
     found: list[Node] = []
-    async with storage as backend:
-        thread = await thread_named(backend, thread)
-        before = await version_named(backend, thread, before, namespace)
-        which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
-        cursor = None if before is None else Cursor(before, None)
-        page = require(await graph(backend, thread, cursor=cursor, **which), thread)
+    thread = await thread_named(backend, thread)
+    before = await version_named(backend, thread, before, namespace)
+    which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
+    cursor = None if before is None else Cursor(before, None)
+    page = require(await graph(backend, thread, cursor=cursor, **which), thread)
+    found += page.nodes
+    while limit is None and page.next is not None:
+        page = require(await graph(backend, thread, cursor=page.next, **which), thread)
         found += page.nodes
-        while limit is None and page.next is not None:
-            page = require(await graph(backend, thread, cursor=page.next, **which), thread)
-            found += page.nodes
     return page.head.mark.sequence, found
 
 
@@ -273,7 +252,7 @@ async def all_versions(
     return found
 
 
-@threads.command(cls=Command)
+@command(threads)
 def diff(
     thread: Thread,
     a: Annotated[str | None, typer.Argument(help="The older version.")] = None,
@@ -281,9 +260,7 @@ def diff(
     *,
     namespace: Namespace = "",
     raw: Raw = False,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Show what changed between two versions; without any, what the head changed.
 
@@ -291,13 +268,13 @@ def diff(
     the stored state: {thread_id, namespace, from, to, changes: [{what, path, before, after}]}; what
     is added, removed or changed; path is a list of keys and indices.
     """
-    old, new = run(_compared(opened_of(url, tenant), thread, namespace, a, b))
+    old, new = at.ask(lambda it: _compared(it, thread, namespace, a, b))
     states = old.state if old else {}, new.state
-    if not raw and not as_json:
+    if not raw and not at.as_json:
         states = readable.readable(states[0]), readable.readable(states[1])
     changes = list(differences(*states))
     names = (old.version.checkpoint_id if old else None, new.version.checkpoint_id)
-    if as_json:
+    if at.as_json:
         document = {
             "thread_id": new.version.thread_id,
             "namespace": namespace,
@@ -312,19 +289,12 @@ def diff(
 
 
 async def _compared(
-    storage: Storage, thread: str, namespace: str, a: str | None, b: str | None
+    backend: FullBackend, thread: str, namespace: str, a: str | None, b: str | None
 ) -> tuple[Snapshot | None, Snapshot]:
-    async with storage as backend:
-        thread = await thread_named(backend, thread)
-
-        async def read(typed: str | None) -> Snapshot:
-            checkpoint = await version_named(backend, thread, typed, namespace)
-            found = await backend.read_state(thread, checkpoint, namespace=namespace)
-            return require(found, thread, checkpoint)
-
-        new = await read(b)
-        old = a if a is not None else new.version.parent_id
-        return await read(old) if old is not None else None, new
+    thread = await thread_named(backend, thread)
+    new = await _read(backend, thread, b, namespace)
+    old = a if a is not None else new.version.parent_id
+    return None if old is None else await _read(backend, thread, old, namespace), new
 
 
 def _difference(it: Difference) -> str:
@@ -338,27 +308,20 @@ def _difference(it: Difference) -> str:
     return f"~ {path}: {cut(json_text(before), LINE)} → {cut(json_text(after), LINE)}"
 
 
-@threads.command(cls=Command)
+@command(threads)
 def search(
     words: Annotated[list[str], typer.Argument(help="Words; all must occur in the thread.")],
     *,
     limit: Limit = 10,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Find threads by the words of their text, best first.
 
     --json: [{thread_id, checkpoint_id, score, snippet, updated_at, metadata}].
     """
-
-    async def found() -> list[Hit]:
-        async with opened_of(url, tenant) as backend:
-            return await backend.find(" ".join(words), limit)
-
-    hits = run(found())
+    hits = at.ask(lambda it: it.find(" ".join(words), limit))
     names = ("thread_id", "checkpoint_id", "score", "snippet", "updated_at", "metadata")
-    if as_json:
+    if at.as_json:
         put_json([{name: getattr(hit, name) for name in names} for hit in hits])
         return
     rows = ((it.thread_id, it.checkpoint_id, f"{it.score:.3g}", it.snippet) for it in hits)
@@ -369,7 +332,7 @@ def search(
 # --- copying
 
 
-@threads.command(cls=Command)
+@command(threads)
 def fork(
     thread: Thread,
     new: Annotated[str, typer.Argument(help="Id of the copy; it must not be in use.")],
@@ -378,31 +341,28 @@ def fork(
         str | None, typer.Option(help="Copy only this version and its ancestors.")
     ] = None,
     namespace: Annotated[str, typer.Option(help="The namespace of --checkpoint.")] = "",
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Copy a thread under another id, completely or up to a version, which becomes the head.
 
     --json: {thread_id, checkpoint_id, versions}, of the copy.
     """
 
-    async def forked() -> tuple[str | None, int, str]:
-        async with opened_of(url, tenant) as backend:
-            source = await thread_named(backend, thread)
-            version = await version_named(backend, source, checkpoint, namespace)
-            copied = importlib.import_module("locus_store.transfer.building").fork
-            found = await copied(backend, source, new, version, namespace=namespace)
-            require(found, source, version)
-            head = await backend.version(new, namespace=namespace)
-            versions = len(await all_versions(backend, new, namespace))
-            if head is None:
-                return None, versions, await contents(backend, [new])
-            name = head.checkpoint_id
-            return name, versions, f"{counted(versions, 'version')}, the head is {name}"
+    async def forked(backend: FullBackend) -> tuple[str | None, int, str]:
+        source = await thread_named(backend, thread)
+        version = await version_named(backend, source, checkpoint, namespace)
+        copied = importlib.import_module("locus_store.transfer.building").fork
+        found = await copied(backend, source, new, version, namespace=namespace)
+        require(found, source, version)
+        head = await backend.version(new, namespace=namespace)
+        versions = len(await all_versions(backend, new, namespace))
+        if head is None:
+            return None, versions, await contents(backend, [new])
+        name = head.checkpoint_id
+        return name, versions, f"{counted(versions, 'version')}, the head is {name}"
 
-    head, versions, told = run(forked())
-    if as_json:
+    head, versions, told = at.ask(forked)
+    if at.as_json:
         put_json({"thread_id": new, "checkpoint_id": head, "versions": versions})
     else:
         say(f"{new}: {told}")

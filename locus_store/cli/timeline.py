@@ -12,9 +12,9 @@ import orjson
 import typer
 
 from locus_store.cli.naming import thread_named, version_named
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Namespace, Thread, Url, require, run
+from locus_store.cli.opening import Namespace, Thread, require
 from locus_store.cli.output import counted, cut, note, put_json, put_line, put_table, say
-from locus_store.cli.tenants import OfTenant, opened_of
+from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked
@@ -77,9 +77,7 @@ def blame(
     namespace: Namespace = "",
     limit: Limit = 100,
     raw: Raw = False,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Show which version introduced each value of a state, and the node that wrote it.
 
@@ -90,14 +88,13 @@ def blame(
     """
     wanted = parsed(path)
 
-    async def found() -> tuple[Blame, list[Blamed], Writers]:
-        async with opened_of(url, tenant) as backend:
-            name, version = await _named_in(backend, thread, checkpoint, namespace)
-            told = await blamed(backend, name, version, namespace=namespace)
-            return await _explained(backend, require(told, name, version), wanted, limit, raw)
+    async def found(backend: FullBackend) -> tuple[Blame, list[Blamed], Writers]:
+        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        told = await blamed(backend, name, version, namespace=namespace)
+        return await _explained(backend, require(told, name, version), wanted, limit, raw)
 
-    told, values, tasks = run(found())
-    if as_json:
+    told, values, tasks = at.ask(found)
+    if at.as_json:
         document = {"thread_id": told.version.thread_id, "namespace": namespace}
         document |= {"checkpoint_id": told.version.checkpoint_id, "path": path}
         put_json(document | {"values": [_value_json(it, tasks) for it in values]})
@@ -251,9 +248,7 @@ def bisect(
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
     raw: Raw = False,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Show the first version that meets a condition, and each later change of the result.
 
@@ -261,19 +256,18 @@ def bisect(
     checkpoint_id, asked, skipped, first, turns}; first is a checkpoint id or null, turns are
     [{checkpoint_id, holds, is_exact, created_at, metadata, nodes}].
     """
-    at = {"equals": equals, "contains": contains, "exists": exists, "longer_than": longer_than}
-    wanted = _condition(path, text, command, **at, type=of_type, filter=filter_)
+    tests = {"equals": equals, "contains": contains, "exists": exists, "longer_than": longer_than}
+    wanted = _condition(path, text, command, **tests, type=of_type, filter=filter_)
 
-    async def found() -> tuple[Bisected, Writers]:
-        async with opened_of(url, tenant) as backend:
-            name, version = await _named_in(backend, thread, checkpoint, namespace)
-            told = await bisected(backend, name, wanted, version, namespace=namespace)
-            answers = require(told, name, version)
-            return answers, await writers(backend, [it.version for it in answers.turns])
+    async def found(backend: FullBackend) -> tuple[Bisected, Writers]:
+        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        told = await bisected(backend, name, wanted, version, namespace=namespace)
+        answers = require(told, name, version)
+        return answers, await writers(backend, [it.version for it in answers.turns])
 
-    answers, tasks = run(found())
+    answers, tasks = at.ask(found)
     first = answers.first
-    if as_json:
+    if at.as_json:
         document: dict[str, Any] = {"thread_id": answers.version.thread_id, "namespace": namespace}
         document |= {"checkpoint_id": answers.version.checkpoint_id}
         document |= {"asked": answers.asked, "skipped": answers.skipped}
@@ -313,9 +307,7 @@ def watch(
     ] = None,
     namespace: Namespace = "",
     raw: Raw = False,
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Print new versions as they are saved, until Ctrl-C.
 
@@ -324,24 +316,23 @@ def watch(
     """
 
     def report(version: Version) -> None:
-        if as_json:
+        if at.as_json:
             put_line(_reported(version) | {"parent_id": version.parent_id})
         else:
             say("  ".join(filter(None, cells(version, raw=raw))))
         sys.stdout.flush()
 
-    async def watched() -> None:
-        async with opened_of(url, tenant) as backend:
-            name = await thread_named(backend, thread)
-            found = _newer(backend, name, namespace, interval)
-            left = count
-            async for version in found:
-                report(version)
-                left = None if left is None else left - 1
-                if left == 0:
-                    await found.aclose()
+    async def watched(backend: FullBackend) -> None:
+        name = await thread_named(backend, thread)
+        found = _newer(backend, name, namespace, interval)
+        left = count
+        async for version in found:
+            report(version)
+            left = None if left is None else left - 1
+            if left == 0:
+                await found.aclose()
 
-    run(watched())
+    at.ask(watched)
 
 
 async def _newer(
@@ -375,9 +366,7 @@ def rewind(
         bool, typer.Option("--run-again", help="Finished tasks without a name may run again.")
     ] = False,
     namespace: Namespace = "",
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantOptions,
 ) -> None:
     """Save the state of an old version as the new head, with its pending writes; remove nothing.
 
@@ -386,24 +375,23 @@ def rewind(
     {thread_id, namespace, checkpoint_id, from}.
     """
 
-    async def saved() -> tuple[str, str, str]:
-        async with opened_of(url, tenant) as backend:
-            found, version = await _named_in(backend, thread, checkpoint, namespace)
-            there = await backend.version(found, version, namespace=namespace)
-            old = require(there, found, version).checkpoint_id
-            name = await rewound(
-                backend,
-                found,
-                old,
-                namespace=namespace,
-                expected_head=await version_named(backend, found, head, namespace),
-                names=task or (),
-                runs_again=run_again,
-            )
-            return found, old, name
+    async def saved(backend: FullBackend) -> tuple[str, str, str]:
+        found, version = await _named_in(backend, thread, checkpoint, namespace)
+        there = await backend.version(found, version, namespace=namespace)
+        old = require(there, found, version).checkpoint_id
+        name = await rewound(
+            backend,
+            found,
+            old,
+            namespace=namespace,
+            expected_head=await version_named(backend, found, head, namespace),
+            names=task or (),
+            runs_again=run_again,
+        )
+        return found, old, name
 
-    thread, checkpoint, name = run(saved())
-    if as_json:
+    thread, checkpoint, name = at.ask(saved)
+    if at.as_json:
         document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
         put_json(document | {"from": checkpoint})
     else:
@@ -418,8 +406,7 @@ def report(
     *,
     checkpoint: Checkpoint = None,
     namespace: Namespace = "",
-    tenant: OfTenant = None,
-    url: Url = DEFAULT_URL,
+    at: OneTenant,
 ) -> None:
     """Print a report to attach to a bug, as JSON: structure, ids, roles, sizes and blame.
 
@@ -429,10 +416,9 @@ def report(
     is_complete}.
     """
 
-    async def found() -> dict[str, Any]:
-        async with opened_of(url, tenant) as backend:
-            name, version = await _named_in(backend, thread, checkpoint, namespace)
-            told = await reported(backend, name, version, namespace=namespace)
-            return require(told, name, version)
+    async def found(backend: FullBackend) -> dict[str, Any]:
+        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        told = await reported(backend, name, version, namespace=namespace)
+        return require(told, name, version)
 
-    put_json(run(found()))
+    put_json(at.ask(found))

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
-from locus_store.cli.help import Command, HelpGroup
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
+from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.opening import DEFAULT_URL, AsJson, DatabaseOptions, Url, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
     counted,
@@ -26,11 +26,10 @@ from locus_store.cli.output import (
     shown_json,
 )
 from locus_store.cli.tenants import (
-    AllTenants,
     Choice,
     OfTenant,
     Outcome,
-    chosen,
+    TenantsOptions,
     covered,
     described,
     each,
@@ -67,30 +66,24 @@ def verify(
         list[str] | None, typer.Argument(help="Thread ids; by default all, and the storage.")
     ] = None,
     *,
-    tenant: OfTenant = None,
-    all_tenants: AllTenants = False,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: TenantsOptions,
 ) -> None:
     """Read all that is stored of a tenant and check it: digests, changes, parents, stray rows.
 
     --json: JSON Lines as they come, {kind: "problem", tenant, thread_id, namespace, checkpoint_id,
-    what}, and at last {kind: "summary", threads, versions, problems, tenant}; with --all-tenants
-    {…, tenants: {name: {…}}}.
+    what}, and at last {kind: "summary", threads, versions, problems, tenant}.
     """
-    choice = chosen(tenant, everyone=all_tenants)
-    one_of(choice, "THREADS", is_named=bool(threads))
+    one_of(at.choice, "THREADS", is_named=bool(threads))
     for it in threads or ():
         check_text("thread", it)
-    checks = _verified(url, choice, threads or None, as_json=as_json)
-    problems, counts, seen = run(checks)
-    if as_json:
-        put_line({"kind": "summary", **described(counts, choice)})
-        choice.tell_others()
+    problems, counts, seen = run(_verified(at, threads or None))
+    if at.as_json:
+        put_line({"kind": "summary", **described(counts, at.choice)})
+        at.choice.tell_others()
     else:
         if problems:
-            _show(problems, choice)
-        tell(counts, _checked, choice)
+            _show(problems, at.choice)
+        tell(counts, _checked, at)
     if problems:
         note("Restore a backup, or delete what is damaged; other versions still load.")
         raise typer.Exit(PROBLEMS)
@@ -110,14 +103,14 @@ def _checked(counts: dict[str, int]) -> str:
 
 
 async def _verified(
-    url: str, choice: Choice, threads: list[str] | None, *, as_json: bool
+    at: TenantsOptions, threads: list[str] | None
 ) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
     verifying = importlib.import_module("locus_store.transfer.verifying")
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None
-    async with covered(url, choice) as backends:
-        with progress("verifying", total, prints=as_json) as advance:
+    async with covered(at) as backends:
+        with progress("verifying", total, prints=at.as_json) as advance:
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
@@ -132,7 +125,7 @@ async def _verified(
                     counts["problems"] += 1
                     owner = None if it.thread_id is None else backend.tenant
                     problems.append({"kind": "problem", "tenant": owner, **asdict(it)})
-                    if as_json:
+                    if at.as_json:
                         put_line(problems[-1])
     return problems, found, seen
 
@@ -163,30 +156,34 @@ def copy(
         ),
     ] = None,
     all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Copy each tenant to the tenant of the same name.")
+        bool,
+        typer.Option(
+            "--all-tenants",
+            help="Copy each tenant to that of the same name; in JSON also tenants: {name: {…}}.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Copy threads with all versions, metadata and pending writes, and check them by digest.
 
     After an interruption run it again: existing threads are skipped. A thread that exists with
-    other versions is a conflict. --json: {written, same, tenant}, in threads; with
-    --all-tenants {written, same, tenants: {name: {…}}}.
+    other versions is a conflict. --json: {written, same, tenant}, in threads.
     """
-    choice = chosen(tenant, everyone=all_tenants)
-    one_of(choice, "--thread", is_named=bool(thread))
-    found, into = run(_copied(source, target, choice, thread or None))
-    tell(found, lambda it: _moved(it, "copied") + into, choice, as_json=as_json)
+    at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
+    one_of(at.choice, "--thread", is_named=bool(thread))
+    found, into = run(_copied(at, target, thread or None))
+    tell(found, lambda it: _moved(it, "copied") + into, at)
 
 
 async def _copied(
-    source: str, target: str, choice: Choice, threads: list[str] | None
+    at: TenantsOptions, target: str, threads: list[str] | None
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
+    choice = at.choice
     copying = importlib.import_module("locus_store.transfer.copying")
     options = _of_target(target, choice)
     async with (
-        covered(source, choice) as sources,
+        covered(at) as sources,
         opened(target, creates=True, **options) as there,
     ):
         require_tenants(there, choice)
@@ -220,7 +217,9 @@ def _moved(counts: dict[str, int], done: str) -> str:
 
 def tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
     """Print how many threads were imported."""
-    tell({tenant: asdict(counts)}, lambda it: _moved(it, "imported"), Choice(), as_json=as_json)
+    tell(
+        {tenant: asdict(counts)}, lambda it: _moved(it, "imported"), TenantsOptions(as_json=as_json)
+    )
 
 
 # --- files
@@ -245,22 +244,21 @@ def export(
     A file is written whole or not at all. With --user, namespaces of the store that have the
     user's id as a segment are listed with the commands that print their items.
     """
-    choice = chosen(tenant, everyone=all_tenants)
-    one_of(choice, "THREADS", is_named=bool(threads))
+    at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
+    one_of(at.choice, "THREADS", is_named=bool(threads))
     everything = everything or (all_tenants and user is None)
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
     with _written(output) as file:
-        found = run(_exported(url, choice, threads, user, file, prints=output == STANDARD))
+        found = run(_exported(at, threads, user, file, prints=output == STANDARD))
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
         note(f"{about}{counted(counts['threads'], 'thread')} exported")
-    choice.tell_others()
+    at.choice.tell_others()
 
 
 async def _exported(
-    url: str,
-    choice: Choice,
+    at: TenantsOptions,
     threads: list[str] | None,
     user: str | None,
     file: BinaryIO,
@@ -270,7 +268,7 @@ async def _exported(
     archive = importlib.import_module("locus_store.transfer.archive")
     seen = set()
     total = len(threads) if threads else None
-    async with covered(url, choice) as backends:
+    async with covered(at) as backends:
         with progress("exporting", total, prints=prints) as advance:
 
             def noted(thread_id: str, _: bool) -> None:
@@ -281,7 +279,7 @@ async def _exported(
                 wanted: Any = threads or archive.all_threads(backend)
                 if user is not None:
                     wanted = await backend.threads_of(user)
-                names = choice.everyone
+                names = at.choice.everyone
                 return {
                     "threads": await archive.export_threads(
                         backend, wanted, file, names_tenant=names, progress=noted
@@ -291,7 +289,7 @@ async def _exported(
             found = await each(backends, exported)
         if user is not None:
             leftovers = importlib.import_module("locus_store.cli.leftovers")
-            for left in await leftovers.left_of(url, backends, choice.options, user, []):
+            for left in await leftovers.left_of(at.url, backends, at.choice.options, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)
@@ -359,7 +357,7 @@ def _told(file: str, done: str) -> Iterator[None]:
         raise InvalidArgumentError(f"{file} cannot be {done}: {exc.strerror}") from exc
 
 
-@imports.command("file", cls=Command)
+@command(imports, "file")
 def import_file(
     file: Annotated[str, typer.Argument(help="Output of 'export'; - is standard input.")],
     *,
@@ -373,8 +371,7 @@ def import_file(
         str | None,
         typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
     ] = None,
-    url: Url = DEFAULT_URL,
-    as_json: AsJson = False,
+    at: DatabaseOptions,
 ) -> None:
     """Import threads from JSON Lines; run again, it continues where it stopped.
 
@@ -387,7 +384,7 @@ def import_file(
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
         archive = importlib.import_module("locus_store.transfer.archive")
         options = {"all_tenants": all_tenants, "from_tenant": from_tenant}
-        async with opened(url, creates=True, **Choice(tenant).options) as backend:
+        async with opened(at.url, creates=True, **Choice(tenant).options) as backend:
             with progress("importing", _threads_in(lines)) as advance:
                 counts: Counts = await archive.import_threads(
                     backend, lines, progress=advance, **options
@@ -396,7 +393,7 @@ def import_file(
 
     with _told("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
         counts, into = run(imported(lines))
-    tell_imported(counts, into, as_json=as_json)
+    tell_imported(counts, into, as_json=at.as_json)
 
 
 def _threads_in(lines: BinaryIO) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import multiprocessing
 import os
@@ -12,12 +11,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import RedirectResponse
-
 from locus_store.errors import InvalidArgumentError
-from locus_store.inspector.access import Mounted, Tokens
-from locus_store.inspector.application import Inspector
-from locus_store.open import MESSAGE_LOGS, STORES, open_checkpointer, open_store
+from locus_store.open import open_storage
 from locus_store.server.listener import (
     GRACE_SECONDS,
     listening,
@@ -25,20 +20,16 @@ from locus_store.server.listener import (
     require_uvicorn,
     served,
 )
-from locus_store.service.access import Door
 from locus_store.service.application import WORKERS_FOLDER, app
-from locus_store.service.parts import Parts, PartsOfTenants
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
-    from locus_store.backend import StorageBackend
     from locus_store.server.options import ServeOptions
-    from locus_store.store import BaseStore
 
 MAX_PORT: Final = 65_535
 
@@ -97,14 +88,13 @@ def opened(settings: ServeOptions) -> ASGIApp:
     Raises:
         InvalidArgumentError: The URL is not valid.
     """
-    backend = open_checkpointer(settings.url).backend
-    store = store_beside(
-        settings.url, backend, dimension=settings.dimension, metric=settings.metric
-    )
+    storage, store = open_storage(settings.url), None
+    if storage.has_store:
+        store = storage.store(dimension=settings.dimension, metric=settings.metric)
     service = app(
-        backend,
+        storage.backend,
         store=store,
-        messages=_messages_beside(backend),
+        messages=storage.messages() if storage.has_messages else None,
         token_file=settings.token_file,
         read_only=settings.read_only,
         max_body=settings.max_body,
@@ -114,82 +104,10 @@ def opened(settings: ServeOptions) -> ASGIApp:
     )
     if not settings.inspector:
         return service
-    from locus_store.server.serving import beside  # noqa: PLC0415  (needs Jinja2)
 
-    return beside(service, backend, store, settings)
+    from locus_store.server.pages import beside  # noqa: PLC0415  (needs Jinja2)
 
-
-def store_beside(url: str, backend: Any, **options: Any) -> Any:
-    """Return the store beside a backend; over its connections, where a store can use them.
-
-    Args:
-        url: Of the backend.
-        backend: Need not be open.
-        options: Of the store.
-    """
-    folder = _folder_of(backend)
-    if folder not in STORES:
-        return None
-    if folder in {"memory", "redis"}:
-        return open_store(url, **options)
-    kind = getattr(importlib.import_module("locus_store.backends"), STORES[folder])
-    return kind(backend=backend, **options)
-
-
-def _messages_beside(backend: Any) -> Any:
-    """Return the message log beside a backend, or ``None``: it has none."""
-    folder = _folder_of(backend)
-    if folder not in MESSAGE_LOGS:
-        return None
-    kind = getattr(importlib.import_module("locus_store.backends"), MESSAGE_LOGS[folder])
-    return kind(backend=backend)
-
-
-def _folder_of(backend: Any) -> str:
-    """Return the folder of a backend's technology."""
-    return type(backend).__module__.split(".")[2]
-
-
-_PREFIX: Final = "/inspector"
-
-
-def beside(
-    service: ASGIApp, backend: StorageBackend, store: BaseStore | None, settings: ServeOptions
-) -> ASGIApp:
-    """Return the service with the pages below ``_PREFIX``."""
-    if settings.token_file is None:
-        entrance: Any = Mounted(None)
-    else:
-        door = Door(settings.token_file, read_only=settings.read_only, requests_per_second=None)
-        entrance = Tokens(door, settings.session_key)
-    pages = Inspector(
-        PartsOfTenants(Parts(backend, store, None)),
-        entrance,
-        allow_write=settings.allow_write and not settings.read_only,
-        allowed_hosts=settings.hosts,
-        is_secure=settings.behind_proxy,
-        requests_per_second=settings.requests_per_second,
-    )
-    return _Beside(service, pages)
-
-
-class _Beside:
-    """Two applications: the pages below their prefix, and the service."""
-
-    def __init__(self, service: ASGIApp, pages: Inspector) -> None:
-        self._service = service
-        self._pages = pages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        if scope["type"] == "http" and path == _PREFIX:
-            response = RedirectResponse(f"{_PREFIX.removeprefix('/')}/")
-            await response(scope, receive, send)
-        elif path.startswith(f"{_PREFIX}/"):
-            root = scope.get("root_path", "") + _PREFIX
-            await self._pages({**scope, "root_path": root}, receive, send)
-        else:
-            await self._service(scope, receive, send)
+    return beside(service, storage.backend, store, settings)
 
 
 _log: Final = logging.getLogger("locus_store.server")

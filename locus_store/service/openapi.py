@@ -6,13 +6,16 @@ from functools import cache
 from inspect import getdoc
 from typing import TYPE_CHECKING, Any, Final
 
+from pydantic.json_schema import GenerateJsonSchema
+
 from locus_store import __version__
 from locus_store.wire import bodies
-from locus_store.wire.calls import ANSWERS, CALLS, REQUESTS, VERSION
-from locus_store.wire.description import DESCRIPTION_FORM
+from locus_store.wire.calls import CALLS, VERSION
+from locus_store.wire.description import DESCRIPTION
 
 if TYPE_CHECKING:
     from locus_store.wire.calls import WireCall
+    from locus_store.wire.forms import Validator
 
 ERROR: Final = {
     "type": "object",
@@ -59,9 +62,11 @@ ID: Final = {"type": "string", "minLength": 1, "maxLength": 255}
 @cache
 def document() -> dict[str, Any]:
     """Return the document."""
+    schemas = _Schemas()
+    described = _json(schemas.of(DESCRIPTION))
     paths = {
-        **{it.path: {"post": _operation(it)} for it in CALLS},
-        VERSION: {"get": _get("What this service can do", _json(DESCRIPTION_FORM.json), REFUSALS)},
+        **{it.path: {"post": _operation(it, schemas)} for it in CALLS},
+        VERSION: {"get": _get("What this service can do", described, REFUSALS)},
         "/health": {"get": _get("The process is alive", _STATUS, {}, security=[])},
         "/ready": {
             "get": _get("The storage answers", _STATUS, {"503": FAILURES["503"]}, security=[])
@@ -76,10 +81,54 @@ def document() -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": {**ANSWERS.components, **REQUESTS.components, "Error": ERROR},
+            "schemas": {**schemas.records, "Error": ERROR},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+class _Schemas(GenerateJsonSchema):
+    """The JSON Schemas of the wire's schemas; records are components."""
+
+    def __init__(self) -> None:
+        super().__init__(by_alias=False)
+        self.records: dict[str, Any] = {}
+
+    def of(self, validator: Validator) -> dict[str, Any]:
+        """Return the JSON Schema of what a validator reads."""
+        return self.generate_inner(validator.schema)
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Return ``False``: a title would repeat the name."""
+        del schema
+        return False
+
+    def function_plain_schema(self, schema: Any) -> dict[str, Any]:
+        """Return the schema that the function was given with."""
+        found: dict[str, Any] = schema["metadata"]["json"]
+        return found
+
+    def function_after_schema(self, schema: Any) -> dict[str, Any]:
+        """Return the schema of what the function gets; a reference for a record."""
+        made = self.generate_inner(schema["schema"])
+        name = schema.get("metadata", {}).get("name")
+        if name is None:
+            return made
+        self.records[name] = made
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def handle_ref_overrides(self, json_schema: dict[str, Any]) -> dict[str, Any]:
+        """Return a reference as it is."""
+        return json_schema
+
+    def tuple_schema(self, schema: Any) -> dict[str, Any]:
+        """Return the schema of an array, without ``prefixItems``, which few tools read."""
+        made = super().tuple_schema(schema)
+        each = made.pop("prefixItems", None)
+        if each is not None:
+            distinct = [it for at, it in enumerate(each) if it not in each[:at]]
+            made["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+        return made
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:
@@ -90,14 +139,14 @@ _STATUS: Final = _json({"type": "object", "properties": {"status": {"type": "str
 _TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 
 
-def _operation(call: WireCall) -> dict[str, Any]:
+def _operation(call: WireCall, schemas: _Schemas) -> dict[str, Any]:
     """Return the operation of a call. Payloads are base64 in plain JSON."""
     return {
         "operationId": f"{call.part}_{call.name}",
         "summary": _summary(call),
         "tags": [call.part, call.right],
-        "requestBody": {"required": True, "content": _json(call.form.json)},
-        "responses": _responses(_json(call.answer_form.json), {**BODIES, **REFUSALS, **FAILURES}),
+        "requestBody": {"required": True, "content": _json(schemas.of(call.arguments))},
+        "responses": _responses(_json(schemas.of(call.answer)), {**BODIES, **REFUSALS, **FAILURES}),
     }
 
 

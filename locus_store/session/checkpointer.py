@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import checked_keep_last
 from locus_store.errors import InvalidArgumentError
+from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, blocking_twin
 from locus_store.session import states
+from locus_store.session.cache import check_parts
 from locus_store.session.config import call_of, hand_on, most_of, thread_name
 from locus_store.session.messages import from_log, require_exact, to_log
 from locus_store.session.models import MODELS, info_of
 from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
 from locus_store.session.runs import RunMethods, Values, Writes, writing
-from locus_store.session.storages import check_parts, message_log_of, store_of
 from locus_store.types import Expected
 from locus_store.types.arguments import checked_ttl, id_text
 from locus_store.types.codec import labels_of
@@ -119,11 +120,11 @@ class SessionCheckpointer(RunMethods):
     @cached_property
     def log(self) -> BaseMessageLog:
         """The message log of all threads, on the backend's connections."""
-        return message_log_of(self.backend, self.ttl_seconds)
+        return Storage(self.backend).messages(ttl_seconds=self.ttl_seconds)
 
     @cached_property
     def _values(self) -> Values:
-        return Values(store_of(self.backend))
+        return Values(Storage(self.backend).store())
 
     @cached_property
     def _portals(self) -> Portals:  # type: ignore[override]

@@ -104,7 +104,7 @@ class RedisCache(StateCache):
         """See ``StateCache``, also for the following methods."""
         home = await self._connections.home()
         is_limited = int(self.max_threads is not None)
-        found = await home.read(scripts.CACHE_GET, self._keys(key), self._ttl(), is_limited)
+        found = await home.read(scripts.CACHE["get"], self._keys(key), self._ttl(), is_limited)
         if found is None:
             return None
         try:
@@ -122,7 +122,7 @@ class RedisCache(StateCache):
             *(self._ttl(), self.max_threads or 0, *_place(entry.mark), int(entry.is_working)),
             *(_packed(entry), "".join(_place(wrong))),
         )
-        await home.once(lambda: home.write(scripts.CACHE_PUT, self._keys(key), *args))
+        await home.once(lambda: home.write(scripts.CACHE["put"], self._keys(key), *args))
 
     async def drop(self, key: str) -> None:
         await (await self._connections.home()).command("DEL", self._keys(key)[0])

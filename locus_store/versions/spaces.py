@@ -58,9 +58,15 @@ class Space:
 
     def put(self, row: Row) -> None:
         """Add a version that is newer than all others."""
-        self._of_chain(row.record.chain).append(row.record.sequence)
-        self.rows[row.record.sequence] = row
-        self.by_id[row.record.checkpoint_id] = row.record.sequence
+        it = row.record
+        self.place(row, it.sequence, it.chain, it.checkpoint_id)
+
+    def place(self, row: Row, sequence: int, chain: int, checkpoint_id: str) -> None:
+        """Add a version as ``put`` does, without a look at its record."""
+        ours = self.by_chain[chain] if chain in self.unshared else self._of_chain(chain)
+        ours.append(sequence)
+        self.rows[sequence] = row
+        self.by_id[checkpoint_id] = sequence
 
     def put_write(self, write: ArchivedWrite) -> None:
         """Add or replace a pending write."""

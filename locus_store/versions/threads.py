@@ -246,10 +246,18 @@ class Edit:
         space = self.thread.space(namespace) if self.thread else None
         if space is None:
             return None
+        self._settle(space)
+        return space.line.copy()
+
+    def _settle(self, space: Space) -> None:
         if not space.is_settled:
             versions.settle(self, space.line)
             space.is_settled = True
-        return space.line.copy()
+
+    def settle(self) -> None:
+        """Compute the open chains of lines that were restored."""
+        for space in self.thread.spaces.values() if self.thread else ():
+            self._settle(space)
 
     def has_thread(self, thread_id: str) -> bool:
         del thread_id

@@ -31,7 +31,7 @@ from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.canonical import canonical
-from locus_store.wire.forms import Form, Forms, Validator
+from locus_store.wire.forms import Forms, Validator
 from locus_store.wire.records import SentItem
 
 Right: TypeAlias = Literal["read", "write", "admin"]
@@ -72,25 +72,15 @@ class WireCall:
         return {name: _on_wire(it) for name, it in found.items()}
 
     @cached_property
-    def form(self) -> Form:
-        """The form of the arguments, as one object."""
-        kinds = {name: self._types[name] for name in self.parameters}
-        return REQUESTS.record(kinds, self.parameters, dict)
-
-    @cached_property
-    def answer_form(self) -> Form:
-        """The form of the answer."""
-        return ANSWERS.of(self._types["return"])
-
-    @cached_property
     def arguments(self) -> Validator:
-        """Validates the arguments of a request."""
-        return Validator(self.form, self.name)
+        """Validates the arguments of a request, which are one object."""
+        kinds = {name: self._types[name] for name in self.parameters}
+        return Validator(REQUESTS.record(kinds, self.parameters, dict), self.name)
 
     @cached_property
     def answer(self) -> Validator:
         """Validates the answer to one."""
-        return Validator(self.answer_form, f"the answer to {self.name}")
+        return Validator(ANSWERS.of(self._types["return"]), f"the answer to {self.name}")
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names.

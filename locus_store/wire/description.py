@@ -30,5 +30,4 @@ class Description:
     """The longest body of a request in bytes."""
 
 
-DESCRIPTION_FORM: Final = ANSWERS.of(Description)
-DESCRIPTION: Final = Validator(DESCRIPTION_FORM, "the description of the service")
+DESCRIPTION: Final = Validator(ANSWERS.of(Description), "the description of the service")

@@ -1,4 +1,6 @@
-"""Types as validators of JSON and as JSON Schemas.
+"""Types as schemas of pydantic-core, which validate JSON.
+
+``service/openapi.py`` makes JSON Schemas of them.
 
 Nothing is converted: a number is not taken for a string, nor ``true`` for 1. A name has the same
 bounds wherever a field has its name, those of ``types.arguments``.
@@ -7,7 +9,7 @@ bounds wherever a field has its name, those of ``types.arguments``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from functools import partial
 from types import NoneType, UnionType
@@ -68,24 +70,17 @@ _LOCALS: Final[dict[str, Any]] = {
 """Names that the modules of the records import for type checkers only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """A type as a validator's schema and as a JSON Schema."""
-
-    core: CoreSchema
-    json: dict[str, Any]
-
-
 class Validator:
     """Validates the value of a head.
 
     Args:
-        form: Its form.
+        schema: Of the value.
         subject: Begins the message of an error.
     """
 
-    def __init__(self, form: Form, subject: str) -> None:
-        self._validator = SchemaValidator(form.core)
+    def __init__(self, schema: CoreSchema, subject: str) -> None:
+        self.schema = schema
+        self._validator = SchemaValidator(schema)
         self._subject = subject
 
     def read(self, value: Any, payloads: Any) -> Any:
@@ -113,7 +108,7 @@ class Validator:
 
 
 class Forms:
-    """The forms of types.
+    """The schemas of types.
 
     Args:
         is_strict: Refuse unknown fields, and check free JSON as a state is checked; else ignore
@@ -122,138 +117,82 @@ class Forms:
 
     def __init__(self, *, is_strict: bool) -> None:
         self._is_strict = is_strict
-        self._records: dict[type[Any], Form] = {}
-        self.components: dict[str, Any] = {}
-        """The JSON Schemas of records by name."""
+        self._records: dict[type[Any], CoreSchema] = {}
 
-    def of(self, kind: Any, field: str = "") -> Form:
-        """Return the form of a type, as a field of this name."""
+    def of(self, kind: Any, field: str = "") -> CoreSchema:
+        """Return the schema of a type, as a field of this name."""
         if kind == Namespace and field in {"namespace", "prefix", "suffix"}:
-            return self._namespace()
+            return _namespace()
         if kind in _SCALARS:
             return _SCALARS[kind](field)
         if kind == Name:
-            return self._name()
+            return core_schema.tuple_schema([_namespace(), _text("thread_id")], strict=False)
         return self._any(field) if kind is Any else self._composed(kind, field)
 
-    def _composed(self, kind: Any, field: str) -> Form:
+    def _composed(self, kind: Any, field: str) -> CoreSchema:
         origin, kinds = get_origin(kind), get_args(kind)
         if origin in {Union, UnionType}:
-            return self._union(kinds, field)
+            [kind] = [it for it in kinds if it is not NoneType]
+            return core_schema.nullable_schema(self.of(kind, field))
         if origin is Literal:
-            return Form(core_schema.literal_schema([*kinds]), {"enum": [*kinds]})
+            return core_schema.literal_schema([*kinds])
         return self._named(kind) if origin is None else self._container(origin, kinds, field)
 
-    def _any(self, field: str) -> Form:
+    def _any(self, field: str) -> CoreSchema:
         if not self._is_strict:
-            return Form(core_schema.any_schema(), {})
-        check = partial(_checked_json, field)
-        return Form(core_schema.no_info_plain_validator_function(check), {})
+            return core_schema.any_schema()
+        return _checked(partial(_checked_json, field), {})
 
-    def _union(self, kinds: tuple[Any, ...], field: str) -> Form:
-        """Return the form of one type or ``None``."""
-        [kind] = [it for it in kinds if it is not NoneType]
-        form = self.of(kind, field)
-        return Form(
-            core_schema.nullable_schema(form.core), {"anyOf": [form.json, {"type": "null"}]}
-        )
-
-    def _container(self, origin: Any, kinds: tuple[Any, ...], field: str) -> Form:
+    def _container(self, origin: Any, kinds: tuple[Any, ...], field: str) -> CoreSchema:
         if origin in {dict, Mapping}:
             return self._object(kinds, field)
         if origin is tuple and kinds[-1] is not Ellipsis:
-            return self._tuple(kinds)
+            return core_schema.tuple_schema([self.of(it) for it in kinds], strict=False)
         item = self.of(kinds[0], field)
-        json = {"type": "array", "items": item.json}
         if origin is tuple:
-            return Form(
-                core_schema.tuple_schema(
-                    [item.core], variadic_item_index=0, strict=False, fail_fast=True
-                ),
-                json,
-            )
+            return _any_number(item)
         if origin is Collection:
-            return Form(core_schema.set_schema(item.core, strict=False, fail_fast=True), json)
-        return Form(core_schema.list_schema(item.core, strict=True, fail_fast=True), json)
+            return core_schema.set_schema(item, strict=False, fail_fast=True)
+        return core_schema.list_schema(item, strict=True, fail_fast=True)
 
-    def _object(self, kinds: tuple[Any, ...], field: str) -> Form:
+    def _object(self, kinds: tuple[Any, ...], field: str) -> CoreSchema:
         _, value = kinds
         if value is Any and self._is_strict:
-            check = partial(_checked_object, field)
-            return Form(core_schema.no_info_plain_validator_function(check), {"type": "object"})
-        form = self.of(value)
-        return Form(
-            core_schema.dict_schema(core_schema.str_schema(), form.core, strict=True),
-            {"type": "object", "additionalProperties": form.json},
-        )
+            return _checked(partial(_checked_object, field), {"type": "object"})
+        return core_schema.dict_schema(core_schema.str_schema(), self.of(value), strict=True)
 
-    def _tuple(self, kinds: tuple[Any, ...]) -> Form:
-        return _fixed([self.of(it) for it in kinds])
-
-    def _namespace(self) -> Form:
-        segment = _text("thread_id")
-        plain = core_schema.tuple_schema(
-            [segment.core], variadic_item_index=0, strict=False, fail_fast=True
-        )
-        checked = core_schema.no_info_after_validator_function(_checked_namespace, plain)
-        return Form(checked, {"type": "array", "items": segment.json})
-
-    def _name(self) -> Form:
-        return _fixed([self._namespace(), _text("thread_id")])
-
-    def _named(self, kind: type[Any]) -> Form:
+    def _named(self, kind: type[Any]) -> CoreSchema:
         if kind not in self._records:
-            self._records[kind] = self._record(kind)
+            hints, needed = get_type_hints(kind, localns=_LOCALS), _needed(kind)
+            kinds = {name: hints[name] for name in needed}
+            self._records[kind] = self.record(
+                kinds, needed, lambda values: kind(**values), kind.__name__
+            )
         return self._records[kind]
 
-    def _record(self, kind: type[Any]) -> Form:
-        hints = get_type_hints(kind, localns=_LOCALS)
-        needed = _needed(kind)
-        form = self.record({name: hints[name] for name in needed}, needed, partial(_built, kind))
-        self.components[kind.__name__] = form.json
-        return Form(form.core, {"$ref": f"#/components/schemas/{kind.__name__}"})
-
     def record(
-        self, kinds: Mapping[str, Any], needed: Mapping[str, bool], build: Callable[[Any], Any]
-    ) -> Form:
-        """Return the form of an object.
+        self,
+        kinds: Mapping[str, Any],
+        needed: Mapping[str, bool],
+        build: Callable[[Any], Any],
+        name: str | None = None,
+    ) -> CoreSchema:
+        """Return the schema of an object.
 
         Args:
             kinds: The types of its fields.
             needed: The fields that have no default.
             build: Makes the value of a dict of the fields.
+            name: Of its JSON Schema; ``None``: it stands where it is used.
         """
-        forms = {name: self.of(kind, name) for name, kind in kinds.items()}
         plain = core_schema.typed_dict_schema(
             {
-                name: core_schema.typed_dict_field(form.core, required=needed[name])
-                for name, form in forms.items()
+                it: core_schema.typed_dict_field(self.of(kind, it), required=needed[it])
+                for it, kind in kinds.items()
             },
             extra_behavior="forbid" if self._is_strict else "ignore",
         )
-        json: dict[str, Any] = {
-            "type": "object",
-            "properties": {name: form.json for name, form in forms.items()},
-            "required": [name for name in forms if needed[name]],
-        }
-        if self._is_strict:
-            json["additionalProperties"] = False
-        return Form(core_schema.no_info_after_validator_function(build, plain), json)
-
-
-def _fixed(forms: Sequence[Form]) -> Form:
-    """Return the form of a tuple. Few tools read ``prefixItems``, so its JSON Schema has none."""
-    each = [it.json for it in forms]
-    distinct = [it for at, it in enumerate(each) if it not in each[:at]]
-    return Form(
-        core_schema.tuple_schema([it.core for it in forms], strict=False),
-        {
-            "type": "array",
-            "items": distinct[0] if len(distinct) == 1 else {"anyOf": distinct},
-            "minItems": len(each),
-            "maxItems": len(each),
-        },
-    )
+        return core_schema.no_info_after_validator_function(build, plain, metadata={"name": name})
 
 
 def _needed(kind: type[Any]) -> dict[str, bool]:
@@ -265,10 +204,6 @@ def _needed(kind: type[Any]) -> dict[str, bool]:
             if it.init
         }
     return {name: name not in kind._field_defaults for name in kind._fields}
-
-
-def _built(kind: type[Any], values: dict[str, Any]) -> Any:
-    return kind(**values)
 
 
 def _checked_json(field: str, value: object) -> Any:
@@ -289,36 +224,38 @@ def _checked_namespace(namespace: Namespace) -> Namespace:
 # --- scalars
 
 
-def _text(field: str) -> Form:
-    least, most = CHARACTERS.get(field, (0, None))
+def _checked(check: Callable[[Any], Any], json: dict[str, Any]) -> CoreSchema:
+    """Return the schema of a value that a function makes, with its JSON Schema."""
+    return core_schema.no_info_plain_validator_function(check, metadata={"json": json})
+
+
+def _any_number(item: CoreSchema) -> CoreSchema:
+    """Return the schema of a tuple of any length."""
+    return core_schema.tuple_schema([item], variadic_item_index=0, strict=False, fail_fast=True)
+
+
+def _namespace() -> CoreSchema:
+    segments = _any_number(_text("thread_id"))
+    return core_schema.no_info_after_validator_function(_checked_namespace, segments)
+
+
+def _text(field: str) -> CoreSchema:
+    least, most = CHARACTERS.get(field, (None, None))
     pattern = None if field in FREE else NO_NUL
-    core = core_schema.str_schema(min_length=least, max_length=most, pattern=pattern, strict=True)
-    bounds = {"minLength": least, "maxLength": most, "pattern": pattern}
-    return Form(core, {"type": "string"} | {name: it for name, it in bounds.items() if it})
+    return core_schema.str_schema(
+        min_length=least or None, max_length=most, pattern=pattern, strict=True
+    )
 
 
-def _integer(field: str) -> Form:
+def _integer(field: str) -> CoreSchema:
     least, most = (0, MAX_COUNT) if field in COUNTS else (-MAX_INT, MAX_INT)
-    return Form(
-        core_schema.int_schema(ge=least, le=most, strict=True),
-        {"type": "integer", "minimum": least, "maximum": most},
-    )
+    return core_schema.int_schema(ge=least, le=most, strict=True)
 
 
-def _number(_: str) -> Form:
-    return Form(core_schema.float_schema(allow_inf_nan=False, strict=True), {"type": "number"})
-
-
-def _flag(_: str) -> Form:
-    return Form(core_schema.bool_schema(strict=True), {"type": "boolean"})
-
-
-def _payload(field: str) -> Form:
+def _payload(field: str) -> CoreSchema:
     check = _taken_digest if field == "digest" else _taken
-    return Form(
-        core_schema.with_info_plain_validator_function(check),
-        {"type": "string", "contentEncoding": "base64"},
-    )
+    json = {"type": "string", "contentEncoding": "base64"}
+    return core_schema.with_info_plain_validator_function(check, metadata={"json": json})
 
 
 def _taken(value: object, info: core_schema.ValidationInfo[Any]) -> bytes:
@@ -333,13 +270,6 @@ def _taken_digest(value: object, info: core_schema.ValidationInfo[Any]) -> bytes
     return payload
 
 
-def _time(_: str) -> Form:
-    return Form(
-        core_schema.no_info_plain_validator_function(_moment),
-        {"type": "string", "format": "date-time"},
-    )
-
-
 def _moment(value: object) -> datetime:
     if not isinstance(value, str):
         raise ValueError("a time is a string of RFC 3339")  # noqa: TRY004  (pydantic's)
@@ -349,28 +279,24 @@ def _moment(value: object) -> datetime:
     return found
 
 
-def _filter(_: str) -> Form:
-    return Form(core_schema.no_info_plain_validator_function(_made_filter), {"type": "object"})
-
-
 def _made_filter(value: object) -> Filter:
     if not isinstance(value, dict):
         raise InvalidArgumentError("a filter is an object")
     return Filter(value)
 
 
-def _nothing(_: str) -> Form:
-    return Form(core_schema.none_schema(), {"type": "null"})
+def _nothing(_: str) -> CoreSchema:
+    return core_schema.none_schema()
 
 
-_SCALARS: Final[dict[Any, Callable[[str], Form]]] = {
+_SCALARS: Final[dict[Any, Callable[[str], CoreSchema]]] = {
     str: _text,
     int: _integer,
-    float: _number,
-    bool: _flag,
+    float: lambda _: core_schema.float_schema(allow_inf_nan=False, strict=True),
+    bool: lambda _: core_schema.bool_schema(strict=True),
     bytes: _payload,
-    datetime: _time,
-    Filter: _filter,
+    datetime: lambda _: _checked(_moment, {"type": "string", "format": "date-time"}),
+    Filter: lambda _: _checked(_made_filter, {"type": "object"}),
     NoneType: _nothing,
     None: _nothing,
 }

@@ -348,11 +348,23 @@ def test_the_commands_are_those_of_the_issue() -> None:
     }
 
 
+def cli_docs(*options: str) -> str:
+    command = [sys.executable, ".ci/cli-docs", *options]
+    return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+
+
 def test_the_page_of_the_command_line_is_what_the_code_gives() -> None:
-    made = subprocess.run(
-        [sys.executable, ".ci/cli-docs"], cwd=ROOT, text=True, capture_output=True, check=True
-    )
-    assert made.stdout == PAGE, "run: python .ci/cli-docs > docs/cli.md"
+    plain = re.sub(r"\n```console\n\$ .*?\n```\n", "", PAGE, flags=re.DOTALL)
+    assert cli_docs("--without-examples") == plain, "run: python .ci/cli-docs > docs/cli.md"
+
+
+@pytest.mark.full
+def test_every_command_has_an_example_with_the_output_of_a_run() -> None:
+    commands = re.findall(r"^## locus-store (.+)", PAGE, re.MULTILINE)
+    examples = re.findall(r"^```console\n\$ locus-store (.*)$", PAGE, re.MULTILINE)
+    assert len(examples) == len(commands)
+    assert all(map(str.startswith, examples, commands))
+    assert cli_docs() == PAGE, "run: python .ci/cli-docs > docs/cli.md"
 
 
 def test_json_of_the_schema_is_one_document(run: Run) -> None:

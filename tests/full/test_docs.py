@@ -23,6 +23,7 @@ import inspect
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -372,7 +373,7 @@ def test_every_dsn_that_is_shown_can_be_read(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from locus_store.backends.postgresql import dsn as dsns
-    from locus_store.backends.postgresql.driver_arguments import OURS
+    from locus_store.backends.postgresql.dsn import OURS
 
     monkeypatch.chdir(tmp_path)
     for name in re.findall(r"ssl\w+=(\w+\.\w+)", dsn):
@@ -380,13 +381,12 @@ def test_every_dsn_that_is_shown_can_be_read(
     dsns.parse(dsn, ours={*OURS, "table_name"})  # which `import locus` takes
 
 
-def test_every_option_of_postgresql_is_in_its_table() -> None:
-    from locus_store.open import options_of
-
-    page = (ROOT / "docs" / "postgresql.md").read_text("utf-8").partition("## Options")[2]
-    rows = [it.split("|")[1] for it in page.partition("\n## ")[0].splitlines() if "|" in it]
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    assert named == options_of("postgresql://") | {"dsn"}
+def test_the_tables_of_options_are_those_of_the_classes() -> None:
+    made = runpy.run_path(str(ROOT / ".ci" / "option-tables"))
+    for name in made["PAGES"]:
+        page = (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+        assert made["written"](name, page) == page, "run: python .ci/option-tables"
+        assert all(row in page for row in made["rows"](name))
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

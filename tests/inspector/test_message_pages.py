@@ -11,7 +11,7 @@ from test_changes import client
 
 from locus_store import NewMessage
 from locus_store.backends.file.backend import FileBackend
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage
 from locus_store.types import PendingWrite
 
 if TESTS_RUN:
@@ -26,7 +26,7 @@ for _ in range(150):
 
 async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> None:
     backend, store, _ = parts(place)
-    log = message_log_of(backend, None)
+    log = Storage(backend).messages()
     said = [NewMessage({"text": f"Line {n}"}, role="user", message_id=f"m{n}") for n in range(120)]
     await log.append("order/7", said)
     async with client(app(backend, store)) as asking:
@@ -48,7 +48,7 @@ async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> Non
 async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -> None:
     backend, store, _ = parts(place)
     said = [NewMessage({"text": f"Line {n}"}, role="user") for n in range(3)]
-    log = message_log_of(backend, None)
+    log = Storage(backend).messages()
     await log.append("chat", said, also={("chat", "a"): said[:1], ("both", ""): said[:1]})
     waits = PendingWrite("task", -3, "__interrupt__", "json", b"1")
     for thread in ("both", "later", "plain", "visit"):
@@ -77,7 +77,7 @@ async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -
 
 async def test_the_logs_of_a_thread_are_chosen_by_their_namespaces(place: Any) -> None:
     backend, store, _ = parts(place)
-    log = message_log_of(backend, None)
+    log = Storage(backend).messages()
     hello = [NewMessage({"content": "Hello"}, role="user")]
     await log.append("s", hello, namespace="agent")
     await log.append("s", [*hello, NewMessage(DEEP, role="tool")], namespace="messages/a")
@@ -100,7 +100,7 @@ async def test_many_logs_are_listed_page_by_page(place: Any) -> None:
     names = [f"n{at:03}" for at in range(ROWS + 5)]
     hello = [NewMessage({"content": "Hello"}, role="user")]
     also: Any = {("s", it): hello for it in names[1:]}
-    await message_log_of(backend, None).append("s", hello, namespace=names[0], also=also)
+    await Storage(backend).messages().append("s", hello, namespace=names[0], also=also)
     async with client(app(backend, store)) as asking:
         first = (await asking.get("messages?thread=s&format=json")).json()
         assert "More message logs" in (await asking.get("messages?thread=s")).text

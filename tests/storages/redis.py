@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import re
-from hashlib import sha1
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import redis
 import redis.asyncio
 
 from locus_store.backends import RedisStore
-from locus_store.backends.redis import RedisBackend, redis_checkpointer, scripts
-from locus_store.backends.redis.keys import BUCKETS, RedisKeys
-from locus_store.backends.redis.records import read_log
+from locus_store.backends.documents.packed import START, PackedForm
+from locus_store.backends.memory.documents import MemoryDocuments
+from locus_store.backends.redis import RedisBackend, RedisMessageLog, redis_checkpointer
+from locus_store.backends.redis.keys import BUCKETS
 from locus_store.blocking import BlockingCheckpointer, BlockingStore
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
+from locus_store.versions.threads import Edit
 from storages import Storage
 from storages.blocking import Unblocked, UnblockedStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from locus_store.versions.threads import Thread
 
 KEY = re.compile(rb"locus:state:\{(\d+)\}:(\w+)(\|.*)?|locus:state:\{meta\}", re.DOTALL)
 
@@ -31,71 +36,80 @@ class RedisProbe:
         is_cluster = "+cluster" in url
         kind: Any = redis.RedisCluster if is_cluster else redis.Redis
         self._client = kind.from_url(url.replace("+cluster", ""))
+        self._form = PackedForm(MemoryDocuments())
 
     def close(self) -> None:
         self._client.close()
 
-    def _keys(self, kind: str) -> list[bytes]:
-        found = self._client.scan_iter(b"*:" + kind.encode() + b"|*", count=1000)
-        return sorted(found, key=lambda it: it.partition(b"|")[2])
+    def contents(self) -> Iterator[tuple[bytes, bytes]]:
+        """Each thread's key and content."""
+        for key in sorted(self._client.scan_iter(b"*}:thread|*", count=1000)):
+            yield key, b"".join(self._client.lrange(key, 1, -1))
+
+    def threads(self) -> Iterator[tuple[bytes, Thread]]:
+        for key, content in self.contents():
+            yield key, self._form.parsed(content, key.partition(b"|")[2].decode())[0]
+
+    def _replace(self, key: bytes, content: bytes) -> None:
+        """As a put that continues nothing does."""
+        self._client.delete(key)
+        self._client.rpush(key, b"%b%b1 %d" % (os.urandom(8), os.urandom(8), len(content)), content)
 
     def age(self, seconds: float) -> None:
-        for key in self._keys("line"):
-            for field, header in self._client.hgetall(key).items():
-                if field[:1] == b"r" and field[1:].isdigit():
-                    digest, chain, parent, created, rest = header.split(b" ", 4)
-                    older = str(int(created) - int(seconds * 1_000_000)).encode()
-                    value = b" ".join([digest, chain, parent, older, rest])
-                    self._client.hset(key, field, value)
+        for key, thread in list(self.threads()):
+            for space in thread.spaces.values():
+                for row in space.rows.values():
+                    row.created_at -= timedelta(seconds=seconds)
+            edit = Edit(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
+            edit.adds_only = False
+            draft = self._form.draft(edit, None)
+            assert draft is not None
+            assert draft.body is not None
+            self._replace(key, draft.body.rest)
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
-        for key in self._keys("log"):
-            log = list(read_log(self._client.lrange(key, 0, -1)))
-            for at, (chain, payload) in enumerate(log):
-                self._client.lset(key, at, b"%d %b" % (chain, change(payload)))
+        for key, content in list(self.contents()):
+            self._replace(key, _damaged(content, change))
 
     def holds(self, text: str) -> bool:
         wanted = text.encode()
-        found = [
-            payload
-            for key in self._keys("log")
-            for _, payload in read_log(self._client.lrange(key, 0, -1))
-        ]
-        if any(wanted in b"".join(unpack_frames(it, MAX_STATE_BYTES)) for it in found):
+        if any(wanted in content for _, content in self.contents()):
             return True
-        others = [self._client.hgetall(it) for it in (*self._keys("line"), *self._keys("writes"))]
-        return any(wanted in it for each in others for pair in each.items() for it in pair)
+        return any(
+            wanted in b"".join(unpack_frames(row.payload(), MAX_STATE_BYTES))
+            for _, thread in self.threads()
+            for space in thread.spaces.values()
+            for row in space.rows.values()
+        )
 
     def rows(self) -> int:
-        lines = self._keys("line")
-        versions = sum(self._client.zcard(it) for it in self._keys("order"))
-        return len(self._keys("thread")) + len(lines) + versions
+        threads = [it for _, it in self.threads()]
+        spaces = [it for thread in threads for it in thread.spaces.values()]
+        return len(threads) + len(spaces) + sum(len(it.rows) for it in spaces)
 
     def check(self) -> None:
         """Check the invariants of all keys, whatever a test did."""
         for key in self._client.scan_iter(count=1000):
             assert KEY.fullmatch(key), key
-        for key in self._keys("line"):
-            order, log = key.replace(b":line|", b":order|"), key.replace(b":line|", b":log|")
-            there = self._client.lrange(log, 0, -1)
-            assert self._client.zcard(order) == len(there), key
-            assert [not it for it in there] == empty_places(there), key
-        keys = RedisKeys("locus:state:")
+        there = dict(self.contents())
         for bucket in range(BUCKETS):
-            start = f"locus:state:{{{bucket}}}:"
-            ids = set(self._client.zrange(start + "ids", 0, -1))
-            names = {it: keys.reading(it.decode(), "")[0] for it in ids}
-            listed = {it for it in ids if self._client.hget(names[it], "listed") == b"1"}
-            over = {it for it in ids if not self._client.exists(names[it])}
-            active = set(self._client.zrange(start + "active", 0, -1))
-            assert active - over == listed
+            start = b"locus:state:{%d}:" % bucket
+            ids = set(self._client.zrange(start + b"ids", 0, -1))
+            active = set(self._client.zrange(start + b"active", 0, -1))
+            keys = {it for it in there if it.startswith(start)}
+            assert keys <= {start + b"thread|" + it for it in ids}
             assert active <= ids
 
 
-def empty_places(log: list[bytes]) -> list[bool]:
-    """Return the empty positions of a log, as its blocks have them."""
-    sizes = [len(list(read_log([it]))) for it in log if it]
-    return [at > 0 for size in sizes for at in range(size)]
+def _damaged(content: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """A document whose payloads were changed; the checksums are left as they were."""
+    parts, at = [], 0
+    while at < len(content):
+        head, payload, _ = START.unpack_from(content, at)
+        middle = at + START.size + head
+        parts += [content[at:middle], change(content[middle : middle + payload])]
+        at = middle + payload
+    return b"".join(parts)
 
 
 class OnValkey(Storage):
@@ -120,6 +134,9 @@ class OnValkey(Storage):
     def store(self, **options: Any) -> Any:
         return RedisStore(self.url, **{"dimension": 3, **options})
 
+    def log(self, **options: Any) -> Any:
+        return RedisMessageLog(self.url, **options)
+
     def probe(self) -> RedisProbe:
         self._probe = self._probe or RedisProbe(self.url)
         return self._probe
@@ -139,20 +156,6 @@ class OnRedis7(OnValkey):
         server.flush()
         url: str = server.url()
         return url
-
-
-class Blocks(OnValkey):
-    """Any two small payloads are put together at once, not only many."""
-
-    def __init__(self, request: Any) -> None:
-        super().__init__(request)
-        for name, it in vars(scripts).items():
-            if isinstance(it, scripts.Script) and "PACKED" in it.source:
-                source = it.source.replace("PACKED, SMALL = 32,", "PACKED, SMALL = 2,")
-                assert source != it.source
-                sha = sha1(source.encode()).hexdigest()  # noqa: S324  (Redis' own name)
-                script = scripts.Script(name, source, sha)
-                self.fixture("monkeypatch").setattr(scripts, name, script)
 
 
 class OnCluster(OnValkey):

@@ -6,7 +6,7 @@ import pytest
 from tiers import first_of
 
 from locus_store import NewMessage, open_checkpointer
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage
 from locus_store.timeline.graph import Cursor, graph, marked, stored_sizes
 from locus_store.types import PendingWrite
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
@@ -91,7 +91,7 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
         await backend.write_state(thread, {}, checkpoint_id="v")
         await backend.put_writes(thread, "v", [waits][thread == "plain" :])
     await backend.write_state("later", {"answered": True})
-    log, said = message_log_of(backend, None), [NewMessage("Hi.")]
+    log, said = Storage(backend).messages(), [NewMessage("Hi.")]
     await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
     assert await marked(backend, log, ["both", "chat", "later", "plain", "none"]) == {
         "both": Marked(is_interrupted=True, messages=1),

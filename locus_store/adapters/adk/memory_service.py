@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from locus_store.adapters.adk.records import SCHEME, as_json
 from locus_store.adapters.logs import numbers_in, with_numbers
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
-from locus_store.open import open_store
-from locus_store.session.storages import store_of
+from locus_store.open import Storage, open_store
 from locus_store.store import BaseStore
 from locus_store.types.items import PutItem, check_name
 from locus_store.types.tenants import Closing, ForTenants
@@ -73,7 +72,7 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
         del agents_dir
         self._owns = uri is not None
         if store is not None and uri is None and not options:
-            self.store = store if isinstance(store, BaseStore) else store_of(store)
+            self.store = store if isinstance(store, BaseStore) else Storage(store).store()
         elif store is None and uri is not None:
             self.store = open_store(uri.removeprefix(SCHEME), **options)
         else:

@@ -8,10 +8,8 @@ imported; nothing is imported, and no constructor of a dataclass runs.
 from __future__ import annotations
 
 import types
-from dataclasses import is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
 from uuid import UUID
 
@@ -19,7 +17,6 @@ import agent_framework as framework
 from agent_framework import WorkflowEvent
 from agent_framework._workflows._checkpoint_encoding import _REGISTERED_CHECKPOINT_TYPE_KEYS
 from agent_framework.exceptions import WorkflowCheckpointException
-from pydantic import BaseModel
 
 from locus_store.errors import IntegrityError, NotFoundError, SerializationError
 from locus_store.values.codec import classes, forms
@@ -108,23 +105,13 @@ class CheckpointValues(Trees):
             return self.form("class", self._named(obj, obj))
         return self._form(obj) if forms.numpy_form(cls) else self._object(cls, obj)
 
-    def _object(self, kind: type, value: Any) -> TypedForm:
-        name = self._named(kind, value)
-        data: Any
-        if isinstance(value, Enum):
-            data = value.value
-        elif issubclass(kind, BaseModel):
-            data, _ = classes.model_data(value)
-        elif is_dataclass(kind):
-            data = classes.dataclass_data(value)
-        elif self._has_dicts(kind):
-            data = value.to_dict()
-        elif classes.kind_of(kind) == "subclass":
-            data = classes.subclass_data(value)
-        else:
+    def _object(self, cls: type, value: Any) -> TypedForm:
+        name, kind = self._named(cls, value), classes.kind_of(cls)
+        if kind in {None, "subclass"} and self._has_dicts(cls):
+            return self.form("object", name, self.tree(value.to_dict()))
+        if kind is None:
             raise self._refusal(value)
-        is_of_names = type(data) is dict and all(type(it) is str for it in data)
-        return self.form("object", name, self.members(data) if is_of_names else self.tree(data))
+        return self.form("object", name, *map(self.tree, classes.data_of(value, kind)))
 
     def _named(self, cls: type, value: Any) -> str:
         """Return the name of a class that may be stored."""
@@ -178,21 +165,15 @@ class CheckpointValues(Trees):
             return PLAIN[path]
         return self._found(module, path)
 
-    def _made(self, name: str, data: Any) -> Any:
+    def _made(self, name: str, *held: Any) -> Any:
         module, _, path = name.partition(":")
         cls: Any = self._found(module, path)
         kind = classes.kind_of(cls)
-        if kind == "enum":
-            return classes.member(cls, data)
-        if kind == "model":
-            return classes.model(cls, data, None)
-        if kind == "dataclass":
-            return classes.dataclass(cls, data)
-        if not self._has_dicts(cls):
-            if kind == "subclass":
-                return classes.subclass(cls, *data)
+        if kind in {None, "subclass"} and self._has_dicts(cls):
+            return cls.from_dict(*held)
+        if kind is None:
             raise CheckpointIntegrityError(f"class {module}.{path} has no from_dict")
-        return cls.from_dict(data)
+        return classes.rebuilt(cls, kind, *held)
 
     def _has_dicts(self, cls: type) -> bool:
         is_ours = cls in AS_DICTS or not cls.__module__.startswith(FRAMEWORK)

@@ -125,12 +125,12 @@ class _Packer(Trees):
         return self._rarer(obj, name)
 
     def _of_kind(self, obj: Any, name: Name, kind: Kind) -> Any:
+        data, *more = map(self.tree, classes.data_of(obj, kind))
         if kind == "subclass":
-            content, attributes = classes.subclass_data(obj)
-            held = [SUBCLASS, *name, self.tree(content), self.tree(attributes)]
-            return ormsgpack.Ext(FORM, _bytes(held))
-        data, more = _data(obj, kind)
-        return _named(CODES[kind], name, self.tree(data), *more)
+            return self.form(SUBCLASS, *name, data, *more)
+        if kind == "model":  # the names of its fields, unless all were set
+            more = [METHOD, *(it for it in more if it is not None)]
+        return _named(CODES[kind], name, data, *more)
 
     def _rarer(self, obj: Any, name: Name) -> Any:
         if isinstance(obj, _DeltaSnapshot):
@@ -191,19 +191,6 @@ def _bytes(value: Any) -> bytes:
 
 def _named(code: int, name: Name, held: Any, *more: Any) -> Any:
     return ormsgpack.Ext(code, _bytes([*name, held, *more]))
-
-
-def _data(obj: Any, kind: Kind) -> tuple[Any, list[Any]]:
-    """Return the content of an object, and what follows it in its extension."""
-    if kind == "model":
-        data, names = classes.model_data(obj)
-        return data, [METHOD] if names is None else [METHOD, names]
-    if kind == "model of pydantic 1":
-        return dict(obj.__dict__), []
-    if kind == "dataclass":
-        classes.require_plain(type(obj))
-        return classes.dataclass_data(obj), []
-    return obj._value_, []
 
 
 def _is_theirs(value: Any, kind: type) -> bool:

@@ -41,7 +41,7 @@ from locus_store.values.msgpack import FORM
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -214,7 +214,7 @@ class ExactSerializer(JsonPlusSerializer):
         self.require_allowed(name, kind)
         cls = self._classes.find(name)
         if kind is not None and kind_of(cls) == kind:
-            return _rebuilt(cls, kind, held, more)
+            return classes.rebuilt(cls, kind, held, *more[1:])
         if (name in _SECRETS or self._is_listed(name)) and kind_of(cls) is None:
             return _CALLS[code](cls, held)
         raise SerializationError(
@@ -282,15 +282,6 @@ def _array(data: bytes) -> Any:
 
 def _taken_apart(data: bytes) -> Any:
     return ormsgpack.unpackb(data, ext_hook=_Extension, option=ormsgpack.OPT_NON_STR_KEYS)
-
-
-def _rebuilt(cls: Any, kind: Kind, held: Any, more: Sequence[Any]) -> Any:
-    """Return the object of a class that is stored by its name."""
-    if kind == "model":
-        return classes.model(cls, held, more[1] if len(more) > 1 else None)
-    if kind == "model of pydantic 1":
-        return classes.model_of_1(cls, held)
-    return classes.dataclass(cls, held) if kind == "dataclass" else classes.member(cls, held)
 
 
 def _safe(code: int, name: Name, held: Any) -> Any:

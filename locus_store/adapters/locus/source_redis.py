@@ -22,7 +22,7 @@ from locus_store.adapters.locus.records import (
     unwrapped,
 )
 from locus_store.backends.redis import addresses
-from locus_store.backends.redis.records import EPOCH
+from locus_store.backends.redis.keys import EPOCH
 from locus_store.errors import IntegrityError, InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from locus_store.backends.documents.version_lists import DocumentVersionLists, w
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skips_too_large
 from locus_store.runtime.progress import steps
-from locus_store.runtime.stepping import in_thread
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -96,9 +95,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
     async def _look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read; in a worker thread if it may block the event loop."""
         read = partial(self._threads.steadily, partial(work, *args, **kwargs))
-        if not self._documents.blocks:
-            return read()
-        return await in_thread(read, pool=self._documents.pool)
+        return await self._documents.run(read)
 
     async def _make(self, thread_id: str, body: Callable[[Edit], T], *, removes: bool = False) -> T:
         """Change a thread, or create it; see ``DocumentThreads.write``."""
@@ -244,11 +241,12 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         matches = thread_pattern(pattern).match
 
         def recent() -> list[Active]:
-            threads = self._recent()
-            if after is not None and all(it.thread_id != after for it in threads):
-                raise NotFoundError(f"there is no thread {after!r} to list after")
-            shown = (it for it in threads if matches(it.thread_id))
-            return [Active(it.thread_id, it.active_at) for it in islice(shown, limit)]
+            threads = self._documents.active(limit, after)
+            if threads is None:
+                threads = (Active(it.thread_id, it.active_at) for it in self._recent())
+                if after is not None and all(it.thread_id != after for it in threads):
+                    raise NotFoundError(f"there is no thread {after!r} to list after")
+            return list(islice((it for it in threads if matches(it.thread_id)), limit))
 
         return await self._look(recent)
 

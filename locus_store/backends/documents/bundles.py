@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 import orjson
 
 from locus_store.errors import IntegrityError, SchemaError
-from locus_store.types import ArchivedMessage, ArchivedWrite, PendingWrite
+from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame, unpack_frames
-from locus_store.versions import Record
+from locus_store.versions import Line, Record
 from locus_store.versions.spaces import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from locus_store.versions.spaces import Space
 
 MAGIC: Final = b"locus-store 1\n"
 """With the version of the form; another one is refused."""
@@ -33,8 +34,11 @@ _FACTS_AT: Final = len(MAGIC) + 2 * _LENGTH_BYTES
 ENTRY_BYTES: Final = 200
 """The facts of one version or write count as this many bytes."""
 
-_RECORD: Final = ("sequence", "chain", "parent", "checkpoint_id")
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
+_LINE: Final = (
+    "line", "head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run",
+)  # fmt: skip
+_LOG: Final = ("namespace", "revision", "last_sequence", "changed_at")
 _MESSAGE: Final = ("namespace", "sequence", "message_id", "role", "metadata", "text")
 
 
@@ -113,10 +117,10 @@ def content_of(
         note: What differs between two puts of the same content.
         before: Bytes to store before the payloads.
     """
-    told, payloads = _told(bundle)
+    of_bundle, payloads = told(bundle)
     joined = b"".join((before, *payloads))
-    told |= {"lengths": [*map(len, payloads)], "check": crc32(joined)}
-    return ObjectContent(note, orjson.dumps({**facts, **told}), joined)
+    all_facts = {**facts, **of_bundle, "check": crc32(joined)}
+    return ObjectContent(note, orjson.dumps(all_facts), joined)
 
 
 def packed(content: ObjectContent) -> bytes:
@@ -126,23 +130,25 @@ def packed(content: ObjectContent) -> bytes:
     return b"".join((MAGIC, *lengths, *frames, content.payloads))
 
 
-def _told(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
+def told(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
+    """Return the facts of a bundle, and its payloads."""
     rows = list(bundle.all_rows())
     payloads = [row.payload() for _, row in rows]
     payloads += [it.write.payload for _, it in bundle.writes]
     payloads += [it.payload or b"" for it in bundle.messages]
-    told = {
+    facts: dict[str, Any] = {
         "rows": [_row(*it) for it in rows],
         "writes": [_write(*it) for it in bundle.writes],
         "messages": [_message(it) for it in bundle.messages],
+        "lengths": [*map(len, payloads)],
     }
-    return told, payloads
+    return {name: it for name, it in facts.items() if it}, payloads
 
 
 def _row(namespace: str, row: Row) -> list[Any]:
     it = row.record
-    ours = [getattr(it, name) for name in _RECORD]
-    return [namespace, *ours, it.digest.hex(), it.metadata, it.labels, row.created_at]
+    place = namespace, it.sequence, it.chain, it.parent, it.checkpoint_id
+    return [*place, it.digest.hex(), it.metadata, it.labels, row.created_at]
 
 
 def _write(namespace: str, it: ArchivedWrite) -> list[Any]:
@@ -184,31 +190,67 @@ def _frame(content: bytes) -> bytes:
 
 def bundle_of(told: dict[str, Any], payloads: bytes) -> Bundle:
     """Return the bundle of an object's facts and payloads."""
-    ends = accumulate(told["lengths"], initial=0)
-    parts = (payloads[begin:end] for begin, end in pairwise(ends))
+    parts = payloads_of(told, payloads)
     bundle = Bundle()
-    for row in told["rows"]:
-        bundle.put(row[0], _parsed_row(row, next(parts)))
-    bundle.writes = [(it[0], _parsed_write(it, next(parts))) for it in told["writes"]]
-    bundle.messages = [_parsed_message(it, next(parts)) for it in told["messages"]]
+    for row in told.get("rows", ()):
+        bundle.put(row[0], row_of(row, next(parts)))
+    bundle.writes = [(it[0], write_of(it, next(parts))) for it in told.get("writes", ())]
+    bundle.messages = [message_of(it, next(parts)) for it in told.get("messages", ())]
     return bundle
 
 
-def _parsed_row(told: list[Any], payload: bytes) -> Row:
-    _, sequence, chain, parent, checkpoint_id, digest, metadata, labels, created_at = told
-    record = Record(
-        sequence=sequence,
-        chain=chain,
-        parent=parent,
-        checkpoint_id=checkpoint_id,
-        digest=bytes.fromhex(digest),
-        metadata=metadata,
-        labels=labels,
-    )
-    return Row(record, datetime.fromisoformat(created_at), payload, is_framed=True)
+def payloads_of(told: dict[str, Any], content: bytes, start: int = 0) -> Iterator[bytes]:
+    """Yield the payloads of a bundle, which begin at a place of the content."""
+    for length in told.get("lengths", ()):
+        yield content[start : start + length]
+        start += length
 
 
-def _parsed_write(told: list[Any], payload: bytes) -> ArchivedWrite:
+def row_of(told: list[Any], payload: bytes) -> Row:
+    """Return the version of its facts and payload."""
+    return _ToldRow(told, payload)
+
+
+def put_row(space: Space, told: list[Any], payload: bytes) -> None:
+    """Add the version of its facts and payload to its namespace, in which it is the newest."""
+    _, sequence, chain, _, checkpoint_id, *_ = told
+    space.place(_ToldRow(told, payload), sequence, chain, checkpoint_id)
+
+
+def time_of(told: list[Any]) -> str:
+    """Return the time of a version in its facts."""
+    at: str = told[-1]
+    return at
+
+
+class _ToldRow(Row):
+    """A version whose facts are parsed when they are asked for: a load asks for few."""
+
+    __slots__ = ("_facts",)
+
+    def __init__(self, facts: list[Any], payload: bytes) -> None:
+        self._facts = facts
+        self._held = True, payload
+        self.told = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Set ``record`` and ``created_at``, of which one is missing."""
+        _, sequence, chain, parent, checkpoint_id, digest, metadata, labels, at = self._facts
+        self.created_at = datetime.fromisoformat(at)
+        self.record = Record(
+            sequence=sequence,
+            chain=chain,
+            parent=parent,
+            checkpoint_id=checkpoint_id,
+            digest=bytes.fromhex(digest),
+            metadata=metadata,
+            labels=labels,
+        )
+        return object.__getattribute__(self, name)
+
+
+def write_of(told: list[Any], payload: bytes) -> ArchivedWrite:
+    """Return the pending write of its facts and payload."""
     _, checkpoint_id, *ours, created_at = told
     write = PendingWrite(**dict(zip(_WRITE, ours, strict=True)), payload=payload)
     return ArchivedWrite(
@@ -216,13 +258,40 @@ def _parsed_write(told: list[Any], payload: bytes) -> ArchivedWrite:
     )
 
 
-def _parsed_message(told: list[Any], payload: bytes) -> ArchivedMessage:
+def message_of(told: list[Any], payload: bytes) -> ArchivedMessage:
+    """Return the message of its facts and payload."""
     *ours, created_at, has_payload = told
     return ArchivedMessage(
         **dict(zip(_MESSAGE, ours, strict=True)),
         created_at=datetime.fromisoformat(created_at),
         payload=payload if has_payload else None,
     )
+
+
+def told_line(space: Space) -> list[Any]:
+    """Return a namespace and its line, as facts have them: without what is last and missing."""
+    told = [space.namespace, *(getattr(space.line, name) for name in _LINE)]
+    while told[-1] is None:
+        del told[-1]
+    return told
+
+
+def line_of(told: list[Any]) -> tuple[str, Line]:
+    """Return the namespace and the line of ``told_line``."""
+    namespace, *facts = told
+    return namespace, Line(**dict(zip(_LINE, facts, strict=False)))
+
+
+def told_log(log: ArchivedLog) -> list[Any]:
+    """Return a message log, as facts have it."""
+    return [getattr(log, name) for name in _LOG]
+
+
+def log_of(told: list[Any]) -> ArchivedLog:
+    """Return the message log of ``told_log``."""
+    *facts, changed_at = told
+    at = datetime.fromisoformat(changed_at)
+    return ArchivedLog(**dict(zip(_LOG, [*facts, at], strict=True)))
 
 
 def segment_content(bundle: Bundle) -> bytes:

@@ -77,6 +77,13 @@ class DocumentForm:
         where = self.documents.where(thread_id)
         return documents_format.parsed(content, thread_id, where, self.documents.remedy)
 
+    def continued(self, known: Parsed, content: bytes) -> tuple[Thread, Any]:
+        """Return the thread of a document that continues a known one by ``content``.
+
+        Called only if ``Found.continues``, which is of a form whose documents end nowhere.
+        """
+        raise NotImplementedError
+
     def shared(self, thread: Thread) -> Thread:
         """Return a thread from the cache for reading."""
         return thread

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,11 +10,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import IntegrityError
+from locus_store.runtime.stepping import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
     from contextlib import AbstractContextManager
+
+    from locus_store.backends.documents.lanes import Lanes
+    from locus_store.types import Active
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,6 +55,9 @@ class Found:
     content: bytes | None
     """``None``: the caller knows it, since its tag is the one that was given as ``known``."""
 
+    continues: bool = False
+    """The content stands behind the one that has the tag ``known``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -63,6 +71,12 @@ class Body:
     beside: Any = None
     """Changes of documents that the storage derives, to be made with the put."""
 
+    active_at: datetime | None = None
+    """The last activity of the thread; ``None``: lists leave it out."""
+
+    expires_at: datetime | None = None
+    """From then on the storage may delete the document."""
+
     def whole(self, stored: bytes = b"") -> bytes:
         """Return the whole content; ``stored`` is the content whose tag the put names."""
         return stored[: self.kept_bytes] + self.rest if self.kept_bytes else self.rest
@@ -74,7 +88,8 @@ class DocumentReads(Protocol):
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         """Return a document; ``None`` where there is none.
 
-        The content may be left out where its tag is ``known``.
+        The content may be left out where its tag is ``known``. If the document was only continued
+        since then, the content may be what stands behind the known one.
         """
 
 
@@ -121,6 +136,9 @@ class Documents(Access, ABC):
     trusts_cache: ClassVar[bool] = False
     """The first attempt of a write reads nothing if the thread is cached: its put decides."""
 
+    keys_are_live: ClassVar[bool] = False
+    """``keys`` leaves out threads that have expired."""
+
     _store: str | None = None
 
     @abstractmethod
@@ -143,6 +161,23 @@ class Documents(Access, ABC):
     def pool(self) -> Executor | None:
         """The threads that calls run in; ``None``: those of the event loop."""
         return None
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run a call that reads or writes documents; in a worker thread if it may block."""
+        return await in_thread(call, pool=self.pool) if self.blocks else call()
+
+    async def run_in_order(self, lanes: Lanes, key: str, call: Callable[[], T]) -> T:
+        """Run a write of a document after all earlier ones, even if the caller is cancelled."""
+        return await lanes.run(key, call, self.pool)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, so that other writers can finish."""
+        time.sleep(seconds)
+
+    def off_loop(self, work: Callable[[], T], size: int) -> T:
+        """Return what ``work`` returns; it takes time with ``size`` bytes and reads nothing."""
+        del size
+        return work()
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
         """Return the results of ``work``, in order; several items may be worked on at once."""
@@ -180,6 +215,9 @@ class Documents(Access, ABC):
         self.put(IDENTITY_KEY, Body(0, store.encode()), tag=None)
         self._store = store
 
+    def confirm(self, key: str) -> None:
+        """Make a put or deletion that was done, but not answered, as durable as an answered one."""
+
     def where(self, key: str) -> str:
         """Return the place of a document, for messages."""
         return f"document {key!r}"
@@ -192,8 +230,23 @@ class Documents(Access, ABC):
         """Return all keys in order, and ``strays``."""
         return [Dated(it) for it in self.keys("")], self.strays()
 
+    def active(self, size: int, after: str | None) -> Iterator[Active] | None:
+        """Yield the threads that exist, the most recently active first; ``None``: read them.
+
+        Args:
+            size: The number that is probably read.
+            after: The last one that was listed.
+
+        Raises:
+            NotFoundError: ``after`` does not exist.
+        """
+        del size, after
+        return None
+
     def newest(self) -> Iterator[list[Dated]]:
         """Yield pages of all keys, the most recently changed first; keys without a time precede.
+
+        Threads of pending writes only may be left out.
 
         Raises:
             IntegrityError: A document cannot belong to a thread.

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
-from locus_store import versions
 from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle, segment_content
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
@@ -31,9 +30,7 @@ from locus_store.backends.documents.segments import (
     segment_of,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
-from locus_store.types import ArchivedLog, ArchivedMessage
 from locus_store.types.logs import Outbox
-from locus_store.versions import Line
 from locus_store.versions.spaces import Space
 from locus_store.versions.threads import Thread
 
@@ -42,6 +39,8 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.deriving import Place
     from locus_store.backends.documents.object_documents import ObjectDocuments
+    from locus_store.types import ArchivedMessage
+    from locus_store.versions import Line
     from locus_store.versions.threads import Edit
 
 TAIL_BYTES: Final = 32 * 1024
@@ -58,10 +57,6 @@ GARBAGE_AGE: Final = timedelta(days=1)
 
 _THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 _TIMES: Final = ("created_at", "active_at", "expires_at")
-_LINE: Final = (
-    "line", "head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run",
-)  # fmt: skip
-_LOG: Final = ("namespace", "revision", "last_sequence", "changed_at")
 
 Piece: TypeAlias = "Segment | Bundle"
 """A segment as it is stored, or the content of a new one."""
@@ -163,15 +158,11 @@ class SegmentedForm(DocumentForm):
         thread = Thread(**{name: told[name] for name in (*_THREAD, *_TIMES)})
         for name in _TIMES:
             setattr(thread, name, _moment(told[name]))
-        for *ours, changed_at in told["logs"]:
-            at = datetime.fromisoformat(changed_at)
-            log = ArchivedLog(**dict(zip(_LOG, [*ours, at], strict=True)))
-            thread.logs[log.namespace] = log
+        thread.logs = {it.namespace: it for it in map(bundles.log_of, told["logs"])}
         thread.outbox = Outbox.of(told["outbox"])
         thread.delivered = told["delivered"]
         source = Source(self.reader, thread.thread_id, head.table)
-        for namespace, *facts in told["lines"]:
-            line = Line(**dict(zip(_LINE, facts, strict=True)))
+        for namespace, line in map(bundles.line_of, told["lines"]):
             thread.spaces[namespace] = SegmentedSpace(line, _own(namespace, line, tail), source)
         older = self.reader.read(thread.thread_id, [it.name for it in head.messages])
         thread.messages = [message for it in (*older, tail) for message in it.messages]
@@ -182,7 +173,7 @@ class SegmentedForm(DocumentForm):
     def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
         thread, before = edit.thread, old.end if old else HeadFacts(0)
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        _settle(edit, thread)
+        edit.settle()
         plan = [it for it in (self._left(thread, one) for one in before.table) if it]
         tail = self._tail(thread)
         beside = self._beside(edit, old, thread, tail) if self.derives else None
@@ -431,11 +422,8 @@ def _own(namespace: str, line: Line, tail: Bundle) -> Space:
 def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
     return {
         **{name: getattr(thread, name) for name in (*_THREAD, *_TIMES)},
-        "logs": [[getattr(it, name) for name in _LOG] for it in thread.logs.values()],
-        "lines": [
-            [it.namespace, *(getattr(it.line, name) for name in _LINE)]
-            for it in thread.spaces.values()
-        ],
+        "logs": [bundles.told_log(it) for it in thread.logs.values()],
+        "lines": [bundles.told_line(it) for it in thread.spaces.values()],
         "segments": [it.told() for it in head.table],
         "message_segments": [[it.name, it.count, it.size] for it in head.messages],
         "outbox": thread.outbox and thread.outbox.told(),
@@ -449,14 +437,6 @@ def _digest(content: bundles.ObjectContent) -> bytes:
 
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
-
-
-def _settle(edit: Edit, thread: Thread) -> None:
-    """Compute the open chains of lines that were restored."""
-    for space in thread.spaces.values():
-        if not space.is_settled:
-            versions.settle(edit, space.line)
-            space.is_settled = True
 
 
 def _is_in(space: Space, write: Any) -> bool:

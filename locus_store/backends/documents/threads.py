@@ -105,6 +105,8 @@ class DocumentThreads:
     def scan(self, limit: int, after: str | None) -> list[str]:
         """See ``DocumentBackend``."""
         keys = self.documents.keys(after or "")
+        if self.documents.keys_are_live:
+            return list(islice(keys, limit))
         there = self.documents.each(lambda it: (it, self._is_there(it)), keys)
         found = list(islice((it for it, is_there in there if is_there), limit))
         if limit and not found:
@@ -216,7 +218,18 @@ class DocumentThreads:
         if kept is not None and found.content is None:
             self._used(thread_id)
             return kept
-        thread, end = self.form.parsed(found.content or b"", thread_id)
+        content = found.content or b""
+        if kept is not None and found.continues:
+            parse = partial(self.form.continued, kept, content)
+        else:
+            parse = partial(self.form.parsed, content, thread_id)
+        try:
+            thread, end = self.documents.off_loop(parse, len(content))
+        except IntegrityError:
+            if not found.continues:
+                raise
+            self.forget(thread_id)  # a failover took back what is kept
+            return self.parsed(self.documents, thread_id)
         made = Parsed(found.tag, thread, end)
         self._keep(made)
         return made
@@ -309,7 +322,7 @@ class DocumentThreads:
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
         for attempt in range(ATTEMPTS):
             if attempt:
-                pauses.sleep()
+                self.documents.pause(pauses.next() or 0.0)
             try:
                 with (
                     suppress(ChangedError),
@@ -336,7 +349,7 @@ class DocumentThreads:
         """Run a write after all earlier writes of the thread, even if the caller is cancelled."""
         if not self.documents.blocks:
             return self.at_once(work)
-        return await self._lanes.run(thread_id, work, self.documents.pool)
+        return await self.documents.run_in_order(self._lanes, thread_id, work)
 
     def at_once(self, work: Callable[[], T]) -> T:
         """Run a write directly, for documents that never block; one write at a time."""
@@ -373,6 +386,7 @@ class _Write(Generic[T]):
         self._as_is = as_is
         self._sent: tuple[Draft, T] | None = None
         """The request of the last attempt, and its answer."""
+        self._is_putting = False
         self._onto: Tag | None = None
         """The tag that the last attempt's put named."""
         self._trusts_cache = threads.documents.trusts_cache
@@ -384,6 +398,7 @@ class _Write(Generic[T]):
             ChangedError: The thread was changed meanwhile, or the outcome is unknown.
         """
         if self._sent is not None and self._is_stored(access, self._sent[0]):
+            self._threads.documents.confirm(self._thread_id)
             self._finish(self._sent[0])
             return self._sent[1]
         self._sent = None
@@ -402,6 +417,8 @@ class _Write(Generic[T]):
         try:
             answer = self._attempt_on(access, cached)
         except LocusStoreError as exc:
+            if self._is_putting:  # an error of the storage, not of what is cached
+                raise
             raise ChangedError from exc
         if self._sent is None:
             raise ChangedError
@@ -434,12 +451,14 @@ class _Write(Generic[T]):
         """Write a draft."""
         self._threads.form.prepare(draft)
         self._sent, self._onto = (draft, answer), old.tag if old else None
+        self._is_putting = True
         if draft.body is not None:
             tag = access.put(self._thread_id, draft.body, tag=self._onto)
             self._threads.keep(tag, draft)
         elif old is not None:
             access.delete(self._thread_id, tag=old.tag)
             self._threads.forget(self._thread_id)
+        self._is_putting = False
         self._finish(draft)
 
     def _finish(self, draft: Draft) -> None:

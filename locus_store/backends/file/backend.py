@@ -11,21 +11,21 @@ from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.file.documents import FileDocuments
 from locus_store.backends.file.names import name_of
+from locus_store.backends.file.options import FileCheckpointerOptions, FileOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.runtime.extras import factory
 from locus_store.runtime.stepping import in_thread
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
-from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from locus_store.types import OnConflict
+from locus_store.types.options import CheckpointOptions, complete, parted
 
-BUSY_TIMEOUT_SECONDS = 30.0
-DAY = 86_400
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 ITEMS: Final = "store"
@@ -43,8 +43,7 @@ class FileBackend(DocumentBackend):
 
     Args:
         directory: Created at the first write if it is missing; ``~`` is expanded.
-        busy_timeout_seconds: How long to wait for another process that writes the same thread.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        options: See ``options.FileOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -57,13 +56,12 @@ class FileBackend(DocumentBackend):
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        *,
-        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[FileOptions],
     ) -> None:
+        given = complete(FileOptions, options, "FileBackend")
         self._where = _checked_directory(directory)
-        self._directory = FileDocuments(self._where, _checked_timeout(busy_timeout_seconds))
-        super().__init__(self._directory, max_state_bytes=max_state_bytes)
+        self._directory = FileDocuments(self._where, given["busy_timeout_seconds"])
+        super().__init__(self._directory, max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return f"FileBackend({self._where!r})"
@@ -84,12 +82,11 @@ class FileMessageLog(DocumentMessageLog):
     """Keeps message logs in the JSON files of their threads.
 
     Args:
-        directory: See ``FileBackend``, as ``busy_timeout_seconds`` and ``max_state_bytes``;
-            ``.locus_checkpoints`` in the working directory where none is given.
-        busy_timeout_seconds: How long to wait for another process.
-        max_state_bytes: The largest message.
+        directory: See ``FileBackend``; ``.locus_checkpoints`` in the working directory where none
+            is given.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of a directory and options.
+        options: Of ``FileBackend``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -100,19 +97,14 @@ class FileMessageLog(DocumentMessageLog):
         self,
         directory: str | os.PathLike[str] | None = None,
         *,
-        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
         ttl_seconds: float | None = None,
         backend: FileBackend | None = None,
+        **options: Unpack[FileOptions],
     ) -> None:
         if backend is not None:
-            given = (directory, busy_timeout_seconds, max_state_bytes)
-            is_alone = given == (None, BUSY_TIMEOUT_SECONDS, MAX_STATE_BYTES)
-            check_backend(backend, FileBackend, is_alone=is_alone)
+            check_backend(backend, FileBackend, is_alone=directory is None and not options)
         made = backend or FileBackend(
-            DEFAULT_DIRECTORY if directory is None else directory,
-            busy_timeout_seconds=busy_timeout_seconds,
-            max_state_bytes=max_state_bytes,
+            DEFAULT_DIRECTORY if directory is None else directory, **options
         )
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
@@ -121,16 +113,11 @@ class FileCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer over a directory of JSON files, one per thread.
 
     Args:
-        directory: See ``FileBackend``, as ``busy_timeout_seconds`` and ``max_state_bytes``;
-            ``.locus_checkpoints`` in the working directory where none is given.
+        directory: See ``FileBackend``; ``.locus_checkpoints`` in the working directory where none
+            is given.
         base_dir: The Locus SDK's name for ``directory``.
-        busy_timeout_seconds: How long to wait for another process.
-        max_state_bytes: The largest state.
-        state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a save does on a conflict.
-        keep_last: Versions to keep per thread.
-        ttl_seconds: A thread's time to live after its last save.
-        refresh_on_read: A load renews that time.
+        state_type: See ``StorageBackendAdapter``.
+        options: Of ``FileBackend`` and of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -142,29 +129,15 @@ class FileCheckpointer(StorageBackendAdapter[S]):
         directory: str | os.PathLike[str] | None = None,
         *,
         base_dir: str | os.PathLike[str] | None = None,
-        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
         state_type: type[S] | None = None,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
+        **options: Unpack[FileCheckpointerOptions],
     ) -> None:
         if directory is not None and base_dir is not None:
             raise InvalidArgumentError("give directory or base_dir, not both")
         chosen = base_dir if directory is None else directory
-        super().__init__(
-            FileBackend(
-                DEFAULT_DIRECTORY if chosen is None else chosen,
-                busy_timeout_seconds=busy_timeout_seconds,
-                max_state_bytes=max_state_bytes,
-            ),
-            state_type=state_type,
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        backend = FileBackend(DEFAULT_DIRECTORY if chosen is None else chosen, **rest)
+        super().__init__(backend, state_type=state_type, **own)
 
 
 file_checkpointer = factory(
@@ -183,15 +156,6 @@ def _checked_directory(directory: object) -> str:
         raise InvalidArgumentError(
             f"directory {str(directory)!r}: there is no such home directory"
         ) from exc
-
-
-def _checked_timeout(busy_timeout_seconds: object) -> float:
-    number = busy_timeout_seconds
-    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= DAY:
-        raise InvalidArgumentError(
-            f"busy_timeout_seconds={number!r} must be a number from 0 to {DAY}"
-        )
-    return number
 
 
 _NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
 from locus_store.backends.http.connections import (
-    RETRY_SECONDS,
     ClientOptions,
     HTTPConnections,
     requests,
 )
+from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions, HTTPURLOptions
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.transport import ANSWER_BYTES, POOL_SIZE, TIMEOUT_SECONDS, basic
+from locus_store.backends.http.transport import ANSWER_BYTES, TIMEOUT_SECONDS, basic
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.extras import factory
-from locus_store.types.arguments import check_days, check_number
+from locus_store.types.arguments import check_days
 from locus_store.types.facts import Fact
+from locus_store.types.options import CheckpointOptions, complete, parted
 from locus_store.types.thread_info import DescribesThreads
-from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.text import query_words
 from locus_store.wire.calls import BY_PATH
 from locus_store.wire.records import StateNeededError, sent_save
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import aiohttp
+    from typing_extensions import Unpack
 
     from locus_store.types import (
         CheckpointerCapabilities,
         Hit,
         LineContents,
-        OnConflict,
         Save,
         Vacuumed,
         Version,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from locus_store.wire.calls import WireCall
 
 DEFAULT_URL = "http://localhost:8321"
-MOST_SECONDS = 86_400.0
 FRAMING = frozenset({"connection", "content-length", "content-type", "host", "te", "trailer"})
 FRAMING |= {"transfer-encoding", "upgrade"}
 _TOKEN = re.compile("[!-~]+")
@@ -67,16 +66,11 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
     Args:
         base_url: ``http://host:port`` or ``https://host:port``, with a path if the service is
             mounted below one.
-        headers: Sent with each request.
+        headers: See ``options.HTTPClientOptions``, as the next three.
         auth: A pair (user, password) for HTTP Basic.
         timeout: Seconds for each attempt of a request.
-        client: An ``aiohttp.ClientSession`` used instead, and left open. It works in the process
-            and the event loop of its first use.
-        token: Sent as ``Authorization: Bearer …``.
-        retry_seconds: How long a request is repeated while the service cannot be reached or is
-            busy. After a lost reply, only idempotent requests are repeated.
-        pool_size: Most requests at once, and most connections, per event loop.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        client: An ``aiohttp.ClientSession`` used instead.
+        options: See ``options.HTTPOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -92,36 +86,29 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         auth: tuple[str, str] | None = None,
         timeout: float = TIMEOUT_SECONDS,
         client: aiohttp.ClientSession | None = None,
-        *,
-        token: str | None = None,
-        retry_seconds: float = RETRY_SECONDS,
-        pool_size: int = POOL_SIZE,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[HTTPOptions],
     ) -> None:
+        own = {"headers": headers, "auth": auth, "timeout": timeout, "client": client}
+        given = complete(HTTPURLOptions, {**own, **options}, "HTTPBackend")
+        max_state_bytes, token = given["max_state_bytes"], given["token"]
         super().__init__(max_state_bytes=max_state_bytes)
         theirs = (headers, auth, token, timeout)
         if client is not None and theirs != (None, None, None, TIMEOUT_SECONDS):
             raise InvalidArgumentError(
                 "a client has its own headers, auth and timeout; leave them out"
             )
-        check_number("retry_seconds", retry_seconds, MOST_SECONDS)
-        check_number("timeout", timeout, MOST_SECONDS)
-        if not timeout:
-            raise InvalidArgumentError("timeout must be above 0")
-        if type(pool_size) is not int or pool_size < 1:
-            raise InvalidArgumentError(f"pool_size={pool_size!r} must be an integer above 0")
         if token is not None and auth is not None:
             raise InvalidArgumentError("give token or auth, not both")
-        options = ClientOptions(
+        of_client = ClientOptions(
             headers=_headers(headers, token, auth),
             client=client,
-            timeout=timeout,
-            retry_seconds=retry_seconds,
-            pool_size=pool_size,
+            timeout=given["timeout"],
+            retry_seconds=given["retry_seconds"],
+            pool_size=given["pool_size"],
             max_answer=2 * max_state_bytes + ANSWER_BYTES,
         )
         self.service = RemoteService(
-            HTTPConnections(base_url, options), max_state_bytes=max_state_bytes
+            HTTPConnections(base_url, of_client), max_state_bytes=max_state_bytes
         )
 
     def __repr__(self) -> str:
@@ -220,15 +207,8 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
         auth: A pair (user, password) for HTTP Basic.
         timeout: Seconds for each attempt of a request.
         client: An ``aiohttp.ClientSession`` used instead.
-        token: Sent as ``Authorization: Bearer …``.
-        retry_seconds: How long a request is repeated.
-        pool_size: Requests at once per event loop.
-        max_state_bytes: The largest state.
-        state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a save does on a conflict.
-        keep_last: Versions to keep per thread.
-        ttl_seconds: A thread's time to live after its last save.
-        refresh_on_read: A load renews that time.
+        state_type: See ``StorageBackendAdapter``.
+        options: Of ``HTTPBackend`` and of ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -239,34 +219,12 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
         timeout: float = TIMEOUT_SECONDS,
         client: aiohttp.ClientSession | None = None,
         *,
-        token: str | None = None,
-        retry_seconds: float = RETRY_SECONDS,
-        pool_size: int = POOL_SIZE,
-        max_state_bytes: int = MAX_STATE_BYTES,
         state_type: type[S] | None = None,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
+        **options: Unpack[HTTPCheckpointerOptions],
     ) -> None:
-        super().__init__(
-            HTTPBackend(
-                base_url,
-                headers,
-                auth,
-                timeout,
-                client,
-                token=token,
-                retry_seconds=retry_seconds,
-                pool_size=pool_size,
-                max_state_bytes=max_state_bytes,
-            ),
-            state_type=state_type,
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        backend = HTTPBackend(base_url, headers, auth, timeout, client, **rest)
+        super().__init__(backend, state_type=state_type, **own)
 
 
 http_checkpointer = factory(

@@ -12,7 +12,7 @@ from locus_store.messages import BaseMessageLog
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from locus_store.backends.http.options import HTTPOptions
+    from locus_store.backends.http.options import HTTPURLOptions
     from locus_store.wire.calls import WireCall
 
 
@@ -36,7 +36,7 @@ class HTTPMessageLog(_Requests, BaseMessageLog):  # type: ignore[misc]
         *,
         ttl_seconds: float | None = None,
         backend: HTTPBackend | None = None,
-        **options: Unpack[HTTPOptions],
+        **options: Unpack[HTTPURLOptions],
     ) -> None:
         if backend is not None and (options or base_url != DEFAULT_URL):
             raise InvalidArgumentError("a backend has its own URL and options; leave them out")

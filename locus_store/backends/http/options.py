@@ -1,23 +1,81 @@
-"""The options of the HTTP backend, for type checkers; a test holds them to the signatures."""
+"""The options of the client of a service."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from locus_store.backends.http.transport import POOL_SIZE, TIMEOUT_SECONDS
+from locus_store.types.options import (
+    DAY,
+    IN_PYTHON,
+    CheckpointOptions,
+    Count,
+    Patience,
+    StateOptions,
+    option,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from aiohttp import ClientSession
+else:  # it is of an extra
+    ClientSession = Any
 
-    import aiohttp
+
+class HTTPClientOptions(TypedDict, total=False):
+    """Of an HTTP client; the arguments that follow ``base_url``."""
+
+    headers: Annotated[Mapping[str, str] | None, option(None, "sent with each request"), IN_PYTHON]
+    auth: Annotated[
+        tuple[str, str] | None, option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON
+    ]
+    timeout: Annotated[
+        Annotated[float, Field(gt=0, le=DAY)],
+        option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),
+    ]
+    client: Annotated[
+        ClientSession | None,
+        option(
+            None,
+            "an `aiohttp.ClientSession` instead, left open. It works in the process and the event"
+            " loop of its first use",
+        ),
+        IN_PYTHON,
+    ]
 
 
-class HTTPOptions(TypedDict, total=False):
-    """Of ``HTTPBackend``, beside ``base_url``."""
+class HTTPOptions(StateOptions, total=False):
+    """Of ``HTTPBackend``, beside ``base_url`` and ``HTTPClientOptions``."""
 
-    headers: Mapping[str, str] | None
-    auth: tuple[str, str] | None
-    timeout: float
-    client: aiohttp.ClientSession | None
-    token: str | None
-    retry_seconds: float
-    pool_size: int
-    max_state_bytes: int
+    token: Annotated[str | None, option(None, "sent as `Authorization: Bearer …`")]
+    retry_seconds: Annotated[
+        Patience,
+        option(
+            10.0,
+            "how long a request is repeated while the service cannot be reached or is busy. After"
+            " a lost reply, only idempotent requests are repeated",
+        ),
+    ]
+    pool_size: Annotated[
+        Count, option(POOL_SIZE, "most requests at once, and most connections, per event loop")
+    ]
+
+
+class HTTPCheckpointerOptions(HTTPOptions, CheckpointOptions, total=False):
+    """Of ``HTTPCheckpointer``, beside ``base_url``, ``HTTPClientOptions`` and ``state_type``."""
+
+
+class HTTPURLOptions(HTTPClientOptions, HTTPOptions, total=False):
+    """All options."""
+
+
+URL_OPTIONS = HTTPURLOptions
+
+
+def place(url: str) -> tuple[dict[str, str], str]:
+    """Return the URL without its query string, and the query string."""
+    base_url, _, query = url.partition("?")
+    return {"base_url": base_url}, query

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.http.options import HTTPOptions
+    from locus_store.backends.http.options import HTTPURLOptions
     from locus_store.store import Embed
     from locus_store.types.items import Change
     from locus_store.values.vectors import Metric
@@ -50,7 +50,7 @@ class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
         metric: Metric = "cosine",
         embed: Embed | None = None,
         backend: HTTPBackend | None = None,
-        **options: Unpack[HTTPOptions],
+        **options: Unpack[HTTPURLOptions],
     ) -> None:
         if backend is not None and (options or base_url != DEFAULT_URL):
             raise InvalidArgumentError("a backend has its own URL and options; leave them out")

@@ -10,11 +10,13 @@ from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.arguments import check_backend
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.types.options import CheckpointOptions, StateOptions, complete, parted
 from locus_store.versions.threads import Edit
 
 if TYPE_CHECKING:
-    from locus_store.types import OnConflict
+    from typing_extensions import Unpack
+
+    from locus_store.backends.memory.options import MemoryCheckpointerOptions
 
 
 class MemoryBackend(DocumentBackend):
@@ -27,8 +29,9 @@ class MemoryBackend(DocumentBackend):
     persistent_checkpoint_ids = False
     needs_no_loop = moves_between_threads = True
 
-    def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
-        super().__init__(MemoryDocuments(), max_state_bytes=max_state_bytes)
+    def __init__(self, **options: Unpack[StateOptions]) -> None:
+        given = complete(StateOptions, options, "MemoryBackend")
+        super().__init__(MemoryDocuments(), max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return "MemoryBackend()"
@@ -55,9 +58,9 @@ class InMemoryMessageLog(DocumentMessageLog):
 
     Args:
         ttl_seconds: See ``BaseMessageLog``.
-        max_state_bytes: See ``BaseMessageLog``; excludes ``backend``.
         backend: The backend whose threads have the logs, for example ``checkpointer.backend``;
             ``None``: a backend of its own.
+        options: Of ``MemoryBackend``, instead of ``backend``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -67,13 +70,12 @@ class InMemoryMessageLog(DocumentMessageLog):
         self,
         *,
         ttl_seconds: float | None = None,
-        max_state_bytes: int = MAX_STATE_BYTES,
         backend: MemoryBackend | None = None,
+        **options: Unpack[StateOptions],
     ) -> None:
         if backend is not None:
-            is_alone = max_state_bytes == MAX_STATE_BYTES
-            check_backend(backend, MemoryBackend, is_alone=is_alone)
-        chosen = backend or MemoryBackend(max_state_bytes=max_state_bytes)
+            check_backend(backend, MemoryBackend, is_alone=not options)
+        chosen = backend or MemoryBackend(**options)
         super().__init__(chosen, owns=False, ttl_seconds=ttl_seconds)
 
     def __repr__(self) -> str:
@@ -84,33 +86,19 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
     """A checkpointer in this process's memory, for tests and trials; lost when it ends.
 
     Args:
-        state_type: See ``StorageBackendAdapter``, as the other options.
-        on_conflict: What a save does on a conflict.
-        keep_last: Versions to keep per thread.
-        ttl_seconds: A thread's time to live after its last save.
-        max_state_bytes: See ``MemoryBackend``.
-        refresh_on_read: A load renews that time.
+        state_type: See ``StorageBackendAdapter``.
+        options: Of ``MemoryBackend`` and of ``StorageBackendAdapter``.
     """
 
     def __init__(
         self,
         *,
         state_type: type[S] | None = None,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        max_state_bytes: int = MAX_STATE_BYTES,
-        refresh_on_read: bool = False,
+        **options: Unpack[MemoryCheckpointerOptions],
     ) -> None:
-        self._memory_backend = MemoryBackend(max_state_bytes=max_state_bytes)
-        super().__init__(
-            self._memory_backend,
-            state_type=state_type,
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        self._memory_backend = MemoryBackend(**rest)
+        super().__init__(self._memory_backend, state_type=state_type, **own)
 
     # --- as the Locus SDK's, which block
 
@@ -130,20 +118,7 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
 
 
 def memory_checkpointer(
-    *,
-    state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    max_state_bytes: int = MAX_STATE_BYTES,
-    refresh_on_read: bool = False,
+    *, state_type: type[S] | None = None, **options: Unpack[MemoryCheckpointerOptions]
 ) -> MemoryCheckpointer[S]:
     """Return a checkpointer in this process's memory; options as ``MemoryCheckpointer``."""
-    return MemoryCheckpointer(
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        max_state_bytes=max_state_bytes,
-        refresh_on_read=refresh_on_read,
-    )
+    return MemoryCheckpointer(state_type=state_type, **options)

@@ -1,17 +1,42 @@
-"""The options of the in-memory store, for type checkers; a test holds them to the signatures."""
+"""The options of storages in memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from typing_extensions import TypedDict
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.types.options import CheckpointOptions, StateOptions
 
 if TYPE_CHECKING:
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 
 
+class MemoryCheckpointerOptions(StateOptions, CheckpointOptions, total=False):
+    """Of ``MemoryCheckpointer``, beside ``state_type``."""
+
+
 class InMemoryStoreOptions(TypedDict, total=False):
-    """Of ``InMemoryStore``."""
+    """Of ``InMemoryStore``, for type checkers."""
 
     dimension: int | None
     metric: Metric
     embed: Embed | None
+
+
+URL_OPTIONS = StateOptions
+
+
+def place(url: str) -> tuple[dict[str, str], str]:
+    """Return the query string of a URL.
+
+    Raises:
+        InvalidArgumentError: The URL names a place.
+    """
+    parts = urlsplit(url)
+    if parts.netloc or parts.path or parts.fragment:
+        raise InvalidArgumentError("memory:// takes only ?options after it")
+    return {}, parts.query

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import configparser
-import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import (
     ConnectionFailedError,
@@ -15,91 +14,41 @@ from locus_store.errors import (
     MissingExtraError,
     pip_install,
 )
-from locus_store.types.arguments import check_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-AuthType: TypeAlias = Literal[
-    "api_key", "security_token", "instance_principal", "resource_principal"
-]
-
-POOL_SIZE: Final = 16
-RETRY_SECONDS: Final = 30.0
-TIMEOUT_SECONDS: Final = 60.0
-CONNECT_TIMEOUT_SECONDS: Final = 10.0
-MOST_SECONDS: Final = 86_400.0
-MOST_THREADS: Final = 256
-_REGION: Final = re.compile("[A-Za-z0-9-]+")
-_ENDPOINT: Final = re.compile("https?://[A-Za-z0-9._-]+(:[0-9]+)?/?")
+    from locus_store.backends.oci.options import OCIOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlace:
-    """A bucket, and how to create it."""
+    """A bucket."""
 
     namespace: str
     bucket: str
-    compartment_id: str | None = None
-    """The compartment in which a missing bucket is created; ``None``: none is created."""
 
     def __str__(self) -> str:
         return f"oci://{self.namespace}/{self.bucket}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketAccess:
-    """Credentials, and limits of calls."""
-
-    profile_name: str = "DEFAULT"
-    auth_type: AuthType = "api_key"
-    region: str | None = None
-    config_file: str = "~/.oci/config"
-    endpoint: str | None = None
-    client: Any = None
-    pool_size: int = POOL_SIZE
-    retry_seconds: float = RETRY_SECONDS
-    timeout_seconds: float = TIMEOUT_SECONDS
-    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-
-
-def require(place: BucketPlace, access: BucketAccess) -> None:
+def require(place: BucketPlace, access: OCIOptions) -> None:
     """Refuse options that are not valid, before anything is opened.
 
     Raises:
         InvalidArgumentError: An option is not valid.
         MissingExtraError: Oracle's SDK is not installed.
     """
-    if access.client is None and find_spec("oci") is None:
+    if access["client"] is None and find_spec("oci") is None:
         raise MissingExtraError(f"OCI Object Storage needs Oracle's SDK: {pip_install('oci')}")
     for name, value in (("bucket_name", place.bucket), ("namespace", place.namespace)):
         if not isinstance(value, str) or not value.strip() or "/" in value:
             raise InvalidArgumentError(f"{name}={value!r} must be a name without a slash")
-    if access.client is not None and not hasattr(access.client, "base_client"):
+    if access["client"] is not None and not hasattr(access["client"], "base_client"):
         raise InvalidArgumentError("client must be an oci.object_storage.ObjectStorageClient")
-    _require_credentials(access)
-    for name in ("retry_seconds", "timeout_seconds", "connect_timeout_seconds"):
-        check_number(name, getattr(access, name), MOST_SECONDS)
-    if not isinstance(access.pool_size, int) or access.pool_size < 1:
-        raise InvalidArgumentError(f"pool_size={access.pool_size!r} must be an integer above 0")
-    check_number("pool_size", access.pool_size, MOST_THREADS)
 
 
-def _require_credentials(access: BucketAccess) -> None:
-    if access.auth_type not in get_args(AuthType):
-        known = ", ".join(get_args(AuthType))
-        raise InvalidArgumentError(f"auth_type={access.auth_type!r} must be one of: {known}")
-    for name in ("profile_name", "config_file"):
-        if not isinstance(value := getattr(access, name), str) or not value:
-            raise InvalidArgumentError(f"{name}={value!r} must be a string that is not empty")
-    for name, form in (("region", _REGION), ("endpoint", _ENDPOINT)):
-        value = getattr(access, name)
-        if value is not None and not (isinstance(value, str) and form.fullmatch(value)):
-            example = "us-ashburn-1" if name == "region" else "https://host"
-            raise InvalidArgumentError(f"{name}={value!r} must have the form {example}, or be None")
-
-
-def maker(access: BucketAccess) -> Callable[[], Any]:
+def maker(access: OCIOptions) -> Callable[[], Any]:
     """Return a function that creates clients; the credentials are read once.
 
     The clients have neither retries nor a circuit breaker: one open circuit would refuse the calls
@@ -115,39 +64,39 @@ def maker(access: BucketAccess) -> Callable[[], Any]:
         config, signer = _credentials(access)
     except oci.exceptions.ServiceError as exc:
         raise ConnectionFailedError(
-            f"the credentials for OCI were refused (auth_type={access.auth_type!r}): HTTP "
+            f"the credentials for OCI were refused (auth_type={access['auth_type']!r}): HTTP "
             f"{exc.status}; is this host in a dynamic group with a policy?"
         ) from exc
     except (oci.exceptions.ClientError, configparser.Error, OSError, ValueError) as exc:
         raise InvalidArgumentError(
-            f"the credentials for OCI cannot be used (auth_type={access.auth_type!r}, profile "
-            f"{access.profile_name!r} of {access.config_file}): {exc}"
+            f"the credentials for OCI cannot be used (auth_type={access['auth_type']!r}, profile "
+            f"{access['profile_name']!r} of {access['config_file']}): {exc}"
         ) from exc
     options: dict[str, Any] = {
         "retry_strategy": oci.retry.NoneRetryStrategy(),
         "circuit_breaker_strategy": oci.circuit_breaker.NoCircuitBreakerStrategy(),
-        "timeout": (access.connect_timeout_seconds, access.timeout_seconds),
+        "timeout": (access["connect_timeout_seconds"], access["timeout_seconds"]),
         "enable_strict_url_encoding": True,
     }
     if signer is not None:
         options["signer"] = signer
-    if access.endpoint is not None:
-        options["service_endpoint"] = access.endpoint
+    if access["endpoint"] is not None:
+        options["service_endpoint"] = access["endpoint"]
     return lambda: oci.object_storage.ObjectStorageClient(config, **options)
 
 
-def _credentials(access: BucketAccess) -> tuple[dict[str, Any], Any]:
+def _credentials(access: OCIOptions) -> tuple[dict[str, Any], Any]:
     """Return the SDK's configuration, and its signer."""
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
-    signers, region = oci.auth.signers, access.region
-    if access.auth_type == "instance_principal":
+    signers, region = oci.auth.signers, access["region"]
+    if access["auth_type"] == "instance_principal":
         return _in(region), signers.InstancePrincipalsSecurityTokenSigner()
-    if access.auth_type == "resource_principal":
+    if access["auth_type"] == "resource_principal":
         return _in(region), signers.get_resource_principals_signer()
-    file = str(Path(access.config_file).expanduser())
-    config: dict[str, Any] = {**oci.config.from_file(file, access.profile_name), **_in(region)}
-    if access.auth_type == "security_token":
+    file = str(Path(access["config_file"]).expanduser())
+    config: dict[str, Any] = {**oci.config.from_file(file, access["profile_name"]), **_in(region)}
+    if access["auth_type"] == "security_token":
         return config, _token_signer(config)
     oci.config.validate_config(config)
     signer = oci.signer.Signer(

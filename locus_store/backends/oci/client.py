@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from locus_store.backends.documents.protocol import Tag
-    from locus_store.backends.oci.access import BucketAccess, BucketPlace
+    from locus_store.backends.oci.access import BucketPlace
+    from locus_store.backends.oci.options import OCIOptions
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,10 +47,10 @@ class BucketObjects(Objects):
         access: Credentials and limits.
     """
 
-    def __init__(self, place: BucketPlace, access: BucketAccess) -> None:
+    def __init__(self, place: BucketPlace, access: OCIOptions) -> None:
         self.place = place
         self.access = access
-        self._workers = Workers("locus-store-oci", access.pool_size)
+        self._workers = Workers("locus-store-oci", access["pool_size"])
         self._start()
 
     def _start(self) -> None:
@@ -91,8 +92,8 @@ class BucketObjects(Objects):
     def _client(self) -> Iterator[Any]:
         """Lend a client to one call."""
         self._require_process()
-        if self.access.client is not None:
-            yield self.access.client
+        if self.access["client"] is not None:
+            yield self.access["client"]
             return
         with self._lock:
             client = self._idle.pop() if self._idle else None
@@ -118,7 +119,7 @@ class BucketObjects(Objects):
             LocusStoreError: The call failed for good.
         """
         errors = failures.driver_errors()
-        pauses, is_refreshed = Pauses(0.05, 2.0, self.access.retry_seconds), False
+        pauses, is_refreshed = Pauses(0.05, 2.0, self.access["retry_seconds"]), False
         while True:
             try:
                 with self._client() as client:
@@ -145,7 +146,7 @@ class BucketObjects(Objects):
         """Forget the credentials, unless the caller gave a client."""
         with self._lock:
             self._idle, self._make = [], None
-        return self.access.client is None
+        return self.access["client"] is None
 
     def _notice(self, headers: Any) -> None:
         """Follow the service's clock, whose answers have whole seconds."""
@@ -298,14 +299,14 @@ class BucketObjects(Objects):
         """
 
         def create(client: Any) -> None:
-            if self.place.compartment_id is None:
+            if self.access["compartment_id"] is None:
                 client.get_bucket(**self._named())  # raises, or it exists by now
                 return
             import oci  # noqa: PLC0415  (of an extra, and slow to import)
 
             details = oci.object_storage.models.CreateBucketDetails(
                 name=self.place.bucket,
-                compartment_id=self.place.compartment_id,
+                compartment_id=self.access["compartment_id"],
                 public_access_type="NoPublicAccess",
             )
             client.create_bucket(self.place.namespace, details)

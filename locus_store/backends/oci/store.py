@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backends.documents.store import DocumentStore
-from locus_store.backends.oci.backend import BucketBackend, bucket_backend
+from locus_store.backends.oci.backend import BucketBackend
 from locus_store.types.arguments import check_backend
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class OCIBucketStore(DocumentStore):
         if backend is not None:
             is_alone = (bucket_name, namespace, options) == ("", "", {})
             check_backend(backend, BucketBackend, is_alone=is_alone)
-        made = backend or bucket_backend(bucket_name, namespace, **options)
+        made = backend or BucketBackend(bucket_name, namespace, **options)
         super().__init__(
             made.item_documents(),
             owned=None if backend else made,

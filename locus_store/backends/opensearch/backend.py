@@ -11,29 +11,27 @@ from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
 from locus_store.backends.opensearch import failures, search
 from locus_store.backends.opensearch.access import (
     DEFAULT_INDEX,
-    POOL_SIZE,
-    RETRY_SECONDS,
-    TIMEOUT_SECONDS,
-    IndexAccess,
-    Refresh,
     place_of,
     require,
 )
 from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
+from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.runtime.extras import factory
 from locus_store.types import Hit
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.types.options import CheckpointOptions, complete, parted
 from locus_store.values.filters import check_key, has_value, is_found
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from typing_extensions import Unpack
+
     from locus_store.backends.opensearch.versions import VersionPlace
-    from locus_store.types import Head, OnConflict, Version
+    from locus_store.types import Head, Version
     from locus_store.versions.spaces import Row, Space
     from locus_store.versions.threads import Thread
 
@@ -45,20 +43,8 @@ class OpenSearchBackend(DocumentBackend):
         hosts: One or several hosts of the cluster: ``host``, ``host:9200`` or
             ``https://host:9200``.
         index_name: The alias of the index, which is created at the first save.
-        username: With ``password``; ``None``: no credentials.
-        password: The password of ``username``.
         use_ssl: Use HTTPS for hosts without a scheme.
-        verify_certs: Refuse certificates that are not valid.
-        ca_certs: A file of certificates to trust; ``None``: those of certifi.
-        client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
-        language: Searches also find other forms of a word in this language, as ``german``; it
-            belongs to the index.
-        refresh: ``interval``: lists and searches follow a save within the refresh interval of the
-            index; ``wait``: a save returns when they show it.
-        pool_size: Most calls at once.
-        retry_seconds: How long a call is retried after 429, 503, a timeout or a lost connection.
-        timeout_seconds: Time limit of each connection and of each answer.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        options: See ``options.OpenSearchOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -72,37 +58,18 @@ class OpenSearchBackend(DocumentBackend):
         hosts: str | Sequence[str] | None = None,
         *,
         index_name: str = DEFAULT_INDEX,
-        username: str | None = None,
-        password: str | None = None,
         use_ssl: bool = True,
-        verify_certs: bool = True,
-        ca_certs: str | None = None,
-        client: Any = None,
-        language: str | None = None,
-        refresh: Refresh = "interval",
-        pool_size: int = POOL_SIZE,
-        retry_seconds: float = RETRY_SECONDS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[OpenSearchOptions],
     ) -> None:
-        access = IndexAccess(
-            username=username,
-            password=password,
-            verify_certs=verify_certs,
-            ca_certs=ca_certs,
-            client=client,
-            language=language,
-            refresh=refresh,
-            pool_size=pool_size,
-            retry_seconds=retry_seconds,
-            timeout_seconds=timeout_seconds,
-        )
+        access = complete(OpenSearchOptions, options, "OpenSearchBackend")
         require(access)
-        place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
+        place = place_of(hosts, index_name, use_ssl=use_ssl, client=access["client"])
         self.index = IndexObjects(place, access)
         self._index_documents = IndexDocuments(self.index)
         form = IndexForm(self._index_documents)
-        super().__init__(self._index_documents, form=form, max_state_bytes=max_state_bytes)
+        super().__init__(
+            self._index_documents, form=form, max_state_bytes=access["max_state_bytes"]
+        )
 
     def __repr__(self) -> str:
         return f"OpenSearchBackend({str(self.index.place)!r})"
@@ -119,7 +86,7 @@ class OpenSearchBackend(DocumentBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         """See ``SearchesText``; with a language, threads with other forms of the words follow."""
         hits = await super().find(query, limit)
-        if self.index.access.language is None or len(hits) >= limit:
+        if self.index.access["language"] is None or len(hits) >= limit:
             return hits
         seen = {it.thread_id for it in hits}
         return hits + await self._look(self._stemmed, query, limit - len(hits), seen)
@@ -198,8 +165,11 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
     A save is one conditional put of the thread's head; see docs/opensearch.md.
 
     Args:
-        hosts: See ``OpenSearchBackend``, as the other options up to ``max_state_bytes``.
-        state_type: See ``StorageBackendAdapter``, as the other options.
+        hosts: See ``OpenSearchBackend``, as the next two.
+        index_name: The alias of the index.
+        use_ssl: Use HTTPS for hosts without a scheme.
+        state_type: See ``StorageBackendAdapter``.
+        options: Of ``OpenSearchBackend`` and of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -211,48 +181,13 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
         hosts: str | Sequence[str] | None = None,
         *,
         index_name: str = DEFAULT_INDEX,
-        username: str | None = None,
-        password: str | None = None,
         use_ssl: bool = True,
-        verify_certs: bool = True,
-        ca_certs: str | None = None,
-        client: Any = None,
-        language: str | None = None,
-        refresh: Refresh = "interval",
-        pool_size: int = POOL_SIZE,
-        retry_seconds: float = RETRY_SECONDS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
         state_type: type[S] | None = None,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
+        **options: Unpack[OpenSearchCheckpointerOptions],
     ) -> None:
-        backend = OpenSearchBackend(
-            hosts,
-            index_name=index_name,
-            username=username,
-            password=password,
-            use_ssl=use_ssl,
-            verify_certs=verify_certs,
-            ca_certs=ca_certs,
-            client=client,
-            language=language,
-            refresh=refresh,
-            pool_size=pool_size,
-            retry_seconds=retry_seconds,
-            timeout_seconds=timeout_seconds,
-            max_state_bytes=max_state_bytes,
-        )
-        super().__init__(
-            backend,
-            state_type=state_type,
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        backend = OpenSearchBackend(hosts, index_name=index_name, use_ssl=use_ssl, **rest)
+        super().__init__(backend, state_type=state_type, **own)
 
 
 class OpenSearchMessageLog(DocumentMessageLog):

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from locus_store.backends.documents.protocol import Tag
-    from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
+    from locus_store.backends.opensearch.access import IndexPlace
     from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.index import Layout
+    from locus_store.backends.opensearch.options import OpenSearchOptions
     from locus_store.backends.opensearch.versions import StoredVersion
 
 T = TypeVar("T")
@@ -69,18 +70,18 @@ class IndexClient:
         layout: Of the index.
     """
 
-    def __init__(self, place: IndexPlace, access: IndexAccess, layout: Layout) -> None:
+    def __init__(self, place: IndexPlace, access: OpenSearchOptions, layout: Layout) -> None:
         self.place = place
         self.access = access
         self.layout = layout
-        self._workers = Workers("locus-store-opensearch", access.pool_size)
+        self._workers = Workers("locus-store-opensearch", access["pool_size"])
         self._start()
 
     def _start(self) -> None:
         """Begin without connections, as in a forked child."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._client = self.access.client
+        self._client = self.access["client"]
         self._own: str | None = None
 
     def __repr__(self) -> str:
@@ -94,9 +95,9 @@ class IndexClient:
         """Release threads and connections; later calls open them again."""
         self._require_process()
         with self._lock:
-            client, self._client = self._client, self.access.client
+            client, self._client = self._client, self.access["client"]
         self._workers.close()
-        if client is not None and client is not self.access.client:
+        if client is not None and client is not self.access["client"]:
             client.close()
 
     @property
@@ -111,7 +112,7 @@ class IndexClient:
     @property
     def refresh(self) -> str:
         """The parameter of writes that lists and searches show."""
-        return "wait_for" if self.access.refresh == "wait" else "false"
+        return "wait_for" if self.access["refresh"] == "wait" else "false"
 
     # --- calls
 
@@ -155,8 +156,8 @@ class IndexClient:
         import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
         what = f"{method} {path}"
-        options = {"ignore": tuple(seen), "timeout": self.access.timeout_seconds}
-        pauses = Pauses(0.05, 2.0, min(self.access.retry_seconds, seconds))
+        options = {"ignore": tuple(seen), "timeout": self.access["timeout_seconds"]}
+        pauses = Pauses(0.05, 2.0, min(self.access["retry_seconds"], seconds))
         while True:
             try:
                 answer = self._perform()(method, path, params=params, body=body, **options)
@@ -191,7 +192,7 @@ class IndexClient:
             writes: In this order.
             options: Of ``call``.
         """
-        limit = f"{int(self.access.timeout_seconds * SERVERS_PART * 1000)}ms"
+        limit = f"{int(self.access['timeout_seconds'] * SERVERS_PART * 1000)}ms"
         body = body_of(writes)
         return self.documents("POST", "_bulk", body, require_alias="true", timeout=limit, **options)
 
@@ -261,8 +262,8 @@ class IndexObjects(IndexClient, Objects):
         access: Credentials and limits.
     """
 
-    def __init__(self, place: IndexPlace, access: IndexAccess) -> None:
-        super().__init__(place, access, index.threads(access.language))
+    def __init__(self, place: IndexPlace, access: OpenSearchOptions) -> None:
+        super().__init__(place, access, index.threads(access["language"]))
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""

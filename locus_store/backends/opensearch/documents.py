@@ -107,7 +107,7 @@ class IndexDocuments(ObjectDocuments):
 
     def fields_of(self, thread_id: str, it: Derived) -> dict[str, Any]:
         """Return the fields of a version's document."""
-        return fields(thread_id, it, with_text=self.objects.access.language is not None)
+        return fields(thread_id, it, with_text=self.objects.access["language"] is not None)
 
     def write_of(self, thread_id: str, it: Derived, number: int | None = None) -> BulkWrite:
         """Return the write of a version's document.

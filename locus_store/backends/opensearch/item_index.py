@@ -19,7 +19,8 @@ from locus_store.backends.opensearch.items import Document, Tag
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from locus_store.backends.opensearch.access import IndexAccess, IndexPlace
+    from locus_store.backends.opensearch.access import IndexPlace
+    from locus_store.backends.opensearch.options import OpenSearchOptions
 
 AT_ONCE: Final = 500
 """Documents that one request reads."""
@@ -142,7 +143,7 @@ class ItemIndex(IndexClient):
                 self.call("DELETE", f"/{path}", {"pit_id": [view]}, seen=seen)
 
 
-def item_index(place: IndexPlace, access: IndexAccess) -> ItemIndex:
+def item_index(place: IndexPlace, access: OpenSearchOptions) -> ItemIndex:
     """Return the index of items beside an index of threads."""
     return ItemIndex(replace(place, name=place.name + items.SUFFIX), access, items.ITEMS)
 

@@ -15,16 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from locus_store.backends.opensearch import items
-from locus_store.backends.opensearch.access import (
-    DEFAULT_INDEX,
-    POOL_SIZE,
-    RETRY_SECONDS,
-    TIMEOUT_SECONDS,
-    IndexAccess,
-    Refresh,
-    place_of,
-    require,
-)
+from locus_store.backends.opensearch.access import DEFAULT_INDEX, place_of, require
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
 from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
@@ -36,16 +27,19 @@ from locus_store.backends.opensearch.items import (
     ItemChange,
     ItemRenewal,
 )
+from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
 from locus_store.runtime.retries import Pauses
 from locus_store.store import BaseStore
 from locus_store.types.arguments import check_backend
 from locus_store.types.items import decode_namespace, encode_namespace
+from locus_store.types.options import complete
 from locus_store.values import vectors
-from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Unpack
 
     from locus_store.backends.opensearch.item_index import ItemIndex
     from locus_store.backends.opensearch.items import Document
@@ -174,25 +168,15 @@ class OpenSearchStore(_Writing, BaseStore):
     items is written whole or not at all, in six requests.
 
     Args:
-        hosts: See ``OpenSearchBackend``, as the options that are not named here.
+        hosts: See ``OpenSearchBackend``, as ``use_ssl`` and ``options``.
         index_name: The name of the checkpointer's index; items are in ``<index_name>-store``.
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        username: With ``password``.
-        password: The password of ``username``.
         use_ssl: Use HTTPS for hosts without a scheme.
-        verify_certs: Refuse certificates that are not valid.
-        ca_certs: A file of certificates to trust.
-        client: An ``opensearchpy.OpenSearch`` used instead of ``hosts``, and left open.
         backend: A backend whose hosts, index and options are used instead of these, for example
             ``checkpointer.backend``.
-        refresh: ``interval``: lists and searches follow a put within the refresh interval of the
-            index; ``wait``: a put returns when they show it.
-        pool_size: Most calls at once.
-        retry_seconds: How long a call is retried.
-        timeout_seconds: Time limit of each connection and of each answer.
-        max_state_bytes: The largest item, value and metadata as compact JSON.
+        options: See ``options.OpenSearchOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -207,41 +191,23 @@ class OpenSearchStore(_Writing, BaseStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
-        username: str | None = None,
-        password: str | None = None,
         use_ssl: bool = True,
-        verify_certs: bool = True,
-        ca_certs: str | None = None,
-        client: Any = None,
-        refresh: Refresh = "interval",
-        pool_size: int = POOL_SIZE,
-        retry_seconds: float = RETRY_SECONDS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
         backend: OpenSearchBackend | None = None,
+        **options: Unpack[OpenSearchOptions],
     ) -> None:
-        access = IndexAccess(
-            username=username,
-            password=password,
-            verify_certs=verify_certs,
-            ca_certs=ca_certs,
-            client=client,
-            refresh=refresh,
-            pool_size=pool_size,
-            retry_seconds=retry_seconds,
-            timeout_seconds=timeout_seconds,
-        )
         if backend is not None:
-            given = (hosts, index_name, access, max_state_bytes)
-            is_alone = given == (None, DEFAULT_INDEX, IndexAccess(), MAX_STATE_BYTES)
+            is_alone = (hosts, index_name, options) == (None, DEFAULT_INDEX, {})
             check_backend(backend, OpenSearchBackend, is_alone=is_alone)
             place, access = backend.index.place, backend.index.access
-            max_state_bytes = backend.max_state_bytes
         else:
+            access = complete(OpenSearchOptions, options, "OpenSearchStore")
             require(access)
-            place = place_of(hosts, index_name, use_ssl=use_ssl, client=client)
+            place = place_of(hosts, index_name, use_ssl=use_ssl, client=access["client"])
         super().__init__(
-            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+            max_state_bytes=access["max_state_bytes"],
         )
         self.index = item_index(place, access)
         self._batches = ItemBatches(self.index)

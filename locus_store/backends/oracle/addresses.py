@@ -9,9 +9,9 @@ import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from locus_store.backends.oracle.failures import codes
+from locus_store.backends.oracle.options import OracleConnections
 from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
@@ -19,6 +19,7 @@ from locus_store.errors import (
     pip_install,
 )
 from locus_store.sql.connections.database import causes
+from locus_store.types.options import complete
 
 try:
     import oracledb
@@ -26,7 +27,9 @@ except ImportError:  # reported when something is opened
     oracledb = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
+
+    from typing_extensions import Unpack
 
 DRIVER_ERRORS: Final[tuple[type[Exception], ...]] = (oracledb.Error,) if oracledb else ()
 """The driver's errors, beside ``OSError``."""
@@ -46,7 +49,6 @@ _SESSION: Final = (
 
 _DESCRIPTOR: Final = re.compile(r"\s*\(")
 _NO_SERVICE: Final = re.compile(r"[^/():\s]+:\d+/?")
-_ALIAS: Final = re.compile(r"[\w.$#-]+")
 _PEM: Final = "ewallet.pem"
 _SYSTEM: Final = "SYSTEM"
 """Instead of a wallet: the operating system's certificates. The driver's word for it."""
@@ -126,15 +128,7 @@ def place(
     dsn: str | None,
     user: str | None,
     password: str | None,
-    *,
-    wallet_location: str | None = None,
-    wallet_password: str | None = None,
-    config_dir: str | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    service_name: str | None = None,
-    timeout_seconds: float | None = None,
-    call_timeout_seconds: float | None = None,
+    **options: Unpack[OracleConnections],
 ) -> OracleAddress:
     """Return the database that these options name.
 
@@ -142,80 +136,61 @@ def place(
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
         user: Whose schema it is, unless another one is named.
         password: The user's password.
-        wallet_location: The directory of a wallet; ``~`` is the home directory. ``SYSTEM``: TLS
-            with the operating system's certificates.
-        wallet_password: Of an encrypted one; ``None`` or ``""``: it is not.
-        config_dir: Where ``tnsnames.ora`` is, if not beside the wallet.
-        host: Instead of ``dsn``, with ``port`` and ``service_name``.
-        port: 1521, if it is not given.
-        service_name: The database's.
-        timeout_seconds: See ``OracleAddress``, as the next.
-        call_timeout_seconds: For each round trip.
+        options: See ``options.OracleConnections``.
 
     Raises:
         InvalidArgumentError: They name none, or a wallet that cannot be used.
         MissingExtraError: python-oracledb is not installed.
     """
     require_oracledb()
-    texts = {
-        "dsn": dsn,
-        "user": user,
-        "password": password,
-        "wallet_location": wallet_location,
-        "wallet_password": wallet_password,
-        "config_dir": config_dir,
-        "host": host,
-        "service_name": service_name,
-    }
-    for name, value in texts.items():
+    given = complete(OracleConnections, options, "place")
+    for name, value in {"dsn": dsn, "user": user, "password": password}.items():
         if value is not None and not isinstance(value, str):
             raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
-    where = _where(dsn, host, port, service_name)
+    where = _connect_string(dsn, given["host"], given["port"], given["service_name"])
     if not user or password is None:
         raise InvalidArgumentError("Oracle needs user= and password=")
-    arguments: dict[str, Any] = {"user": user, "password": password, **where}
-    if wallet_password and wallet_location in {None, _SYSTEM}:
+    arguments: dict[str, Any] = {"user": user, "password": password, "dsn": where}
+    location, wallet_password = given["wallet_location"], given["wallet_password"]
+    if wallet_password and location in {None, _SYSTEM}:
         raise InvalidArgumentError("wallet_password is of a wallet: give its wallet_location=")
-    if wallet_location == _SYSTEM:
+    if location == _SYSTEM:
         arguments["wallet_location"] = _SYSTEM
-    elif wallet_location is not None:
-        wallet = _wallet(wallet_location, wallet_password or None)
+    elif location is not None:
+        wallet = _wallet(location, wallet_password or None)
         arguments |= {"wallet_location": wallet, "config_dir": wallet}
         if wallet_password:
             arguments["wallet_password"] = wallet_password
-    if config_dir is not None:
-        arguments["config_dir"] = _directory("config_dir", config_dir)
-    at = where.get("dsn") or f"{where['host']}:{where['port']}/{where['service_name']}"
-    shown = f"{user}@{at if not _DESCRIPTOR.match(at) else '(a descriptor)'}"
+    if given["config_dir"] is not None:
+        arguments["config_dir"] = _directory("config_dir", given["config_dir"])
+    shown = f"{user}@{where if not _DESCRIPTOR.match(where) else '(a descriptor)'}"
     return OracleAddress(
         shown=shown,
         arguments=arguments,
-        timeout_seconds=timeout_seconds or CONNECT_TIMEOUT_SECONDS,
-        call_timeout_seconds=call_timeout_seconds,
+        timeout_seconds=given["connect_timeout_seconds"] or CONNECT_TIMEOUT_SECONDS,
+        call_timeout_seconds=given["statement_timeout_seconds"],
     )
 
 
-def _where(
+def _connect_string(
     dsn: str | None, host: str | None, port: int | None, service_name: str | None
-) -> dict[str, Any]:
-    if dsn is not None:
-        if host is not None or port is not None or service_name is not None:
-            raise InvalidArgumentError("give dsn, or host, port and service_name, not both")
-        if not dsn.strip() or "@" in dsn:
-            raise InvalidArgumentError(
-                "dsn must be an alias of tnsnames.ora, host:port/service or a descriptor; user "
-                "and password are options of their own"
-            )
-        if dsn.startswith("oracle") and "://" in dsn:
-            raise InvalidArgumentError("dsn is not a URL; open_checkpointer(url) takes one")
-        if _NO_SERVICE.fullmatch(dsn.strip()):
-            raise InvalidArgumentError(f"dsn={dsn!r} names no service: write host:port/service")
-        return {"dsn": dsn}
-    if not host or not service_name:
-        raise InvalidArgumentError("Oracle needs dsn=, or host= and service_name=")
-    if port is not None and (type(port) is not int or not 0 < port < 2**16):
-        raise InvalidArgumentError(f"port={port!r} must be a whole number from 1 to 65535")
-    return {"host": host, "port": port or PORT, "service_name": service_name}
+) -> str:
+    if dsn is None:
+        if not host or not service_name:
+            raise InvalidArgumentError("Oracle needs dsn=, or host= and service_name=")
+        return f"{f'[{host}]' if ':' in host else host}:{port or PORT}/{service_name}"
+    if host is not None or port is not None:
+        raise InvalidArgumentError("give dsn, or host, port and service_name, not both")
+    if service_name is not None:
+        dsn = f"{dsn}/{service_name}"
+    if not dsn.strip() or "@" in dsn or (dsn.startswith("oracle") and "://" in dsn):
+        raise InvalidArgumentError(
+            "dsn must be an alias of tnsnames.ora, host:port/service or a descriptor; user and"
+            " password are options of their own, and open_checkpointer(url) takes a URL"
+        )
+    if _NO_SERVICE.fullmatch(dsn.strip()):
+        raise InvalidArgumentError(f"dsn={dsn!r} names no service: write host:port/service")
+    return dsn
 
 
 def _directory(name: str, given: str) -> str:
@@ -253,88 +228,6 @@ def _wallet(given: str, password: str | None) -> str:
                 "wallet_password made it, or the file is damaged"
             ) from exc
     return found
-
-
-def split(text: str) -> SplitResult:
-    """Split an Oracle URL into its parts; Python's parser does not know all of its schemes.
-
-    Raises:
-        InvalidArgumentError: The text is not a URL.
-    """
-    try:
-        found = urlsplit(f"oracle://{text.partition('://')[2]}")
-    except ValueError:
-        raise InvalidArgumentError("the host of the Oracle URL is not valid") from None
-    query = parse_qsl(found.query, keep_blank_values=True)
-    # As --schema and PostgreSQL's URLs call it.
-    named = [("schema_name" if name == "schema" else name, value) for name, value in query]
-    return found._replace(query=urlencode(named))
-
-
-def parts_of(url: SplitResult) -> dict[str, Any]:
-    """Return the options that an ``oracle://`` URL names before its query.
-
-    ``oracle://user:password@host:1521/service``, or ``oracle://user:password@alias``.
-
-    Raises:
-        InvalidArgumentError: It has another form.
-    """
-    if url.fragment:
-        raise InvalidArgumentError("an Oracle URL has no #fragment; write %23 in a password")
-    try:
-        host, port = url.hostname, url.port
-    except ValueError:
-        raise InvalidArgumentError(
-            "the port of the Oracle URL is not valid; in user and password write %2F for / and "
-            "%3F for ?"
-        ) from None
-    found: dict[str, Any] = {
-        name: unquote(value)
-        for name, value in (("user", url.username), ("password", url.password))
-        if value is not None
-    }
-    service = unquote(url.path.strip("/"))
-    is_alias = port is None and not service and "service_name" not in dict(parse_qsl(url.query))
-    place_of_url = url.netloc.rpartition("@")[2]
-    if not place_of_url:
-        return found
-    if is_alias:
-        if not _ALIAS.fullmatch(place_of_url):
-            raise InvalidArgumentError(
-                "write oracle://user:password@alias, or oracle://user:password@host:1521/service; "
-                "percent-encode what is neither letter nor digit in user and password"
-            )
-        return {**found, "dsn": place_of_url}
-    found |= {"host": host}
-    found |= {} if port is None else {"port": port}
-    return {**found, "service_name": service} if service else found
-
-
-def read_url(text: str, ours: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split a URL's options into those of ``place`` and those named in ``ours``.
-
-    Raises:
-        InvalidArgumentError: It has another form, or others.
-    """
-    url = split(text)
-    query = dict(parse_qsl(url.query, keep_blank_values=True))
-    unknown = query.keys() - set(ours) - _PLACE_OPTIONS
-    if unknown:
-        raise InvalidArgumentError(f"no option {min(unknown)!r} for a database URL of Oracle")
-    found = {**parts_of(url), **{it: query[it] for it in query if it in _PLACE_OPTIONS}}
-    if "port" in query:
-        found["port"] = int(query["port"]) if query["port"].isdecimal() else query["port"]
-    for name in ("dsn", "user", "password"):
-        found.setdefault(name, None)
-    return found, {name: value for name, value in query.items() if name in ours}
-
-
-_PLACE_OPTIONS: Final = frozenset(
-    {
-        *("dsn", "user", "password", "wallet_location", "wallet_password", "config_dir"),
-        *("host", "port", "service_name"),
-    }
-)
 
 
 # --- what goes wrong

@@ -13,20 +13,26 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.oracle import addresses, dialect
+from locus_store.backends.oracle.options import (
+    OracleCheckpointerOptions,
+    OracleConnections,
+    OracleOptions,
+    UserOptions,
+)
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connections.diagnostics import Examination, package_version
 from locus_store.sql.connections.lending import ConnectionPool
-from locus_store.sql.connections.options import check_count, check_seconds, refuse_ours, require_one
+from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.schema.migrations import locked
 from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.sql.threads import copying
 from locus_store.types.arguments import check_tenant, check_text
 from locus_store.types.facts import Fact
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,9 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
-    from locus_store.backends.oracle.options import OracleOptions
-    from locus_store.sql.migrate import AutoMigrate
-    from locus_store.types import Mark, OnConflict, Stored
+    from locus_store.types import Mark, Stored
 
 _OLDEST_ORACLE: Final = 23
 
@@ -61,11 +65,6 @@ class _OracleExamination(Examination):
 
 T = TypeVar("T")
 
-MIN_POOL_SIZE = 1
-MAX_POOL_SIZE = 5
-STATEMENT_TIMEOUT_SECONDS = 60.0
-POOL_TIMEOUT_SECONDS = 30.0
-
 
 class OracleBackend(SqlBackend):
     """Keeps versions in an Oracle database.
@@ -77,28 +76,7 @@ class OracleBackend(SqlBackend):
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
         user: The database user; the tables are in this schema unless ``schema_name`` is given.
         password: The user's password.
-        wallet_location: The directory of a wallet (mTLS), as it was unzipped; ``~`` is the home
-            directory. ``tnsnames.ora`` is read from there, too.
-        wallet_password: Password of an encrypted wallet; ``None`` or ``""``: it is not encrypted.
-        host: Instead of ``dsn``, with ``port`` and ``service_name``.
-        port: The listener's port; by default 1521.
-        service_name: The database's service.
-        table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
-            ``x_``.
-        schema_name: The schema of the tables; ``None``: the user's own.
-        min_pool_size: Connections per event loop that are kept.
-        max_pool_size: Connections per event loop at most.
-        engine: An async SQLAlchemy engine (``oracle+oracledb_async``) used instead and left open.
-        pool: An ``oracledb.AsyncConnectionPool`` used instead and left open.
-        config_dir: Where ``tnsnames.ora`` is, if not beside the wallet.
-        prefix: Prefix of the table names; excludes ``table_name``.
-        tenant: The tenant whose threads this object sees.
-        auto_migrate: See ``SqlBackend``.
-        pool_timeout_seconds: How long to wait for a connection of the pool.
-        connect_timeout_seconds: Time limit for connecting as a whole; ``None``: 20.
-        statement_timeout_seconds: Time limit of each round trip except a migration's; ``None``: no
-            limit.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        options: See ``options.OracleOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -117,76 +95,43 @@ class OracleBackend(SqlBackend):
         dsn: str | None = None,
         user: str | None = None,
         password: str | None = None,
-        *,
-        wallet_location: str | None = None,
-        wallet_password: str | None = None,
-        host: str | None = None,
-        port: int | None = None,
-        service_name: str | None = None,
-        table_name: str | None = None,
-        schema_name: str | None = None,
-        min_pool_size: int = MIN_POOL_SIZE,
-        max_pool_size: int = MAX_POOL_SIZE,
-        engine: AsyncEngine | None = None,
-        pool: Any = None,
-        config_dir: str | None = None,
-        prefix: str | None = None,
-        tenant: str = "default",
-        auto_migrate: AutoMigrate = True,
-        pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
-        connect_timeout_seconds: float | None = None,
-        statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[OracleOptions],
     ) -> None:
         addresses.require_oracledb()
-        check_tenant(tenant)
+        given = complete(OracleOptions, options, "OracleBackend")
+        check_tenant(given["tenant"])
+        engine, pool = given["engine"], given["pool"]
         require_one(dsn=dsn, engine=engine, pool=pool)
+        require_one(schema=given["schema"], schema_name=given["schema_name"])
         if engine is not None or pool is not None:
-            names = ("user", "password", "wallet_location", "wallet_password", "host", "port")
-            given = (user, password, wallet_location, wallet_password, host, port)
-            refuse_ours(
-                **{name: (value, None) for name, value in zip(names, given, strict=True)},
-                service_name=(service_name, None),
-                config_dir=(config_dir, None),
-                min_pool_size=(min_pool_size, MIN_POOL_SIZE),
-                max_pool_size=(max_pool_size, MAX_POOL_SIZE),
-                pool_timeout_seconds=(pool_timeout_seconds, POOL_TIMEOUT_SECONDS),
-                connect_timeout_seconds=(connect_timeout_seconds, None),
-                statement_timeout_seconds=(statement_timeout_seconds, STATEMENT_TIMEOUT_SECONDS),
-            )
+            refuse_connections(UserOptions, {"user": user, "password": password})
+            refuse_connections(OracleConnections, given)
             where, runner = _handed_in(engine, pool)
         else:
-            place = addresses.place(
-                dsn,
-                user,
-                password,
-                wallet_location=wallet_location,
-                wallet_password=wallet_password,
-                config_dir=config_dir,
-                host=host,
-                port=port,
-                service_name=service_name,
-                timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
-                call_timeout_seconds=check_seconds("statement_timeout", statement_timeout_seconds),
-            )
+            of_connections, _ = parted(OracleConnections, given)
+            place = addresses.place(dsn, user, password, **of_connections)
             where = place.shown
-            least = check_count("min_pool_size", min_pool_size, least=1)
-            most = check_count("max_pool_size", max_pool_size, least=least)
+            least, most = given["min_pool_size"], given["max_pool_size"]
+            if most < least:
+                raise InvalidArgumentError(f"max_pool_size={most} must be at least {least}")
             runner = partial(
                 _own_runner,
                 place=place,
                 pool_size=least,
                 max_overflow=most - least,
-                pool_timeout=check_seconds("pool_timeout", pool_timeout_seconds),
+                pool_timeout=given["pool_timeout_seconds"],
             )
         self._where = where
         database = self.database(
             where,
-            tables(prefix_of(table_name, prefix, "oracle"), schema_name),
-            tenant=tenant,
-            auto_migrate=auto_migrate,
+            tables(
+                prefix_of(given["table_name"], given["prefix"], "oracle"),
+                given["schema"] if given["schema_name"] is None else given["schema_name"],
+            ),
+            tenant=given["tenant"],
+            auto_migrate=given["auto_migrate"],
         )
-        super().__init__(database, runner(database), max_state_bytes=max_state_bytes)
+        super().__init__(database, runner(database), max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return f"OracleBackend({self._where!r})"
@@ -299,45 +244,30 @@ def oracle_checkpointer(
     user: str | None = None,
     password: str | None = None,
     *,
-    table_name: str | None = None,
     state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    refresh_on_read: bool = False,
-    **options: Unpack[OracleOptions],
+    **options: Unpack[OracleCheckpointerOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an Oracle database.
 
-    Options are those of ``OracleBackend``, and five of ``StorageBackendAdapter``.
+    Options are those of ``OracleBackend`` and of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
         MissingExtraError: python-oracledb is not installed.
     """
-    return StorageBackendAdapter(
-        OracleBackend(dsn, user, password, table_name=table_name, **options),
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+    own, rest = parted(CheckpointOptions, options)
+    backend = OracleBackend(dsn, user, password, **rest)
+    return StorageBackendAdapter(backend, state_type=state_type, **own)
 
 
 class OracleCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over an Oracle database.
 
     Args:
-        dsn: See ``OracleBackend``, as ``user``, ``password`` and ``options``.
+        dsn: See ``OracleBackend``, as the next two.
         user: The database user.
         password: The user's password.
-        table_name: Selects the prefix of the table names.
-        on_conflict: See ``CheckpointSaver``, as the two others.
-        keep_last: Versions to keep of each namespace.
-        ttl_seconds: A thread's time to live.
-        refresh_on_read: A load renews that time.
-        options: Of ``OracleBackend``.
+        options: Of ``OracleBackend`` and of ``CheckpointSaver``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -349,18 +279,7 @@ class OracleCheckpointSaver(CheckpointSaver):
         dsn: str | None = None,
         user: str | None = None,
         password: str | None = None,
-        *,
-        table_name: str | None = None,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
-        **options: Unpack[OracleOptions],
+        **options: Unpack[OracleCheckpointerOptions],
     ) -> None:
-        super().__init__(
-            OracleBackend(dsn, user, password, table_name=table_name, **options),
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        super().__init__(OracleBackend(dsn, user, password, **rest), **own)

@@ -11,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.failures import REMEDIES, codes
+from locus_store.backends.oracle.options import URL_OPTIONS, OracleConnections, place
 from locus_store.errors import UnsupportedError
-from locus_store.sql.connections.options import check_seconds
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
@@ -20,8 +20,10 @@ from locus_store.sql.schema.definition import (
     column_type,
     user_index,
 )
-from locus_store.sql.schema.migrations import OPTIONS, run_on_engine, tables_named
+from locus_store.sql.schema.migrations import run_on_engine, tables_named
 from locus_store.sql.schema.vectors import Method, has_index, index_name
+from locus_store.types.options import CheckpointOptions, read_query
+from locus_store.types.options import table as options_of
 from locus_store.values.vectors import Metric
 
 if TYPE_CHECKING:
@@ -60,10 +62,16 @@ class OracleDefinition(SchemaDefinition):
         from locus_store.backends.oracle import dialect  # noqa: PLC0415 - it imports migrations
 
         text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
-        options, ours = addresses.read_url(text, OPTIONS)
-        limit = _seconds(ours.get("connect_timeout_seconds"))
-        target = addresses.place(**options, timeout_seconds=check_seconds("connect_timeout", limit))
-        tables_of = tables_named(ours, prefix, schema, "oracle")
+        named, query = place(text)
+        given = read_query((URL_OPTIONS, CheckpointOptions), query)
+        where: dict[str, Any] = {"dsn": None, "user": None, "password": None} | named
+        where |= {
+            name: it
+            for name, it in given.items()
+            if name in {*where, *options_of(OracleConnections)}
+        }
+        target = addresses.place(**where | {"statement_timeout_seconds": None})
+        tables_of = tables_named(given, prefix, schema, "oracle")
         return run_on_engine(
             lambda: dialect.engine(target, poolclass=sa.NullPool),
             lambda connection: body(connection, tables_of),
@@ -175,13 +183,6 @@ def vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) ->
         f"CREATE VECTOR INDEX {index} ON {table} (embedding) {_ORGANIZATIONS[method]} "
         f"DISTANCE {_METRICS[metric]} WITH TARGET ACCURACY 95"
     )
-
-
-def _seconds(text: str | None) -> object:
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
 
 
 def _make_lock(keeper: Connection, name: str) -> None:

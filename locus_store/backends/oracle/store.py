@@ -38,7 +38,6 @@ class OracleStore(SqlStore):
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         backend: A backend whose connections are used instead of ``dsn`` and the options, for
             example ``checkpointer.backend``. It is left open.
         options: Of ``OracleBackend``.
@@ -60,16 +59,14 @@ class OracleStore(SqlStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
-        table_name: str | None = None,
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
         if backend is not None:
             is_alone = dsn is None and user is None and password is None
-            is_alone = is_alone and table_name is None and not options
-            check_backend(backend, OracleBackend, is_alone=is_alone)
+            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
+            backend or OracleBackend(dsn, user, password, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
@@ -97,7 +94,6 @@ class OracleMessageLog(SqlMessageLog):
         dsn: An alias, EZConnect or a descriptor.
         user: The user that connects.
         password: The user's password.
-        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
         ttl_seconds: See ``BaseMessageLog``.
         backend: A backend whose connections are used instead of ``dsn`` and the options, for
             example ``checkpointer.backend``. It is left open.
@@ -116,17 +112,15 @@ class OracleMessageLog(SqlMessageLog):
         user: str | None = None,
         password: str | None = None,
         *,
-        table_name: str | None = None,
         ttl_seconds: float | None = None,
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
         if backend is not None:
             is_alone = dsn is None and user is None and password is None
-            is_alone = is_alone and table_name is None and not options
-            check_backend(backend, OracleBackend, is_alone=is_alone)
+            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, table_name=table_name, **options),
+            backend or OracleBackend(dsn, user, password, **options),
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )

@@ -10,14 +10,20 @@ from weakref import WeakKeyDictionary
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
-from locus_store.backends.postgresql import contents, deletions, dialect, sdk_options
+from locus_store.backends.postgresql import contents, deletions, dialect
 from locus_store.backends.postgresql import dsn as dsns
 from locus_store.backends.postgresql.connecting import (
     checked_pool,
     require_asyncpg,
 )
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
-from locus_store.backends.postgresql.driver_arguments import OURS, cache_size
+from locus_store.backends.postgresql.options import (
+    PostgreSQLCheckpointerOptions,
+    PostgreSQLConnections,
+    PostgreSQLOptions,
+    dsn_of,
+    pool_of,
+)
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
 from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -26,27 +32,24 @@ from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.lending import ConnectionPool
-from locus_store.sql.connections.options import check_seconds, refuse_ours, require_one
+from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.sql.threads import copying
 from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from typing_extensions import Unpack
 
     from locus_store.backends.postgresql.dsn import Target
-    from locus_store.backends.postgresql.options import PostgreSQLOptions
-    from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         LineContents,
         Mark,
         MustExist,
-        OnConflict,
         PendingWrite,
         Removed,
         Save,
@@ -54,10 +57,6 @@ if TYPE_CHECKING:
         Version,
         Written,
     )
-
-POOL_SIZE = 10
-STATEMENT_TIMEOUT_SECONDS = 60.0
-POOL_TIMEOUT_SECONDS = 30.0
 
 
 class PostgreSQLBackend(SqlBackend):
@@ -71,38 +70,7 @@ class PostgreSQLBackend(SqlBackend):
             the one of the environment (``PGHOST`` and so on).
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
-        prefix: Prefix of the table names; excludes ``table_name``.
-        schema: The schema of the tables, created with them if it is missing; ``None``: the first
-            one of the role's search path.
-        schema_name: The Locus SDK's name for ``schema``.
-        host: The server's host, in place of ``dsn``, as in the Locus SDK; ``localhost`` if only
-            other parts are given.
-        port: As ``host``; 5432.
-        database: As ``host``; ``locus``.
-        user: As ``host``; ``postgres``.
-        password: Overrides the password of the DSN. A callable, asynchronous or not, is called
-            for each new connection, so that the password may change.
-        engine: An async SQLAlchemy engine (``postgresql+asyncpg``) used instead of ``dsn`` and
-            left open.
-        pool: An asyncpg pool used instead of ``dsn`` and left open.
-        tenant: The tenant whose threads this object sees.
-        auto_migrate: See ``SqlBackend``.
-        pool_size: Connections per event loop that are kept.
-        max_overflow: Connections beyond ``pool_size`` when all are in use.
-        min_pool_size: The Locus SDK's name for ``pool_size``; given alone, up to 10 in all.
-        max_pool_size: The Locus SDK's name for ``pool_size`` and ``max_overflow`` together; given
-            alone, all of them are kept.
-        pool_timeout_seconds: How long to wait for a connection.
-        pool_recycle_seconds: Age at which a connection is replaced; ``None``: never.
-        connect_timeout_seconds: Time limit for each host; ``None``: ``connect_timeout`` of the DSN,
-            or else 10.
-        statement_timeout_seconds: Time limit of each statement except a migration's, and of a save
-            from its submission on; ``None``: no limit.
-        pgbouncer: The server is reached through PgBouncer (or the like) in transaction mode,
-            so nothing that outlives a transaction is used. Also ``?pgbouncer=true`` or
-            ``?statement_cache_size=0`` in the DSN.
-        group_saves: ``False`` sends each save in a statement of its own.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        options: See ``options.PostgreSQLOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -120,89 +88,53 @@ class PostgreSQLBackend(SqlBackend):
         self,
         dsn: str | None = None,
         table_name: str | None = None,
-        *,
-        prefix: str | None = None,
-        schema: str | None = None,
-        schema_name: str | None = None,
-        host: str | None = None,
-        port: int | None = None,
-        database: str | None = None,
-        user: str | None = None,
-        password: str | Callable[[], str | Awaitable[str]] | None = None,
-        engine: AsyncEngine | None = None,
-        pool: Any = None,
-        tenant: str = "default",
-        auto_migrate: AutoMigrate = True,
-        pool_size: int = POOL_SIZE,
-        max_overflow: int = 0,
-        min_pool_size: int | None = None,
-        max_pool_size: int | None = None,
-        pool_timeout_seconds: float = POOL_TIMEOUT_SECONDS,
-        pool_recycle_seconds: float | None = None,
-        connect_timeout_seconds: float | None = None,
-        statement_timeout_seconds: float | None = STATEMENT_TIMEOUT_SECONDS,
-        pgbouncer: bool = False,
-        group_saves: bool = True,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[PostgreSQLOptions],
     ) -> None:
         require_asyncpg()
-        check_tenant(tenant)
-        require_one(schema=schema, schema_name=schema_name)
-        place = sdk_options.place_of(dsn, host=host, port=port, database=database, user=user)
+        given = complete(PostgreSQLOptions, options, "PostgreSQLBackend")
+        check_tenant(given["tenant"])
+        engine, pool = given["engine"], given["pool"]
+        require_one(schema=given["schema"], schema_name=given["schema_name"])
+        place = dsn_of(dsn, given)
         require_one(dsn=place, engine=engine, pool=pool)
-        is_default = (pool_size, max_overflow) == (POOL_SIZE, 0)
-        kept, overflow = sdk_options.pool_of(
-            pool_size, max_overflow, min_pool_size, max_pool_size, is_default=is_default
-        )
-        if engine is not None or pool is not None:
-            refuse_ours(
-                password=(password, None),
-                pool_size=(pool_size, POOL_SIZE),
-                max_overflow=(max_overflow, 0),
-                min_pool_size=(min_pool_size, None),
-                max_pool_size=(max_pool_size, None),
-                pool_timeout_seconds=(pool_timeout_seconds, POOL_TIMEOUT_SECONDS),
-                pool_recycle_seconds=(pool_recycle_seconds, None),
-                connect_timeout_seconds=(connect_timeout_seconds, None),
-                statement_timeout_seconds=(statement_timeout_seconds, STATEMENT_TIMEOUT_SECONDS),
-                pgbouncer=(pgbouncer, False),
+        kept, overflow = pool_of(given)
+        is_ours = engine is None and pool is None
+        if is_ours:
+            target = dsns.parse(
+                place or "postgresql://", password=given["password"], ours=dsns.OURS
             )
-            where, runner = _handed_in(engine, pool)
-        else:
-            target = dsns.parse(place or "postgresql://", password=password, ours=OURS)
             settings = dialect.ConnectionSettings(
-                connect_timeout_seconds=check_seconds("connect_timeout", connect_timeout_seconds),
-                statement_timeout_seconds=check_seconds(
-                    "statement_timeout", statement_timeout_seconds
-                ),
-                statement_cache_size=cache_size(target.options, pgbouncer=pgbouncer),
+                connect_timeout_seconds=given["connect_timeout_seconds"],
+                statement_timeout_seconds=given["statement_timeout_seconds"],
+                statement_cache_size=dsns.cache_size(target.options, pgbouncer=given["pgbouncer"]),
             )
             where = target.shown
-            runner = partial(
+            runner: Callable[[dialect.PostgreSQLDatabase], PooledRunner] = partial(
                 _own_runner,
                 target=target,
                 settings=settings,
                 pool_size=kept,
                 max_overflow=overflow,
-                pool_timeout=check_seconds("pool_timeout", pool_timeout_seconds),
-                pool_recycle=check_seconds("pool_recycle", pool_recycle_seconds) or -1,
+                pool_timeout=given["pool_timeout_seconds"],
+                pool_recycle=given["pool_recycle_seconds"] or -1,
             )
+        else:
+            refuse_connections(PostgreSQLConnections, given)
+            where, runner = _handed_in(engine, pool)
         self._where = where
-        is_ours = engine is None and pool is None
-        self._save_timeout_seconds = statement_timeout_seconds if is_ours else None
+        self._save_timeout_seconds = given["statement_timeout_seconds"] if is_ours else None
+        schema = given["schema"] if given["schema_name"] is None else given["schema_name"]
         made = self.database(
             where,
-            tables(
-                prefix_of(table_name, prefix, "postgresql"),
-                schema if schema_name is None else schema_name,
-            ),
-            tenant=tenant,
-            auto_migrate=auto_migrate,
+            tables(prefix_of(table_name, given["prefix"], "postgresql"), schema),
+            tenant=given["tenant"],
+            auto_migrate=given["auto_migrate"],
         )
-        super().__init__(made, runner(made), max_state_bytes=max_state_bytes)
+        super().__init__(made, runner(made), max_state_bytes=given["max_state_bytes"])
         self.moves_between_threads = is_ours
         self._begin()
-        self._group, self._senders = (GROUP, SENDERS) if group_saves else (1, kept + overflow)
+        is_grouped = given["group_saves"]
+        self._group, self._senders = (GROUP, SENDERS) if is_grouped else (1, kept + overflow)
 
     def _begin(self) -> None:
         """Start with no calls in progress; saves are grouped by tenant."""
@@ -425,41 +357,28 @@ def postgresql_checkpointer(
     table_name: str | None = None,
     *,
     state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    refresh_on_read: bool = False,
-    **options: Unpack[PostgreSQLOptions],
+    **options: Unpack[PostgreSQLCheckpointerOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over a PostgreSQL database.
 
-    Options are those of ``PostgreSQLBackend``, and five of ``StorageBackendAdapter``.
+    Options are those of ``PostgreSQLBackend`` and of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
         MissingExtraError: asyncpg is not installed.
     """
-    return StorageBackendAdapter(
-        PostgreSQLBackend(dsn, table_name, **options),
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+    own, rest = parted(CheckpointOptions, options)
+    backend = PostgreSQLBackend(dsn, table_name, **rest)
+    return StorageBackendAdapter(backend, state_type=state_type, **own)
 
 
 class PostgreSQLCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over a PostgreSQL database.
 
     Args:
-        dsn: See ``PostgreSQLBackend``, as ``table_name`` and ``options``.
+        dsn: See ``PostgreSQLBackend``, as ``table_name``.
         table_name: Selects the prefix of the table names.
-        on_conflict: See ``CheckpointSaver``, as the two others.
-        keep_last: Versions to keep of each namespace.
-        ttl_seconds: A thread's time to live.
-        refresh_on_read: A load renews that time.
-        options: Of ``PostgreSQLBackend``.
+        options: Of ``PostgreSQLBackend`` and of ``CheckpointSaver``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -470,20 +389,10 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
         self,
         dsn: str | None = None,
         table_name: str | None = None,
-        *,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
-        **options: Unpack[PostgreSQLOptions],
+        **options: Unpack[PostgreSQLCheckpointerOptions],
     ) -> None:
-        super().__init__(
-            PostgreSQLBackend(dsn, table_name, **options),
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        super().__init__(PostgreSQLBackend(dsn, table_name, **rest), **own)
 
 
 def _checked_engine(engine: object) -> AsyncEngine:

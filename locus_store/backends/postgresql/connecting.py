@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
-import re
 import socket
 import ssl
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.postgresql.driver_arguments import PasswordError, home
+from locus_store.backends.postgresql.dsn import PasswordError
 from locus_store.backends.postgresql.failures import is_lost, sqlstate
 from locus_store.errors import (
     ConnectionFailedError,
@@ -46,35 +43,31 @@ async def connect(
     timeout: float | None = None,  # noqa: ASYNC109  (for each host)
     command_timeout: float | None = None,
     statement_cache_size: int | None = None,
-    server_settings: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a new asyncpg connection to the first host that meets the target's conditions.
 
     Args:
         target: From ``dsn.parse``.
-        timeout: Seconds for each host; wins over the DSN's ``connect_timeout``. Without either it
-            is asyncpg's minute.
+        timeout: Seconds for each host; overrides the DSN's ``connect_timeout``. Without either,
+            asyncpg's minute applies.
         command_timeout: Seconds for each statement.
         statement_cache_size: 0 behind PgBouncer in transaction mode.
-        server_settings: Each wins over the DSN's.
 
     Raises:
         ConnectionFailedError: With the reason, what to do, and the driver's error as its cause.
         InvalidArgumentError: asyncpg makes nothing of the DSN, or the system of ``keepalives``.
         MissingExtraError: asyncpg is not installed.
     """
-    driver = require_asyncpg()
-    arguments = dict(target.arguments)
-    wanted = {
+    stated = {
         "timeout": timeout,
         "command_timeout": command_timeout,
         "statement_cache_size": statement_cache_size,
     }
-    arguments |= {name: value for name, value in wanted.items() if value is not None}
-    if server_settings:
-        arguments["server_settings"] = {**arguments.get("server_settings", {}), **server_settings}
+    stated = {name: value for name, value in stated.items() if value is not None}
     try:
-        connection = await _first(driver, arguments, shuffled=target.shuffled)
+        connection = await _first(require_asyncpg(), target, {**target.arguments, **stated})
+    except MissingExtraError:
+        raise
     except Exception as exc:
         raise _refusal(exc, target.shown) from exc
     _set(connection, target.socket_options)
@@ -82,10 +75,10 @@ async def connect(
     return connection
 
 
-async def _first(driver: Any, arguments: dict[str, Any], *, shuffled: bool) -> Any:
+async def _first(driver: Any, target: Target, arguments: dict[str, Any]) -> Any:
     """Try the hosts as libpq does: asyncpg's own search has one timeout for all hosts."""
-    if "host" not in arguments:
-        return await driver.connect(**arguments)
+    if not target.hosts:
+        return await driver.connect(**arguments, target_session_attrs=target.wanted)
     mismatch = driver.exceptions.TargetServerAttributeNotMatched
     next_host = (
         OSError,
@@ -94,14 +87,13 @@ async def _first(driver: Any, arguments: dict[str, Any], *, shuffled: bool) -> A
         mismatch,
     )
     is_other = False
-    addresses = list(zip(arguments["host"], arguments["port"], strict=True))
-    if shuffled:
-        random.shuffle(addresses)
+    hosts = random.sample(target.hosts, len(target.hosts)) if target.is_shuffled else target.hosts
     failure: Exception | None = None
-    for wanted in _passes(arguments.get("target_session_attrs")):
-        for host, port in addresses:
-            place = {"host": host, "port": port, "target_session_attrs": wanted}
-            place |= _from_passfile(arguments, host, port)
+    for wanted in _passes(target.wanted):
+        for host, port in hosts:
+            place = {"host": [host], "port": [port], "target_session_attrs": wanted}
+            if host.startswith("/"):
+                place |= {"ssl": False, "direct_tls": False}
             try:
                 return await driver.connect(**arguments | place)
             except next_host as exc:
@@ -117,36 +109,6 @@ def _passes(wanted: str | None) -> tuple[str, ...]:
     if wanted is None:
         return "read-write", "any"
     return ("standby", "any") if wanted == "prefer-standby" else (wanted,)
-
-
-def _from_passfile(arguments: Mapping[str, Any], host: str, port: int) -> dict[str, str]:
-    r"""Return a host's password; asyncpg does not unescape ``\:`` and ``\\`` in the file."""
-    path = Path(arguments["passfile"]) if "passfile" in arguments else home(".pgpass")
-    if "password" in arguments or path is None:
-        return {}
-    try:
-        # A file that others can read is ignored; asyncpg, called next, warns of it.
-        if os.name == "posix" and path.stat().st_mode & 0o077:
-            return {}
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError):
-        return {}
-    names = {host, "localhost"} if host.startswith("/") else {host}
-    wanted = (names, {str(port)}, {arguments["database"]}, {arguments["user"]})
-    for line in lines:
-        *places, secret = _fields(line)
-        if all(it == "*" or it in any_of for it, any_of in zip(places, wanted, strict=True)):
-            return {"password": secret}
-    return {}
-
-
-def _fields(line: str) -> list[str]:
-    """Return the fields of a line of ``.pgpass``: host, port, database, user, password."""
-    entry = None if line.startswith("#") else _ENTRY.fullmatch(line.strip())
-    return [re.sub(r"\\(.)", r"\1", it) for it in (entry.groups() if entry else [""] * 5)]
-
-
-_ENTRY: Final = re.compile(r"((?:[^:\\]|\\.)*):" * 4 + "(.*)")
 
 
 def _set(connection: Any, options: Mapping[str, int]) -> None:
@@ -262,8 +224,13 @@ ConnectingError = ConnectionFailedError
 
 def _refusal(exc: Exception, where: str) -> LocusStoreError:
     """Return the error for a failed ``connect``."""
-    if isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError):
-        return InvalidArgumentError(f"PostgreSQL {where}: asyncpg cannot use this DSN")
+    if isinstance(exc, ValueError) and not isinstance(exc, OSError):
+        is_told = isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError)
+        told = str(exc) if is_told else "see its hosts, and the lines of the password file"
+        return InvalidArgumentError(
+            f"PostgreSQL {where}: asyncpg cannot use this DSN; correct it (sslrootcert=system: the"
+            f" certificate authorities of this machine): {told}"
+        )
     return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
 
 

@@ -13,18 +13,19 @@ from sqlalchemy.exc import DBAPIError
 from locus_store.backends.postgresql import connecting, dsn
 from locus_store.backends.postgresql.columns import set_config
 from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
+from locus_store.backends.postgresql.options import URL_OPTIONS, place
 from locus_store.errors import SchemaError, UnsupportedError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import text_literal
 from locus_store.sql.schema.definition import DatabasePlace, SchemaDefinition, column_type, place_of
 from locus_store.sql.schema.migrations import (
-    OPTIONS,
     missing_driver,
     run_on_engine,
     tables_named,
 )
 from locus_store.sql.schema.tables import tables
 from locus_store.sql.schema.vectors import index_name
+from locus_store.types.options import CheckpointOptions, read_query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -63,8 +64,11 @@ class PostgreSQLDefinition(SchemaDefinition):
         prefix: str,
         schema: str | None,
     ) -> T:
-        target = dsn.parse(url, ours=OPTIONS)
-        ours = tables_named(target.options, prefix, schema, "postgresql")
+        text = url if isinstance(url, str) else url.render_as_string(hide_password=False)
+        named, query = place(text)
+        given = read_query((URL_OPTIONS, CheckpointOptions), query)
+        target = dsn.parse(named["dsn"], ours=dsn.OURS)
+        ours = tables_named(given, prefix, schema, "postgresql")
         return run_on_engine(
             lambda: _engine(target),
             lambda connection: body(connection, ours),

@@ -436,7 +436,7 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
 
     place = {
         PLACE: DatabasePlace(target.shown, is_whole=False),
-        WANTED_SERVER: target.arguments.get("target_session_attrs", "any"),
+        WANTED_SERVER: target.wanted or "any",
     }
     return _engine(connecting, settings.statement_cache_size, execution_options=place, **pool)
 

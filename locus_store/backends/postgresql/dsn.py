@@ -1,100 +1,91 @@
-"""PostgreSQL's DSNs as hosts issue them, for asyncpg.
+"""PostgreSQL's DSNs as hosts issue them, and the part of them that asyncpg does not read.
 
-What asyncpg does as libpq does is left to it. Read here, in ``driver_arguments`` and in
-``connecting`` is what it reads otherwise or not at all: libpq's keyword form, bare ``/ ? # [`` in a
-password, services, ``channel_binding``, ``sslrootcert=system``, ``load_balance_hosts``,
-``keepalives``, escapes in ``.pgpass``, and a time limit for each host, without which a host that
-swallows packets hides the others.
+asyncpg reads the parameters, the environment and ``.pgpass``. Read here are the places of several
+hosts, since each has a time limit of its own, libpq's keyword form, service files, and the
+parameters that asyncpg lacks.
 """
 
 from __future__ import annotations
 
 import configparser
-import getpass
+import inspect
 import os
 import re
+import ssl
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, unquote
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from sqlalchemy.engine import URL
-
-from locus_store.backends.postgresql.driver_arguments import (
-    NUMBERS,
-    TLS_FILES,
-    home,
-    is_text,
-    nonempty,
-    secret,
-    session,
-    socket_options,
-    tls,
-)
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from locus_store.backends.postgresql.driver_arguments import Password
+    from sqlalchemy.engine import URL
 
+Password: TypeAlias = str | Callable[[], str | Awaitable[str]]
+
+OURS: Final = ("pgbouncer", "statement_cache_size", "prepared_statement_cache_size")
+"""Options that a DSN may contain for this library, as hosts and other libraries write them."""
+
+STATEMENT_CACHE_SIZE: Final = 100
 DEFAULT_PORT: Final = 5432
 LAST_PORT: Final = 65535
 
-_CHOICES: Final = {
+_TLS_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+_TLS_VERSIONS: Final = ("ssl_min_protocol_version", "ssl_max_protocol_version")
+_ASYNCPGS: Final[tuple[str, ...]] = (
+    *("user", "password", "dbname", "passfile", "application_name", "options"),
+    *("sslmode", "sslnegotiation", "sslpassword", *_TLS_FILES, *_TLS_VERSIONS),
+    *("krbsrvname", "gsslib"),
+)
+"""Parameters that asyncpg gets as they stand in the DSN."""
+
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
-    "sslnegotiation": ("postgres", "direct"),
-    "ssl_min_protocol_version": ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"),
-    "ssl_max_protocol_version": ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"),
     "channel_binding": ("disable", "prefer", "require"),
     "target_session_attrs": (
         *("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
     ),
     "load_balance_hosts": ("disable", "random"),
     "keepalives": ("0", "1"),
+    "client_encoding": ("utf8", "utf-8", "unicode"),
     "sslcompression": ("0", "1"),
-    "gsslib": ("gssapi", "sspi"),
+    "gssencmode": ("disable", "prefer"),
+    "gssdelegation": ("0",),
+    "sslcertmode": ("allow",),
+    "sslsni": ("1",),
+    **dict.fromkeys(
+        ("hostaddr", "replication", "require_auth", "requirepeer", "sslcrldir", "sslkeylogfile"), ()
+    ),
 }
-"""The values that there are."""
+"""The accepted values of parameters that are checked here; asyncpg has no others."""
 
-_REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "gssencmode": (("disable", "prefer"), "encrypt with TLS instead: sslmode=verify-full"),
-    "gssdelegation": (("0",), "leave it out"),
-    "hostaddr": ((), "write the address as host"),
-    "replication": ((), "leave it out: what is kept here needs an ordinary connection"),
-    "require_auth": ((), "leave it out; sslmode=verify-full keeps the password from impostors"),
-    "requirepeer": ((), "leave it out, and protect the socket's directory"),
-    "sslcertmode": (("allow",), "give sslcert to send a certificate, or leave it out"),
-    "sslcrldir": ((), "put the lists in one file, and name that one as sslcrl"),
-    "sslkeylogfile": ((), "set the environment variable SSLKEYLOGFILE"),
-    "sslsni": (("1",), "leave it out: the host's name is always sent"),
+_SOCKET: Final = {
+    "keepalives_idle": ("TCP_KEEPIDLE", 30),
+    "keepalives_interval": ("TCP_KEEPINTVL", 10),
+    "keepalives_count": ("TCP_KEEPCNT", 3),
+    "tcp_user_timeout": ("TCP_USER_TIMEOUT", 30_000),
 }
-"""Parameters that asyncpg does not support: accepted values, and the remedy for others."""
+"""Options of the socket, and their values where the DSN has none.
 
-_TEXTS: Final = (
-    *("host", "port", "dbname", "user", "password", "passfile", "service", "servicefile"),
-    *("application_name", "fallback_application_name", "options", "client_encoding"),
-    *("krbsrvname", *TLS_FILES, "sslpassword"),
-)
+A minute after a host has vanished, the system ends its connections. The last one is in
+milliseconds; the system's own values are hours.
+"""
 
-PARAMETERS: Final = frozenset((*_TEXTS, *_CHOICES, *_REFUSED, *NUMBERS))
-"""Names of libpq's that are known here."""
+PARAMETERS: Final = frozenset(
+    (*_ASYNCPGS, *_CHOICES, *_SOCKET, "host", "port", "connect_timeout")
+) | {"fallback_application_name", "service", "servicefile"}
+"""The names of libpq's parameters that are known."""
 
-_WITHOUT_VARIABLE: Final = {
-    *("sslpassword", "fallback_application_name", "replication", "keepalives", "sslkeylogfile"),
-}
 _VARIABLES: Final = {
-    "PGDATABASE": "dbname",
+    **{f"PG{it.replace('_', '').upper()}": it for it in PARAMETERS},
     "PGAPPNAME": "application_name",
     "PGCONNECT_TIMEOUT": "connect_timeout",
-    **{
-        f"PG{name.replace('_', '').upper()}": name
-        for name in PARAMETERS - NUMBERS.keys() - _WITHOUT_VARIABLE
-        if name not in {"dbname", "application_name"}
-    },
+    "PGDATABASE": "dbname",
 }
-"""The environment's, as libpq has them."""
-
 _SECRETS: Final = {"password", "sslpassword"}
 _ALIASES: Final = {"database": "dbname", "ssl": "sslmode"}
 _SSL: Final = {"true": "require", "false": "disable"}
@@ -106,76 +97,67 @@ class Target:
 
     shown: str
     """Hosts, ports, user and database, as a URL without a secret: for messages and logs."""
+    hosts: tuple[tuple[str, int], ...] = field(repr=False)
+    """In the order of the DSN; none: the usual places."""
     arguments: Mapping[str, Any] = field(repr=False)
-    """Arguments of ``asyncpg.connect``; they include secrets."""
+    """Arguments of ``asyncpg.connect`` for each host; they include secrets."""
     options: Mapping[str, str] = field(repr=False)
-    """Parameters of the query string that are meant for us, as they stand there."""
+    """Parameters of the query string that are meant for this library, as they stand there."""
+    wanted: str | None = field(repr=False)
+    """``target_session_attrs``."""
     socket_options: Mapping[str, int] = field(repr=False)
     """Socket options by their names in ``socket``; set by ``connect``."""
-    shuffled: bool = field(default=False, repr=False)
+    is_shuffled: bool = field(repr=False)
     """``connect`` tries the hosts in a new random order each time."""
 
 
 def parse(
     dsn: str | URL, *, password: Password | None = None, ours: Collection[str] = ()
 ) -> Target:
-    r"""Read a DSN: ``postgresql://`` or ``postgres://``, or libpq's ``host=… dbname=…``.
+    """Read a DSN: ``postgresql://`` or ``postgres://``, or libpq's ``host=… dbname=…``.
 
-    A driver in the scheme (``postgresql+asyncpg``) is dropped. What the DSN does not say is read
-    from its ``service``, then from libpq's environment variables (``PGHOST`` …; not ``PGTZ``,
-    ``PGDATESTYLE``, ``PGGEQO``), then from ``.pgpass`` (at every connection). An empty value says
-    nothing. In a query string ``+`` is a space, ``host=`` may hold ports and be repeated, and wins
-    over the host before the path (``@localhost/db?host=/cloudsql/…``). A password may hold any
-    character, but ``/ ? # @ %`` are safe as ``%2F %3F %23 %40 %25`` only.
+    A driver in the scheme (``postgresql+asyncpg``) is dropped. Parameters that are missing are read
+    from the service, then from libpq's environment variables. ``host=`` in a query string may hold
+    ports and be repeated, and overrides the host before the path.
 
-    Where asyncpg cannot do as libpq does:
-
-    * ``channel_binding=require`` (Neon's DSNs): asyncpg cannot bind channels. The hole is closed
-      another way: the server's certificate and name are verified, as by ``sslmode=verify-full``,
-      against ``sslrootcert`` if given, else against the system's authorities. Refused on a unix
-      socket. ``disable`` and ``prefer`` ask for nothing.
-    * ``sslrootcert=system``: the authorities are read now, all other certificates and keys at
-      every connection.
-    * ``sslnegotiation=direct`` needs asyncpg 0.32.
-    * ``load_balance_hosts=random``: hosts are tried in a new order each time, but the addresses of
-      one name in that of the name server.
-    * ``connect_timeout`` is for each host; ``keepalives*`` and ``tcp_user_timeout`` are set on the
-      socket where the system has them. Keep-alive is on unless ``keepalives=0``.
-    * ``client_encoding`` may be UTF-8 only; ``sslcompression`` is ignored, as TLS libraries do.
-    * Refused unless the value asks for nothing: ``gssencmode``, ``gssdelegation``, ``hostaddr``,
-      ``replication``, ``require_auth``, ``requirepeer``, ``sslcertmode``, ``sslcrldir``,
-      ``sslkeylogfile``, ``sslsni=0``, and abstract unix sockets (``host=@…``).
+    ``channel_binding=require`` (Neon's DSNs): asyncpg cannot bind channels. Instead, the server's
+    certificate and name are verified, as by ``sslmode=verify-full``, against ``sslrootcert`` if
+    given, else against the system's authorities.
 
     Args:
         dsn: Or SQLAlchemy's URL.
-        password: Wins over the DSN's; a callable, asynchronous or not, is asked for each
+        password: Overrides the DSN's; a callable, asynchronous or not, is called for each
             connection.
-        ours: Names of our own options in the DSN; none of them is one of libpq's.
+        ours: Names of this library's options in the DSN; none of them is one of libpq's.
 
     Raises:
         InvalidArgumentError: The DSN is not valid, or needs an unsupported feature. The message
             never repeats a value that may be a secret.
     """
-    found, pairs = _from_url(dsn) if isinstance(dsn, URL) else _from_text(dsn)
+    found, pairs = _from_text(dsn) if isinstance(dsn, str) else _from_url(dsn)
     stated, options = _sorted(pairs, ours)
-    given = _completed({**nonempty(found), **nonempty(stated)})
+    given = _completed(_nonempty({**found, **_nonempty(stated)}))
     _check(given)
-    addresses = _addresses(given)
-    user = given.get("user") or _user()
-    database = given.get("dbname") or user
-    arguments: dict[str, Any] = {"user": user, "database": database}
-    if addresses:
-        arguments["host"] = [host for host, _ in addresses]
-        arguments["port"] = [port for _, port in addresses]
-    elif "port" in given:
-        arguments["port"] = _port(given["port"])
-    arguments |= tls(given, addresses) | session(given) | secret(given, password)
+    hosts = _hosts(given)
+    if "fallback_application_name" in given:
+        given.setdefault("application_name", given["fallback_application_name"])
+    arguments: dict[str, Any] = _tls(given, [host for host, _ in hosts])
+    passed = {name: given[name] for name in _ASYNCPGS if name in given}
+    if not hosts and "port" in given:
+        passed["port"] = str(_port(given["port"]))
+    arguments["dsn"] = f"postgresql://?{urlencode(passed)}"
+    if "connect_timeout" in given:
+        arguments["timeout"] = int(given["connect_timeout"]) or None
+    if password is not None:
+        arguments["password"] = _asked(password) if callable(password) else _text(password)
     return Target(
-        shown=_shown(user, addresses, database),
+        shown=_shown(given, hosts),
+        hosts=hosts,
         arguments=arguments,
         options=options,
-        socket_options=socket_options(given),
-        shuffled=given.get("load_balance_hosts") == "random",
+        wanted=given.get("target_session_attrs"),
+        socket_options=_socket_options(given),
+        is_shuffled=given.get("load_balance_hosts") == "random",
     )
 
 
@@ -191,7 +173,6 @@ _PAIR: Final = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_NAME: Final = re.compile(r"\w+", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 _Read = tuple["Mapping[str, str]", "Sequence[tuple[str, str]]"]
@@ -207,55 +188,34 @@ def _from_text(dsn: str) -> _Read:
         raise InvalidArgumentError(
             f"{scheme[1]}:// is not PostgreSQL; write postgresql://user@host/database"
         )
-    place, path, query = _cut(dsn[scheme.end() :])
+    before, _, query = dsn[scheme.end() :].partition("?")
+    place, _, path = before.partition("/")
+    if "@" in path or (place and "@" in query) or "#" in path or "#" in query:
+        raise InvalidArgumentError(
+            "the DSN has an @ or a # after the end of its hosts; write %40 and %23 for them there,"
+            " and in a password %2F for / and %3F for ?"
+        )
+    login, _, hosts = place.rpartition("@")
+    user, _, password = login.partition(":")
+    named = [_split(it) for it in hosts.split(",")]
+    names, ports = (",".join(it) for it in zip(*named, strict=True))
+    found = {"user": user, "password": password, "host": names, "port": ports, "dbname": path}
+    found = found if ports.strip(",") else {**found, "port": ""}
     try:
-        return _place(place, path), parse_qsl(
+        return {name: unquote(it, errors="strict") for name, it in found.items()}, parse_qsl(
             query.strip("&"), keep_blank_values=True, strict_parsing=bool(query), errors="strict"
         )
-    except UnicodeDecodeError:
-        raise InvalidArgumentError(
-            "the DSN's %-escapes are not UTF-8; write %25 for a % that is meant"
-        ) from None
-    except InvalidArgumentError:
-        raise
     except ValueError:
         # The error is hidden: it repeats the text, which may hold a password.
         raise InvalidArgumentError(
-            "what follows ? in the DSN is not name=value&name=value;"
-            " in a password write %3F for ?, and in a value %26 for &"
+            "what follows ? in the DSN is not name=value&name=value, or %-escapes are not UTF-8;"
+            " in a password write %3F for ? and %25 for %, and in a value %26 for &"
         ) from None
 
 
-def _cut(rest: str) -> tuple[str, str, str]:
-    """Split into user and hosts, database, and query string; refuse misplaced characters."""
-    before, _, query = rest.partition("?")
-    place, _, path = before.partition("/")
-    if "@" in path or (place and "@" in query):
-        raise InvalidArgumentError(
-            "the DSN has an @ after the end of its hosts; write %40 for it there,"
-            " and in a password %2F for / and %3F for ?"
-        )
-    if "#" in path or "#" in query:
-        raise InvalidArgumentError("a DSN has no #fragment; write %23 for #")
-    return place, path, query
-
-
-def _place(place: str, path: str) -> dict[str, str]:
-    login, _, hosts = place.rpartition("@")
-    user, _, password = login.partition(":")
-    named = [_host_and_port(it, is_bare=False) for it in hosts.split(",")] if hosts else []
-    ports = ",".join(port for _, port in named)
-    return {
-        "user": _decoded(user),
-        "password": _decoded(password),
-        "host": ",".join(_decoded(host) for host, _ in named),
-        "port": ports if ports.strip(",") else "",
-        "dbname": _decoded(path),
-    }
-
-
-def _decoded(text: str) -> str:
-    return unquote(text, errors="strict")
+def _from_url(url: URL) -> _Read:
+    found, pairs = _from_text(url.set(database=None).render_as_string(hide_password=False))
+    return {**found, "dbname": url.database or ""}, pairs
 
 
 def _keywords(text: str) -> Iterator[tuple[str, str]]:
@@ -272,97 +232,51 @@ def _keywords(text: str) -> Iterator[tuple[str, str]]:
         at = pair.end()
 
 
-def _from_url(url: URL) -> _Read:
-    _from_text(f"{url.drivername}://")
-    found = {
-        "user": url.username or "",
-        "password": "" if url.password is None else str(url.password),
-        "host": url.host or "",
-        "port": "" if url.port is None else str(url.port),
-        "dbname": url.database or "",
-    }
-    return found, [(name, it) for name, values in url.normalized_query.items() for it in values]
-
-
 def _sorted(
     pairs: Sequence[tuple[str, str]], ours: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Split parameters into libpq's and this library's."""
     given: dict[str, str] = {}
     options: dict[str, str] = {}
-    seen: set[str] = set()
     for place, (written, text) in enumerate(pairs, 1):
         name = _ALIASES.get(written, written)
         value = _SSL.get(text.lower(), text) if written == "ssl" else text
         if name not in PARAMETERS and name not in ours:
-            raise _unknown(name, place=place, may_be_secret=not seen.isdisjoint(_SECRETS))
-        seen.add(name)
+            # What follows a password may be a part of it.
+            is_plain = re.fullmatch(r"\w+", name, re.ASCII) and not given.keys() & _SECRETS
+            raise InvalidArgumentError(
+                f"{name if is_plain else f'name {place} in the DSN'} is not a parameter of a"
+                " PostgreSQL DSN; correct it or leave it out (in a password write %26 for &, or put"
+                " 'quotes' around a password=value; a setting of the server is written"
+                " options=-c%20name%3Dvalue)"
+            )
         kept = given if name in PARAMETERS else options
-        if name not in kept:
-            kept[name] = value
-        elif name in {"host", "port"}:
-            kept[name] += f",{value}"
-        else:
-            raise InvalidArgumentError(f"{name} is given twice in the DSN; leave one out")
+        is_list = name in {"host", "port"} and name in kept
+        kept[name] = f"{kept[name]},{value}" if is_list else value
     return given, options
 
 
-def _unknown(name: str, *, place: int, may_be_secret: bool) -> InvalidArgumentError:
-    if may_be_secret or not _NAME.fullmatch(name):
-        return InvalidArgumentError(
-            f"parameter {place} of the DSN is none of PostgreSQL's; correct it or leave it out"
-            " (is it a part of a password? write %26 for & there, or put 'quotes' around a"
-            " password=value)"
-        )
-    return InvalidArgumentError(
-        f"{name} is not a parameter of a PostgreSQL DSN; correct it or leave it out"
-        f" (a setting of the server is written options=-c%20{name}%3Dvalue)"
-    )
-
-
-# --- what stands elsewhere ------------------------------------------------------------------
+def _nonempty(found: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in found.items() if value}
 
 
 def _completed(given: dict[str, str]) -> dict[str, str]:
-    """Add the parameters of the service file, then of the environment."""
-    environment = nonempty(
-        {name: os.environ.get(variable, "") for variable, name in _VARIABLES.items()}
-    )
+    """Add the parameters of the service, then of the environment."""
+    environment = _nonempty({name: os.environ.get(it, "") for it, name in _VARIABLES.items()})
     known = {**environment, **given}
     if "service" not in known:
         return known
-    service = _service(known["service"], known.get("servicefile"))
-    return {**environment, **nonempty(service), **given}
-
-
-def _service(name: str, file: str | None) -> dict[str, str]:
-    files = [Path(file)] if file else [it for it in (home(".pg_service.conf"),) if it]
-    if folder := os.environ.get("PGSYSCONFDIR"):
-        files.append(Path(folder, "pg_service.conf"))
-    for it in files:
-        # asyncpg reads % in a value as an interpolation, and no unknown name as an error.
-        parser = configparser.RawConfigParser(
-            delimiters=("=",), comment_prefixes=("#",), empty_lines_in_values=False
-        )
-        try:
-            parser.read(it, encoding="utf-8")
-        except (configparser.Error, OSError, UnicodeDecodeError):
-            # The error is hidden: it repeats lines of the file.
-            raise InvalidArgumentError(f"{it} cannot be read as a service file") from None
-        if parser.has_section(name):
-            given, _ = _sorted([*parser.items(name)], ())
-            return given
-    places = ", ".join(map(str, files)) or "a home directory"
-    raise InvalidArgumentError(f"there is no service {name!r} in {places}")
-
-
-def _user() -> str:
+    file = Path(known.get("servicefile", "~/.pg_service.conf")).expanduser()
+    parser = configparser.RawConfigParser(delimiters=("=",), comment_prefixes=("#",))
     try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        raise InvalidArgumentError(
-            "the DSN names no user, and this process has none; write postgresql://user@host/…"
-        ) from None
+        parser.read(file, encoding="utf-8")
+        found = parser.items(known["service"])
+    except configparser.NoSectionError:
+        raise InvalidArgumentError(f"there is no service {known['service']!r} in {file}") from None
+    except (configparser.Error, OSError, ValueError):
+        # The error is hidden: it repeats lines of the file.
+        raise InvalidArgumentError(f"{file} cannot be read as a service file") from None
+    return {**environment, **_nonempty(_sorted(found, ())[0]), **given}
 
 
 # --- values ---------------------------------------------------------------------------------
@@ -371,26 +285,33 @@ def _user() -> str:
 def _check(given: Mapping[str, str]) -> None:
     """Refuse unsupported parameters; values are not repeated, as one may be a password."""
     for name, value in given.items():
-        if not is_text(value):
-            raise InvalidArgumentError(f"{name} in the DSN has a NUL or a lone surrogate")
-        if name in _CHOICES and value not in _CHOICES[name]:
-            choices = ", ".join(_CHOICES[name])
-            raise InvalidArgumentError(f"{name} in the DSN must be one of: {choices}")
-        accepted, remedy = _REFUSED.get(name, ((value,), ""))
-        if value not in accepted:
-            raise InvalidArgumentError(f"asyncpg does not support this value of {name}; {remedy}")
-        if name in NUMBERS and not _NUMBER.fullmatch(value):
+        _text(value, f"{name} in the DSN")
+        accepted = _CHOICES.get(name)
+        if accepted == ():
+            raise InvalidArgumentError(
+                f"asyncpg does not support {name}; leave it out (name an address as host;"
+                " sslmode=verify-full protects the connection)"
+            )
+        if accepted and value.lower() not in accepted:
+            raise InvalidArgumentError(f"{name} in the DSN must be one of: {', '.join(accepted)}")
+        if name in {*_SOCKET, "connect_timeout"} and not _NUMBER.fullmatch(value):
             raise InvalidArgumentError(f"{name} in the DSN must be a whole number, 0 or more")
-    encoding = given.get("client_encoding", "utf8").lower().replace("-", "").replace("_", "")
-    if encoding not in {"utf8", "unicode"}:
-        raise InvalidArgumentError("client_encoding must be utf8, the only one of asyncpg's")
+        if name in _TLS_FILES and value != "system" and not Path(value).is_file():
+            raise InvalidArgumentError(f"{name} in the DSN: there is no file {value!r}")
 
 
-def _addresses(given: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Return hosts and their ports; an empty list means the default ones."""
+def _text(value: str, what: str = "password=") -> str:
+    if "\0" in value or value != value.encode(errors="replace").decode():
+        raise InvalidArgumentError(f"{what} has a NUL or a lone surrogate")
+    return value
+
+
+def _hosts(given: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
     if "host" not in given:
-        return []
-    hosts = [_host_and_port(it, is_bare=True) for it in given["host"].split(",")]
+        return ()
+    hosts = [_split(it) for it in given["host"].split(",")]
+    if not all(host for host, _ in hosts):
+        raise InvalidArgumentError("the DSN's list of hosts has an empty one; leave it out")
     ports = given.get("port", "").split(",")
     if len(ports) == 1:
         ports *= len(hosts)
@@ -399,37 +320,20 @@ def _addresses(given: Mapping[str, str]) -> list[tuple[str, int]]:
             f"the DSN has {len(hosts)} hosts but {len(ports)} ports;"
             " give one port, or one for each host"
         )
-    return [
-        (_host(host), _port(own or port)) for (host, own), port in zip(hosts, ports, strict=True)
-    ]
+    return tuple((host, _port(own or it)) for (host, own), it in zip(hosts, ports, strict=True))
 
 
-def _host_and_port(text: str, *, is_bare: bool) -> tuple[str, str]:
+def _split(text: str) -> tuple[str, str]:
     """Split host and port; a bare IPv6 address needs no brackets if ports are separate."""
     if text.startswith("["):
         address, bracket, port = text[1:].partition("]")
         if bracket and port[:1] in {"", ":"}:
             return address, port[1:]
         raise InvalidArgumentError("an IPv6 address in the DSN is written [::1] or [::1]:5432")
-    if text.startswith("/") or (is_bare and text.count(":") > 1):
+    if text.startswith("/") or text.count(":") > 1:
         return text, ""
     host, _, port = text.partition(":")
     return host, port
-
-
-def _host(host: str) -> str:
-    if not host:
-        raise InvalidArgumentError("the DSN's list of hosts has an empty one; leave it out")
-    if host.startswith("@"):
-        raise InvalidArgumentError(
-            "asyncpg cannot connect to an abstract unix socket; give the directory of one, or TCP"
-        )
-    try:
-        if not host.startswith("/"):
-            host.encode("idna")
-    except UnicodeError:
-        raise InvalidArgumentError("the DSN's list of hosts has one that is not a name") from None
-    return host
 
 
 def _port(text: str) -> int:
@@ -443,12 +347,88 @@ def _port(text: str) -> int:
     )
 
 
-def _shown(user: str, addresses: Sequence[tuple[str, int]], database: str) -> str:
-    hosts = ",".join(f"{_written(host)}:{port}" for host, port in addresses)
-    return f"postgresql://{quote(user, safe='')}@{hosts}/{quote(database, safe='')}"
+def _shown(given: Mapping[str, str], hosts: Sequence[tuple[str, int]]) -> str:
+    user, database = (quote(given.get(it, ""), safe="") for it in ("user", "dbname"))
+    places = ",".join(f"{_written(host)}:{port}" for host, port in hosts)
+    return f"postgresql://{user}{'@' if user else ''}{places}/{database}"
 
 
 def _written(host: str) -> str:
-    if ":" in host and not host.startswith("/"):
-        return f"[{quote(host, safe=':')}]"
-    return quote(host, safe="")
+    is_ipv6 = ":" in host and not host.startswith("/")
+    return f"[{quote(host, safe=':')}]" if is_ipv6 else quote(host, safe="")
+
+
+def _tls(given: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
+    """Return asyncpg's argument for the system's authorities; adjust for ``channel_binding``."""
+    if given.get("channel_binding") == "require":
+        is_tcp = hosts and not any(it.startswith("/") for it in hosts)
+        if given.get("sslmode") == "disable" or not is_tcp:
+            raise InvalidArgumentError(
+                "channel_binding=require needs TLS: name hosts, no unix sockets, and no"
+                " sslmode=disable; or leave it out"
+            )
+        given["sslmode"] = "verify-full"
+        given.setdefault("sslrootcert", "system")
+    if given.get("sslrootcert") != "system":
+        return {}
+    if (mode := given.get("sslmode", "verify-full")) != "verify-full":
+        raise InvalidArgumentError(f"sslrootcert=system needs sslmode=verify-full, not {mode}")
+    if other := [it for it in ("sslcrl", *_TLS_VERSIONS) if it in given]:
+        raise InvalidArgumentError(
+            f"{other[0]} cannot be combined with the system's authorities; name the authority's"
+            " file as sslrootcert"
+        )
+    # asyncpg's ssl=True would read all authorities for each connection.
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["postgresql"])
+    if "sslcert" in given:
+        try:
+            context.load_cert_chain(
+                given["sslcert"], given.get("sslkey"), given.get("sslpassword", "")
+            )
+        except OSError:
+            raise InvalidArgumentError(
+                "sslcert or sslkey cannot be read; they are PEM files, and sslpassword is the"
+                " password of the key"
+            ) from None
+    return {"ssl": context}
+
+
+def _socket_options(given: Mapping[str, str]) -> dict[str, int]:
+    is_kept_alive = given.get("keepalives") != "0"
+    numbers = {
+        option: int(given.get(name, default if is_kept_alive else 0))
+        for name, (option, default) in _SOCKET.items()
+    }
+    return {"SO_KEEPALIVE": int(is_kept_alive), **{name: it for name, it in numbers.items() if it}}
+
+
+class PasswordError(Exception):
+    """Raised if the callable gave no password; the other hosts are not tried."""
+
+
+def _asked(password: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitable[str]]:
+    async def ask() -> str:
+        try:
+            answer = password()
+            found = await answer if inspect.isawaitable(answer) else answer
+        except Exception as exc:
+            raise PasswordError(f"the password= callable raised {type(exc).__name__}") from exc
+        # asyncpg would wait for ever on anything else.
+        if not isinstance(found, str):
+            raise PasswordError(f"the password= callable gave {type(found).__name__}, no str")
+        return found
+
+    return ask
+
+
+def cache_size(said: Mapping[str, str], *, pgbouncer: bool) -> int:
+    """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
+    if not isinstance(pgbouncer, bool):
+        raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")
+    if pgbouncer or said.get("pgbouncer", "false").lower() in {"true", "1"}:
+        return 0
+    sizes = [said[name] for name in OURS[1:] if name in said]
+    if not all(it.isdigit() for it in sizes):
+        raise InvalidArgumentError("statement_cache_size in the DSN must be a number from 0")
+    return min((int(it) for it in sizes), default=STATEMENT_CACHE_SIZE)

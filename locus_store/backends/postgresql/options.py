@@ -1,40 +1,200 @@
-"""The options of the PostgreSQL backend, for type checkers; a test holds them to the signatures."""
+"""The options of PostgreSQL."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+from pydantic import Field
+from sqlalchemy.engine import URL
+from typing_extensions import TypedDict
 
-    from sqlalchemy.ext.asyncio import AsyncEngine
+from locus_store.errors import InvalidArgumentError
+from locus_store.sql.connections.options import AsyncEngine, SqlOptions, TableName, require_one
+from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.options import (
+    IN_PYTHON,
+    CheckpointOptions,
+    Count,
+    Seconds,
+    option,
+    split_url,
+)
 
-    from locus_store.sql.migrate import AutoMigrate
+Text = Annotated[str, Field(min_length=1)]
 
 
-class PostgreSQLOptions(TypedDict, total=False):
+class ServerOptions(TypedDict, total=False):
+    """The server by its parts, as in the Locus SDK; a query string of a DSN has its own."""
+
+    host: Annotated[
+        Text | None,
+        option(
+            None,
+            "the server instead of a DSN, with the next three, as in the"
+            " [Locus SDK](quickstart.md#an-agent-of-the-locus-sdk); by default `localhost`",
+        ),
+        IN_PYTHON,
+    ]
+    port: Annotated[
+        Annotated[int, Field(ge=1, le=65535)] | None,
+        option(None, "by default 5432"),
+        IN_PYTHON,
+    ]
+    database: Annotated[Text | None, option(None, "by default `locus`"), IN_PYTHON]
+    user: Annotated[Text | None, option(None, "by default `postgres`"), IN_PYTHON]
+    password: Annotated[
+        str | Callable[[], str | Awaitable[str]] | None,
+        option(
+            None,
+            "instead of the DSN's: a string or a callable, see"
+            " [changing passwords](#changing-passwords)",
+        ),
+        IN_PYTHON,
+    ]
+
+
+class PoolOptions(TypedDict, total=False):
+    """Of the connections."""
+
+    pool_size: Annotated[Count, option(10, "connections kept open, for each event loop")]
+    max_overflow: Annotated[
+        int,
+        option(0, "additional connections when all are in use", ge=0, le=MAX_COUNT),
+    ]
+    min_pool_size: Annotated[
+        Count | None,
+        option(None, "the Locus SDK's name for `pool_size`; given alone, up to 10 connections"),
+    ]
+    max_pool_size: Annotated[
+        Count | None,
+        option(
+            None,
+            "the Locus SDK's name for `pool_size` and `max_overflow` together; given"
+            " alone, all of them are kept",
+        ),
+    ]
+    pool_timeout_seconds: Annotated[
+        Seconds, option(30.0, "how long a call waits for a free connection")
+    ]
+    pool_recycle_seconds: Annotated[
+        Seconds | None, option(None, "age at which a connection is replaced")
+    ]
+    connect_timeout_seconds: Annotated[
+        Seconds | None,
+        option(
+            None,
+            "time limit for connecting to each host; by default `connect_timeout` of"
+            " the DSN, else 10",
+        ),
+    ]
+    statement_timeout_seconds: Annotated[
+        Seconds | None,
+        option(
+            60.0,
+            "time limit for each statement except a migration's; for a save it starts"
+            " when the save is submitted. `None`: no limit",
+        ),
+    ]
+    pgbouncer: Annotated[
+        bool,
+        option(
+            False,
+            "the server is reached through a pooler in transaction mode: see"
+            " [PgBouncer](#pgbouncer)",
+        ),
+    ]
+
+
+class DatabaseOptions(SqlOptions, total=False):
+    """Of the tables and of saves."""
+
+    schema: Annotated[
+        str | None,
+        option(
+            None,
+            "database schema of the tables, created with them if it is missing; by"
+            " default the role's first one",
+        ),
+    ]
+    schema_name: Annotated[str | None, option(None, "the Locus SDK's name for `schema`")]
+    engine: Annotated[
+        AsyncEngine | None,
+        option(
+            None,
+            "an async SQLAlchemy engine on asyncpg instead of `dsn`, left open: see"
+            " [your engine or pool](#your-engine-or-pool)",
+        ),
+        IN_PYTHON,
+    ]
+    pool: Annotated[Any, option(None, "an asyncpg pool instead of `dsn`, left open"), IN_PYTHON]
+    group_saves: Annotated[bool, option(True, "`False`: each save is a statement of its own")]
+
+
+class PostgreSQLConnections(ServerOptions, PoolOptions, total=False):
+    """Of connections; an engine or a pool of the caller's has its own."""
+
+
+class PostgreSQLOptions(PostgreSQLConnections, DatabaseOptions, total=False):
     """Of ``PostgreSQLBackend``, beside ``dsn`` and ``table_name``."""
 
-    prefix: str | None
-    schema: str | None
-    schema_name: str | None
-    host: str | None
-    port: int | None
-    database: str | None
-    user: str | None
-    password: str | Callable[[], str | Awaitable[str]] | None
-    engine: AsyncEngine | None
-    pool: Any
-    tenant: str
-    auto_migrate: AutoMigrate
-    pool_size: int
-    max_overflow: int
-    min_pool_size: int | None
-    max_pool_size: int | None
-    pool_timeout_seconds: float
-    pool_recycle_seconds: float | None
-    connect_timeout_seconds: float | None
-    statement_timeout_seconds: float | None
-    pgbouncer: bool
-    group_saves: bool
-    max_state_bytes: int
+
+class PostgreSQLCheckpointerOptions(PostgreSQLOptions, CheckpointOptions, total=False):
+    """Of ``postgresql_checkpointer`` and ``PostgreSQLCheckpointSaver``."""
+
+
+class PostgreSQLURLOptions(PostgreSQLOptions, TableName, total=False):
+    """All options; those of a DSN's parts are read from the DSN."""
+
+
+URL_OPTIONS = PostgreSQLURLOptions
+
+
+MAX_POOL_SIZE: Final = 10
+
+
+def place(url: str) -> tuple[dict[str, Any], str]:
+    """Return the DSN in a URL, and this library's part of its query string."""
+    dsn, query = split_url(url, URL_OPTIONS)
+    return {"dsn": dsn}, query
+
+
+def dsn_of(dsn: str | None, given: PostgreSQLOptions) -> str | URL | None:
+    """Return the DSN, or a URL of the server's parts.
+
+    Raises:
+        InvalidArgumentError: Both are given.
+    """
+    names = ("host", "port", "database", "user")
+    parts = {name: value for name, value in given.items() if name in names and value is not None}
+    if not parts:
+        return dsn
+    require_one(dsn=dsn, **parts if dsn is not None else {})
+    return URL.create(
+        "postgresql",
+        username=given["user"] or "postgres",
+        host=given["host"] or "localhost",
+        port=given["port"] or 5432,
+        database=given["database"] or "locus",
+    )
+
+
+def pool_of(given: PostgreSQLOptions) -> tuple[int, int]:
+    """Return the pool's size and overflow; the SDK's spelling is minimum and maximum.
+
+    Raises:
+        InvalidArgumentError: Both spellings are given, or the maximum is less than the minimum.
+    """
+    size, overflow = given["pool_size"], given["max_overflow"]
+    least, most = given["min_pool_size"], given["max_pool_size"]
+    if least is None and most is None:
+        return size, overflow
+    if (size, overflow) != (10, 0):
+        raise InvalidArgumentError(
+            "give pool_size and max_overflow, or min_pool_size and max_pool_size, not both"
+        )
+    kept = least or most or 1
+    whole = most or max(MAX_POOL_SIZE, kept)
+    if whole < kept:
+        raise InvalidArgumentError(f"max_pool_size={whole} must be at least min_pool_size={kept}")
+    return kept, whole - kept

@@ -10,7 +10,8 @@ except ImportError as exc:
 from locus_store.backends.redis.backend import (
     RedisBackend,
     RedisCheckpointSaver,
+    RedisMessageLog,
     redis_checkpointer,
 )
 
-__all__ = ["RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"]
+__all__ = ["RedisBackend", "RedisCheckpointSaver", "RedisMessageLog", "redis_checkpointer"]

@@ -79,6 +79,7 @@ class Options:
             is_owner=is_owner,
             at_once=self.pool_size,
             retry_seconds=self.retry_seconds,
+            answer_seconds=self.timeout_seconds,
             replicas=self.wait_replicas,
             wait_seconds=self.wait_timeout_seconds,
         )
@@ -109,7 +110,7 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
         raise InvalidArgumentError("db must be a whole number from 0, and cluster True or False")
     _require_one_place(scheme, found["place"], found["path"], db, is_cluster=is_cluster)
     pool: dict[str, Any] = {
-        "socket_timeout": options.timeout_seconds,
+        "socket_timeout": None,  # connections have a limit of their own
         "socket_connect_timeout": options.connect_timeout_seconds,
         "max_connections": options.pool_size,
         "retry": Retry(NoBackoff(), 0),  # this library knows which calls may be repeated

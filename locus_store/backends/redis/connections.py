@@ -11,6 +11,7 @@ from redis import exceptions as driver
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import PipelineCommand
 
+from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.redis import failures
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
@@ -18,14 +19,17 @@ from locus_store.runtime.loops import Homes
 from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from locus_store.backends.redis.scripts import Script
 
 T = TypeVar("T")
 
+_patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+"""The retry time of the write that makes the call."""
+
 _limit: ContextVar[float | None] = ContextVar("limit", default=None)
-"""The seconds of an attempt; ``None``: the client's own limit holds."""
+"""The seconds of an attempt; ``None``: those of any answer."""
 
 DRIVER_ERRORS: Final = (driver.RedisError, driver.RedisClusterException, OSError)
 """The errors that redis-py raises."""
@@ -70,6 +74,7 @@ class Connections:
         is_owner: Close them on ``close``; otherwise there is one, and its creator closes it.
         at_once: Calls at once; others wait.
         retry_seconds: How long a call is retried while the server cannot be reached.
+        answer_seconds: How long to wait for an answer.
         replicas: How many must have a write before it is acknowledged.
         wait_seconds: How long to wait for them.
     """
@@ -82,6 +87,7 @@ class Connections:
         is_owner: bool,
         at_once: int,
         retry_seconds: float,
+        answer_seconds: float,
         replicas: int,
         wait_seconds: float,
     ) -> None:
@@ -94,6 +100,7 @@ class Connections:
                 is_owner=is_owner,
                 at_once=at_once,
                 retry_seconds=retry_seconds,
+                answer_seconds=answer_seconds,
                 replicas=replicas,
                 wait_seconds=wait_seconds,
             )
@@ -120,6 +127,7 @@ class LoopClient(loops.Home):
         is_owner: bool,
         at_once: int,
         retry_seconds: float,
+        answer_seconds: float,
         replicas: int,
         wait_seconds: float,
     ) -> None:
@@ -127,7 +135,8 @@ class LoopClient(loops.Home):
         self.client: Any = client
         self.where = where
         self._retry_seconds = retry_seconds
-        self._replicas = replicas
+        self._answer_seconds = answer_seconds
+        self.replicas = replicas
         self._wait = round(wait_seconds * 1000)
         self._is_owner = is_owner
         self.is_cluster = isinstance(client, RedisCluster)
@@ -152,32 +161,39 @@ class LoopClient(loops.Home):
         Raises:
             BackendError: It was done, and too few replicas said that they have it.
         """
-        if not self._replicas:
+        if not self.replicas:
             return await self._call(script, keys, args)
         # By its text: were its name not known, WAIT would wait for nothing.
-        wait = ("WAIT", self._replicas, self._wait)
+        wait = ("WAIT", self.replicas, self._wait)
         answer, reached = await self._pair(_by_text(script, keys, args), wait)
         for it in (answer, reached):
             if isinstance(it, Exception):
                 raise it
-        if reached < self._replicas and not _wrote_nothing(answer):
+        if reached < self.replicas and not _wrote_nothing(answer):
             raise BackendError(
-                f"written to Redis {self.where}, but only {reached} of {self._replicas} replicas "
+                f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas "
                 f"had it after {self._wait} ms: a failover now may lose it. Saving again is safe"
             )
         return answer
 
     async def each(
-        self, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Any]]]
+        self,
+        script: Script,
+        calls: Sequence[tuple[Sequence[str], Sequence[Any]]],
+        *others: tuple[Any, ...],
     ) -> list[Any]:
-        """Run a read-only script many times, in as few round trips as there are servers."""
+        """Run a script that is safe to repeat many times, and then other commands.
+
+        In as few round trips as there are servers.
+        """
+        commands = [*(_by_name(script, *it) for it in calls), *others]
 
         async def run() -> list[Any]:
             answers: list[Any] = []
-            for at in range(0, len(calls), PIPELINE):
+            for at in range(0, len(commands), PIPELINE):
                 pipe = self.client.pipeline(transaction=False)
-                for keys, args in calls[at : at + PIPELINE]:
-                    pipe.execute_command(*_by_name(script, keys, args))
+                for it in commands[at : at + PIPELINE]:
+                    pipe.execute_command(*it)
                 answers += await self._in_place(pipe.execute)
             return answers
 
@@ -188,7 +204,7 @@ class LoopClient(loops.Home):
                 await self.client.script_load(script.source)
                 return await run()
 
-        return await self.again(known) if calls else []
+        return await self.again(known) if commands else []
 
     async def command(self, *command: Any) -> Any:
         """Run a command that is safe to repeat."""
@@ -197,15 +213,18 @@ class LoopClient(loops.Home):
     async def _run(self, command: Sequence[Any]) -> Any:
         return await self._in_place(self.client.execute_command, *command)
 
-    async def _in_place(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        """Await a call while holding one of the slots for concurrent calls."""
+    async def _in_place(
+        self, call: Callable[..., Awaitable[Any]], *args: Any, more_seconds: float = 0
+    ) -> Any:
+        """Await a call while holding one of the slots for concurrent calls.
+
+        A time limit of redis-py would begin a task for each command that it sends.
+        """
         async with self._places:
             try:
-                async with asyncio.timeout(_limit.get()):
+                async with asyncio.timeout((_limit.get() or self._answer_seconds) + more_seconds):
                     return await call(*args)
             except TimeoutError as exc:
-                if _limit.get() is None:
-                    raise
                 raise failures.SilentError("no answer") from exc
             except (AttributeError, TypeError) as exc:
                 # On CLUSTERDOWN redis-py 8.1 closes all connections of a cluster, those too that
@@ -223,7 +242,8 @@ class LoopClient(loops.Home):
 
     async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
         """Run two commands on one connection: ``WAIT`` covers its own connection's writes."""
-        found: list[Any] = await self._in_place(self._paired, first, second)
+        waiting = self._wait / 1000
+        found: list[Any] = await self._in_place(self._paired, first, second, more_seconds=waiting)
         return found
 
     async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
@@ -264,25 +284,41 @@ class LoopClient(loops.Home):
                 with suppress(*DRIVER_ERRORS):
                     await connection.disconnect(nowait=True)
 
-    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def again(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that is safe to repeat until it succeeds or its time is over."""
-        before = _limit.set(SILENT_SECONDS)
-        try:
-            return await self._patiently(work, failures.is_lost)
-        finally:
-            _limit.reset(before)
+        return await self._patiently(work, failures.is_lost)
 
-    async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def attempt(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run a conditional write; retry only until the server accepts it.
+
+        Raises:
+            ChangedError: Its outcome is unknown, and there is time to look.
+        """
+        return await self._patiently(work, failures.is_lost, repeats=False)
+
+    async def once(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that must not be repeated; retry only until the server accepts it."""
         return await self._patiently(work, lambda _: False)
 
+    async def within_one_time(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run work of several calls, which share the retry time of one."""
+        before = _patience.set(self.patience())
+        try:
+            return await work()
+        finally:
+            _patience.reset(before)
+
     async def _patiently(
         self,
-        work: Callable[[], Coroutine[Any, Any, T]],
+        work: Callable[[], Awaitable[T]],
         may_again: Callable[[BaseException], bool],
+        *,
+        repeats: bool = True,
     ) -> T:
-        patience, caller = self.patience(), asyncio.current_task()
+        patience, caller = _patience.get() or self.patience(), asyncio.current_task()
         asked = caller.cancelling() if caller else 0
+        is_first = may_again is failures.is_lost and not patience.has_waited
+        before = _limit.set(SILENT_SECONDS if is_first else None)
         self._calls += 1
         self._is_idle.clear()
         try:
@@ -292,6 +328,8 @@ class LoopClient(loops.Home):
                 except DRIVER_ERRORS as exc:
                     _limit.set(None)
                     await patience.after(exc, may_again)
+                    if not repeats and failures.is_lost(exc):
+                        raise ChangedError from exc
                 else:
                     self._note_reached()
                     if caller and caller.cancelling() > asked:
@@ -299,6 +337,7 @@ class LoopClient(loops.Home):
                         raise asyncio.CancelledError
                     return answer
         finally:
+            _limit.reset(before)
             self._calls -= 1
             if not self._calls:
                 self._is_idle.set()  # close waits for it
@@ -343,7 +382,8 @@ class Patience:
     def __init__(self, home: LoopClient, seconds: float) -> None:
         self._home = home
         self._pauses = Pauses(0.04, 2.0, seconds)
-        self._is_unsure = False
+        self.is_unsure = False
+        self.has_waited = False
 
     async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
         """Wait before the next attempt.
@@ -356,14 +396,15 @@ class Patience:
         home = self._home
         if not home.is_cluster:
             failures.require_no_cluster(exc, home.where)
-        self._is_unsure = self._is_unsure or failures.may_be_done(exc)
+        self.is_unsure = self.is_unsure or failures.may_be_done(exc)
         is_better_soon = failures.is_transient(exc) or (
             home.was_reached and may_again(exc)  # else a wrong address is reported at once
         )
         pause = self._pauses.next() if is_better_soon else None
         if pause is None:
-            raise failures.translated(exc, home.where, is_unsure=self._is_unsure) from exc
+            raise failures.translated(exc, home.where, is_unsure=self.is_unsure) from exc
         observe.retried("connection", exc)
+        self.has_waited = True
         await asyncio.sleep(pause)
         if isinstance(exc, failures.REPLACING):
             await home.drop_idle()
@@ -376,9 +417,9 @@ class Patience:
 
 
 def _wrote_nothing(answer: Any) -> bool:
-    """Return whether a script answered with a reason for writing nothing."""
+    """Return whether a script answered with nothing, or a reason for writing nothing."""
     has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
-    return bool(has_word and answer[0] != b"done")
+    return answer is None or bool(has_word and answer[0] != b"done")
 
 
 def _by_name(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:

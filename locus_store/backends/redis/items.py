@@ -23,11 +23,11 @@ order of namespace and key.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.redis.keys import RedisKeys, absent
+from locus_store.backends.redis.keys import EPOCH, RedisKeys, absent
 from locus_store.errors import IntegrityError
 from locus_store.types.items import SEGMENT_END, Put, StoreItem, decode_namespace, encode_namespace
 from locus_store.values import encoding
@@ -45,8 +45,6 @@ KINDS: Final = ("items", "names", "recent", "expiry", "vectors", "settings")
 FOR_GOOD: Final = b"-"
 
 _LENGTHS: Final = Struct(">III")
-
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def keys_of(prefix: str) -> list[str]:

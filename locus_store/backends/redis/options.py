@@ -1,20 +1,84 @@
-"""The options of the Redis backend, for type checkers; a test holds them to the signatures."""
+"""The options of Redis."""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Annotated, Any
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.options import (
+    IN_PYTHON,
+    Count,
+    Patience,
+    Seconds,
+    StateOptions,
+    option,
+    split_url,
+)
+
+Number = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
-class RedisOptions(TypedDict, total=False):
+class RedisOptions(StateOptions, total=False):
     """Of ``RedisBackend``, beside ``url`` and ``prefix``."""
 
-    db: int
-    client: Any
-    cluster: bool
-    wait_replicas: int
-    wait_timeout_seconds: float
-    pool_size: int
-    retry_seconds: float
-    timeout_seconds: float
-    connect_timeout_seconds: float
-    max_state_bytes: int
+    db: Annotated[Number, option(0, "the number of the database; also `/2` in the URL")]
+    client: Annotated[
+        Any,
+        option(
+            None,
+            "a `redis.asyncio.Redis` or `RedisCluster` instead of `url`, left open: see"
+            " [a client of your own](#a-client-of-your-own)",
+        ),
+        IN_PYTHON,
+    ]
+    cluster: Annotated[bool, option(False, "`url` is a node of a cluster")]
+    wait_replicas: Annotated[
+        Number,
+        option(0, "how many replicas must have a write before it is acknowledged (`WAIT`)"),
+    ]
+    wait_timeout_seconds: Annotated[
+        Seconds,
+        option(
+            5.0,
+            "how long to wait for them. After that the call raises `BackendError`, although the"
+            " write is done",
+        ),
+    ]
+    pool_size: Annotated[
+        Count,
+        option(50, "most calls at once, and most connections to a server, per event loop"),
+    ]
+    retry_seconds: Annotated[
+        Patience,
+        option(
+            10.0,
+            "how long a call is retried while a server is lost, loads its data, or a cluster makes"
+            " a replica a master",
+        ),
+    ]
+    timeout_seconds: Annotated[Seconds, option(30.0, "time limit of each answer")]
+    connect_timeout_seconds: Annotated[Seconds, option(10.0, "time limit of each connection")]
+
+
+class Prefix(TypedDict, total=False):
+    """The second argument."""
+
+    prefix: Annotated[
+        str, option("locus:state:", "prefix of all keys; each prefix is a separate store")
+    ]
+
+
+class RedisURLOptions(RedisOptions, Prefix, total=False):
+    """Of a URL's query string; the rest is redis-py's."""
+
+
+URL_OPTIONS = RedisURLOptions
+
+
+def place(url: str) -> tuple[dict[str, str], str]:
+    """Return the URL for redis-py, and this library's part of its query string."""
+    found, query = split_url(url, URL_OPTIONS)
+    return {"url": found}, query

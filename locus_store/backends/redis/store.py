@@ -16,6 +16,7 @@ from locus_store.backends.redis.addresses import (
     TIMEOUT_SECONDS,
     WAIT_SECONDS,
 )
+from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
 from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
@@ -91,8 +92,9 @@ class RedisStore(BaseStore):
         dimension: See ``BaseStore``, as the next two options; it cannot be changed later.
         metric: How embeddings are compared.
         embed: Computes the embeddings of strings.
-        db: See ``RedisBackend``, as all that follow. The connections are the store's own: it takes
-            no ``backend=`` of a checkpointer.
+        backend: A backend whose connections are used instead of ``url`` and the options, for
+            example ``checkpointer.backend``; also its ``prefix``, if it has one of its own.
+        db: See ``RedisBackend``, as all that follow.
         client: One that tries again by itself repeats puts.
         cluster: ``url`` is a node of a cluster.
         wait_replicas: How many replicas must have a write before it is acknowledged.
@@ -116,6 +118,7 @@ class RedisStore(BaseStore):
         dimension: int | None = None,
         metric: Metric = "cosine",
         embed: Embed | None = None,
+        backend: RedisBackend | None = None,
         db: int = 0,
         client: Any = None,
         cluster: bool = False,
@@ -127,11 +130,8 @@ class RedisStore(BaseStore):
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        super().__init__(
-            dimension=dimension, metric=metric, embed=embed, max_state_bytes=max_state_bytes
-        )
-        *self._keys, self._absent = items.keys_of(prefix)
-        self.backend = RedisBackend(
+        self._owns = backend is None
+        self.backend = backend or RedisBackend(
             url,
             prefix,
             db=db,
@@ -145,6 +145,15 @@ class RedisStore(BaseStore):
             connect_timeout_seconds=connect_timeout_seconds,
             max_state_bytes=max_state_bytes,
         )
+        super().__init__(
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+            max_state_bytes=self.backend.max_state_bytes,
+        )
+        if backend is not None and backend.prefix != STATE_PREFIX:
+            prefix = backend.prefix
+        *self._keys, self._absent = items.keys_of(prefix)
         self._is_known = False
         """True once it was seen to be of our layout and dimension."""
         self._calls = PerLoop(self._made_calls)
@@ -197,7 +206,8 @@ class RedisStore(BaseStore):
         calls = self._calls.here()
         await calls.changes.drain()
         await calls.reads.drain()
-        await self.backend.close()
+        if self._owns:
+            await self.backend.close()
         self._is_known = False
 
     # --- writing
@@ -226,7 +236,7 @@ class RedisStore(BaseStore):
         given = [items.arguments(it, at) for at, call in enumerate(calls) for it in call]
         lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
         what = items.LAYOUT, dimension, *chain.from_iterable(given)
-        done, found, *others = await self._write(lanes, scripts.ITEM_APPLY, *what)
+        done, found, *others = await self._write(lanes, scripts.ITEMS["apply"], *what)
         if done != b"done":
             self._require(done.decode(), found)
         [conflicts] = others
@@ -244,17 +254,17 @@ class RedisStore(BaseStore):
         at, removed = b"", 0
         while True:
             low, high = items.bounds(start, at)
-            count, at = await self._write(ALL_LANES, scripts.ITEM_CLEAR, low, high, CLEARED)
+            count, at = await self._write(ALL_LANES, scripts.ITEMS["clear"], low, high, CLEARED)
             removed += int(count)
             if not at:
                 return removed
 
     async def renew(self, names: Sequence[Name]) -> None:
         given = [items.name_of(*it) for it in names]
-        await self._write(set(map(_lane, given)), scripts.ITEM_RENEW, *given)
+        await self._write(set(map(_lane, given)), scripts.ITEMS["renew"], *given)
 
     async def sweep(self, limit: int) -> int:
-        count: int = await self._write(ALL_LANES, scripts.ITEM_SWEEP, limit)
+        count: int = await self._write(ALL_LANES, scripts.ITEMS["sweep"], limit)
         return count
 
     # --- reading
@@ -278,7 +288,7 @@ class RedisStore(BaseStore):
     async def _items_and_embeddings(
         self, names: Sequence[bytes], with_vectors: str = "1"
     ) -> list[tuple[StoreItem, bytes] | None]:
-        found = await self._read(scripts.ITEM_READ, with_vectors, *names)
+        found = await self._read(scripts.ITEMS["read"], with_vectors, *names)
         return [
             (items.item_of(name, expires, packed, self.max_state_bytes), data) if packed else None
             for name, (expires, packed, data) in zip(names, items.rows_of(found), strict=True)
@@ -291,7 +301,7 @@ class RedisStore(BaseStore):
         while True:
             count = min(limit - len(found), PAGE)
             bounds = items.bounds(start, at)
-            rows, at = await self._read(scripts.ITEM_PAGE, *bounds, count, PAGE_BYTES)
+            rows, at = await self._read(scripts.ITEMS["page"], *bounds, count, PAGE_BYTES)
             found += self._items_in(rows)
             if not at or len(found) == limit:
                 return found
@@ -302,7 +312,7 @@ class RedisStore(BaseStore):
         size = max(FIRST, offset + limit)
         while True:
             bounds = items.bounds(start, at)
-            rows, at = await self._read(scripts.ITEM_NAMESPACES, *bounds, min(size, PAGE))
+            rows, at = await self._read(scripts.ITEMS["namespaces"], *bounds, min(size, PAGE))
             size = PAGE
             for it in rows:
                 cut = match.of(decode_namespace(it.decode()))
@@ -359,7 +369,7 @@ class RedisStore(BaseStore):
         """Return live items below the prefix, the next position, and the last item's put time."""
         start = items.start_of(wanted.prefix, recursive=wanted.recursive)
         rows, at, last = await self._read(
-            scripts.ITEM_RECENT, start, before, after, count, PAGE_BYTES
+            scripts.ITEMS["recent"], start, before, after, count, PAGE_BYTES
         )
         return self._items_in(rows), at, last
 
@@ -395,7 +405,7 @@ class RedisStore(BaseStore):
         start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
         while True:
             bounds = items.bounds(start, at)
-            page, at = await self._read(scripts.ITEM_VECTORS, *bounds, EMBEDDINGS, PAGE_BYTES)
+            page, at = await self._read(scripts.ITEMS["vectors"], *bounds, EMBEDDINGS, PAGE_BYTES)
             rows = [*items.rows_of(page)]
             best = self._best([data for _, _, data in rows], vector)
             for score, (name, put_at, _) in zip(best, rows, strict=True):

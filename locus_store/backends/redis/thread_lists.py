@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.redis import scripts
-from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of
-from locus_store.backends.redis.records import moment
+from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of, moment
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Iterable
     from datetime import datetime
 
     from locus_store.backends.redis.connections import LoopClient
     from locus_store.backends.redis.keys import RedisKeys
 
-SWEPT: Final = 1000
-"""Threads that one script takes out of the indexes at most."""
+PAGE: Final = 50
+"""Threads that are read in one round trip."""
 
 
 class ThreadLists:
@@ -38,19 +37,11 @@ class ThreadLists:
         found = await self._page(home, "ids", limit, (after or "").encode())
         return [it.decode() for it in found]
 
-    async def every_listed(self, home: LoopClient, size: int) -> AsyncIterator[list[str]]:
-        """Yield all listed threads, in pages."""
-        after = b""
-        while page := await self.listed(home, size, after):
-            yield [name_in(it) for it in page]
-            after = page[-1]
-
     async def entry(self, home: LoopClient, thread_id: str) -> bytes | None:
         """Return the entry of a listed thread."""
         active = self.keys.indexes(bucket_of(thread_id))[0]
         score = await home.command("ZSCORE", active, thread_id)
-        thread = self.keys.reading(thread_id, "")[0]
-        if score is None or not await home.command("EXISTS", thread):
+        if score is None or not await home.command("EXISTS", self.keys.document(thread_id)):
             return None
         return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
@@ -96,19 +87,29 @@ class ThreadLists:
             )
             for group in groups
         ]
-        answers = await home.each(scripts.PAGE, calls)
+        answers = await home.each(scripts.DOCUMENTS["page"], calls)
         return dict(zip(buckets, (it for pages in answers for it in pages), strict=True))
 
-    async def sweep(self, home: LoopClient) -> int:
-        """Remove expired threads from the indexes; return how many."""
+    async def expire(self, home: LoopClient) -> int:
+        """Remove the threads whose time is over; return how many."""
         count = 0
-        buckets = list(range(BUCKETS))
-        while buckets:
-            calls = [(self.keys.sweeping(it), (SWEPT,)) for it in buckets]
-            swept = await home.each(scripts.SWEEP, calls)
-            count += sum(swept)
-            buckets = [it for it, gone in zip(buckets, swept, strict=True) if gone]
+        expiry = [self.keys.indexes(bucket)[2] for bucket in range(BUCKETS)]
+        while expiry:
+            calls = [([it], (PAGE,)) for it in expiry]
+            over = await home.each(scripts.DOCUMENTS["expired"], calls)
+            names = [it.decode() for some in over for it in some]
+            count += await self.heal(home, names)
+            expiry = [it for it, some in zip(expiry, over, strict=True) if some]
         return count
+
+    async def heal(self, home: LoopClient, names: Iterable[str]) -> int:
+        """Remove those of the threads whose time is over or whose key was lost.
+
+        Returns:
+            How many of them had a time.
+        """
+        calls = [(self.keys.writing(it), (it,)) for it in names]
+        return sum(await home.each(scripts.DOCUMENTS["expire"], calls))
 
 
 def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:

@@ -12,17 +12,22 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from locus_store.backends.sqlite import connecting, dialect
+from locus_store.backends.sqlite.options import (
+    SQLiteCheckpointerOptions,
+    SQLiteConnections,
+    SQLiteOptions,
+)
 from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, ThreadRunner
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
 from locus_store.sql.connections.diagnostics import Examination, package_version
-from locus_store.sql.connections.options import DAY, refuse_ours
+from locus_store.sql.connections.options import refuse_connections
 from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +35,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Unpack
 
-    from locus_store.backends.sqlite.options import SQLiteOptions
     from locus_store.sql.connections.runner import Runner
-    from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.threads.repository import Repository
-    from locus_store.types import OnConflict
 
 _WORTH_SHRINKING = 1_000_000
 """Bytes of free space from which a remedy is given."""
@@ -73,7 +75,6 @@ class SQLiteExamination(Examination):
 
 
 DEFAULT_PATH = "locus_checkpoints.db"
-BUSY_TIMEOUT_SECONDS = 30.0
 
 
 class SQLiteBackend(SqlBackend):
@@ -86,14 +87,7 @@ class SQLiteBackend(SqlBackend):
         path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
         table_name: As in the Locus SDK: ``x``, ``x_checkpoints`` or ``x_store`` means prefix
             ``x_``.
-        prefix: Prefix of the table names; excludes ``table_name``.
-        engine: A SQLAlchemy engine, async (``sqlite+aiosqlite``) or not, used instead of ``path``
-            and left open. Its connection settings are not changed: without WAL, readers wait, and
-            without ``secure_delete``, deleted bytes stay in the file until they are overwritten.
-        tenant: The tenant whose threads this object sees.
-        auto_migrate: See ``SqlBackend``.
-        busy_timeout_seconds: How long to wait for another process's write.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        options: See ``options.SQLiteOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -107,38 +101,31 @@ class SQLiteBackend(SqlBackend):
         self,
         path: str | os.PathLike[str] = DEFAULT_PATH,
         table_name: str | None = None,
-        *,
-        prefix: str | None = None,
-        engine: AsyncEngine | Engine | None = None,
-        tenant: str = "default",
-        auto_migrate: AutoMigrate = True,
-        busy_timeout_seconds: float = BUSY_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[SQLiteOptions],
     ) -> None:
-        handed_in = _checked_engine(engine)
+        given = complete(SQLiteOptions, options, "SQLiteBackend")
+        handed_in = _checked_engine(given["engine"])
         if handed_in is not None:
-            refuse_ours(
-                path=(path, DEFAULT_PATH),
-                busy_timeout_seconds=(busy_timeout_seconds, BUSY_TIMEOUT_SECONDS),
-            )
+            refuse_connections(SQLiteConnections, given)
+            if path != DEFAULT_PATH:
+                raise InvalidArgumentError("path: an engine has its own database; leave it out")
         file = None if handed_in is not None else _checked_path(path)
         self.path = file
         """Path of the file; ``None`` with ``engine``."""
         self._where = file or _url_of(handed_in)
-        check_tenant(tenant)
+        check_tenant(given["tenant"])
         database = self.database(
             file,
             self._where,
-            tables(prefix_of(table_name, prefix, "sqlite")),
-            tenant=tenant,
-            auto_migrate=auto_migrate,
+            tables(prefix_of(table_name, given["prefix"], "sqlite")),
+            tenant=given["tenant"],
+            auto_migrate=given["auto_migrate"],
         )
-        timeout = _checked_timeout(busy_timeout_seconds)
         if file is not None:
-            runner = _own_runner(database, file, timeout)
+            runner = _own_runner(database, file, given["busy_timeout_seconds"])
         else:
             runner = _runner(database, handed_in)
-        super().__init__(database, runner, max_state_bytes=max_state_bytes)
+        super().__init__(database, runner, max_state_bytes=given["max_state_bytes"])
         self.moves_between_threads = self.needs_no_loop = (
             file is not None
         )  # an engine's connections may belong to one thread
@@ -183,40 +170,27 @@ def sqlite_checkpointer(
     table_name: str | None = None,
     *,
     state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
-    ttl_seconds: float | None = None,
-    refresh_on_read: bool = False,
-    **options: Unpack[SQLiteOptions],
+    **options: Unpack[SQLiteCheckpointerOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over an SQLite file.
 
-    Options are those of ``SQLiteBackend``, and five of ``StorageBackendAdapter``.
+    Options are those of ``SQLiteBackend`` and of ``StorageBackendAdapter``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
     """
-    return StorageBackendAdapter(
-        SQLiteBackend(path, table_name, **options),
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+    own, rest = parted(CheckpointOptions, options)
+    backend = SQLiteBackend(path, table_name, **rest)
+    return StorageBackendAdapter(backend, state_type=state_type, **own)
 
 
 class SQLiteCheckpointSaver(CheckpointSaver):
     """A ``CheckpointSaver`` over an SQLite file.
 
     Args:
-        path: See ``SQLiteBackend``, as ``table_name`` and ``options``.
+        path: See ``SQLiteBackend``, as ``table_name``.
         table_name: Selects the prefix of the table names.
-        on_conflict: See ``CheckpointSaver``, as the two others.
-        keep_last: Versions to keep of each namespace.
-        ttl_seconds: A thread's time to live.
-        refresh_on_read: A load renews that time.
-        options: Of ``SQLiteBackend``.
+        options: Of ``SQLiteBackend`` and of ``CheckpointSaver``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -226,20 +200,10 @@ class SQLiteCheckpointSaver(CheckpointSaver):
         self,
         path: str | os.PathLike[str] = DEFAULT_PATH,
         table_name: str | None = None,
-        *,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
-        **options: Unpack[SQLiteOptions],
+        **options: Unpack[SQLiteCheckpointerOptions],
     ) -> None:
-        super().__init__(
-            SQLiteBackend(path, table_name, **options),
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        super().__init__(SQLiteBackend(path, table_name, **rest), **own)
 
 
 def _create_index(repository: Repository) -> bool:
@@ -270,12 +234,3 @@ def _checked_engine(engine: object) -> AsyncEngine | Engine | None:
     if not isinstance(engine, AsyncEngine | Engine) or engine.dialect.name != "sqlite":
         raise InvalidArgumentError(f"engine must be a SQLAlchemy engine for SQLite, not {engine!r}")
     return engine
-
-
-def _checked_timeout(busy_timeout_seconds: object) -> float:
-    number = busy_timeout_seconds
-    if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= DAY:
-        raise InvalidArgumentError(
-            f"busy_timeout_seconds={number!r} must be a number from 0 to {DAY}"
-        )
-    return number

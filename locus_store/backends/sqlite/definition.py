@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError
 
+from locus_store.backends.sqlite.options import URL_OPTIONS
 from locus_store.errors import BackendError, ConnectionFailedError, InvalidArgumentError
 from locus_store.sql.schema.definition import (
     OLD_USERS,
@@ -20,7 +21,8 @@ from locus_store.sql.schema.definition import (
     place_of,
     user_index,
 )
-from locus_store.sql.schema.migrations import OPTIONS, missing_driver, reason, tables_named
+from locus_store.sql.schema.migrations import missing_driver, reason, tables_named
+from locus_store.types.options import CheckpointOptions, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -53,7 +55,8 @@ class SQLiteDefinition(SchemaDefinition):
         schema: str | None,
     ) -> T:
         parsed = _parsed(url)
-        ours = {name: str(parsed.query[name]) for name in OPTIONS & parsed.query.keys()}
+        known = table(URL_OPTIONS).keys() | table(CheckpointOptions).keys()
+        ours = {name: str(parsed.query[name]) for name in known & parsed.query.keys()}
         theirs = parsed.difference_update_query(ours)
         _require_known(theirs)
         wanted = tables_named(ours, prefix, schema, "sqlite")

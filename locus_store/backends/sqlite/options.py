@@ -1,22 +1,61 @@
-"""The options of the SQLite backend, for type checkers; a test holds them to the signatures."""
+"""The options of SQLite."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
+from typing_extensions import TypedDict
 
-    from locus_store.sql.migrate import AutoMigrate
+from locus_store.errors import InvalidArgumentError
+from locus_store.sql.connections.options import AsyncEngine, Engine, SqlOptions, TableName
+from locus_store.types.options import IN_PYTHON, CheckpointOptions, Patience, option
 
 
-class SQLiteOptions(TypedDict, total=False):
+class SQLiteConnections(TypedDict, total=False):
+    """Of connections; an engine of the caller's has its own."""
+
+    busy_timeout_seconds: Annotated[
+        Patience, option(30.0, "how long to wait for another process's write")
+    ]
+
+
+class SQLiteOptions(SQLiteConnections, SqlOptions, total=False):
     """Of ``SQLiteBackend``, beside ``path`` and ``table_name``."""
 
-    prefix: str | None
-    engine: AsyncEngine | Engine | None
-    tenant: str
-    auto_migrate: AutoMigrate
-    busy_timeout_seconds: float
-    max_state_bytes: int
+    engine: Annotated[
+        AsyncEngine | Engine | None,
+        option(
+            None,
+            "a SQLAlchemy engine, async (`sqlite+aiosqlite`) or not, instead of `path`, left open."
+            " Its connection settings are not changed: without WAL, readers wait, and without"
+            " `secure_delete`, deleted bytes stay in the file until they are overwritten",
+        ),
+        IN_PYTHON,
+    ]
+
+
+class SQLiteCheckpointerOptions(SQLiteOptions, CheckpointOptions, total=False):
+    """Of ``sqlite_checkpointer`` and ``SQLiteCheckpointSaver``."""
+
+
+class SQLiteURLOptions(SQLiteOptions, TableName, total=False):
+    """Of a URL's query string."""
+
+
+URL_OPTIONS = SQLiteURLOptions
+
+
+def place(url: str) -> tuple[dict[str, str], str]:
+    """Return the path in a URL, and its query string: three slashes are relative, four absolute.
+
+    Raises:
+        InvalidArgumentError: The URL has a host or a fragment.
+    """
+    parts = urlsplit(url)
+    if parts.netloc or parts.fragment:
+        raise InvalidArgumentError(
+            "a sqlite:// URL has no host and no #fragment; write sqlite:///file.db or"
+            " sqlite:////absolute.db, and %23 for #"
+        )
+    return {"path": unquote(parts.path.removeprefix("/")) or ":memory:"}, parts.query

@@ -9,7 +9,7 @@ from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, Se
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, short
 from locus_store.inspector.visits import Page
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage
 from locus_store.timeline.bisect import json_or_text
 from locus_store.timeline.graph import marked
 from locus_store.timeline.readable import about
@@ -116,7 +116,7 @@ async def page(visit: Visit) -> Page:
 async def _described(backend: StorageBackend, rows: list[ListedThread]) -> list[ListedThread]:
     """Return the rows with their marks, and the numbers of versions that are counted at once."""
     ids = [it.thread_id for it in rows]
-    log = message_log_of(backend, None) if backend.capabilities.messages else None
+    log = Storage(backend).messages() if backend.capabilities.messages else None
     marks = await marked(backend, log, ids)
     rows = [replace(it, marks=marks[it.thread_id]) for it in rows]
     if not isinstance(backend, MeasuresVersions):

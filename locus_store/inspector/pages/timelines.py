@@ -10,7 +10,7 @@ from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedE
 from locus_store.inspector.bounds import MESSAGES, ROWS, CutText, Room, VersionRow, row, short
 from locus_store.inspector.pages.versions import namespaces
 from locus_store.inspector.visits import Download, Page, Redirect, missing_thread, missing_version
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage
 from locus_store.timeline.bisect import json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, stored_sizes
 from locus_store.timeline.readable import text_of
@@ -259,7 +259,7 @@ async def _has_log(visit: Visit) -> bool:
 
 
 def _log(visit: Visit) -> BaseMessageLog:
-    return message_log_of(visit.parts.threads, None)
+    return Storage(visit.parts.threads).messages()
 
 
 async def _info(visit: Visit, log: BaseMessageLog, name: str) -> LogInfo | None:

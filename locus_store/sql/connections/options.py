@@ -1,13 +1,52 @@
-"""Checks of options that the backends of servers share."""
+"""Options that the SQL databases share."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.arguments import MAX_COUNT
+from locus_store.types.options import StateOptions, option, table
 
-DAY: Final = 86_400
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+else:  # they are slow to import, and each database checks its own
+    AsyncEngine = Engine = Any
+
+
+__all__ = ["AsyncEngine", "Engine", "SqlOptions", "TableName", "refuse_connections", "require_one"]
+
+
+class SqlOptions(StateOptions, total=False):
+    """Of all SQL databases, beside ``table_name``."""
+
+    prefix: Annotated[
+        str | None,
+        option(
+            None,
+            "prefix of the table names, by default `locus_`: ASCII letters, digits and `_`, at most"
+            " 52 characters (116 on Oracle). A name with capitals must be quoted in SQL",
+        ),
+    ]
+    tenant: Annotated[str, option("default", "the tenant whose threads this object sees")]
+    auto_migrate: Annotated[
+        bool | Literal["upgrade"],
+        option(True, "see [migrations](migrations.md#automatic-migration)"),
+    ]
+
+
+class TableName(TypedDict, total=False):
+    """Of all SQL databases; the second argument of some."""
+
+    table_name: Annotated[
+        str | None,
+        option(
+            None, "as in the Locus SDK: `x`, `x_checkpoints` and `x_store` mean the prefix `x_`"
+        ),
+    ]
 
 
 def require_one(**given: object) -> None:
@@ -21,41 +60,19 @@ def require_one(**given: object) -> None:
         raise InvalidArgumentError(f"give {' or '.join(names)}, not both")
 
 
-def refuse_ours(**options: tuple[object, object]) -> None:
-    """Refuse options of connections that the caller creates; each with its default.
+def refuse_connections(kind: type, given: Mapping[str, object]) -> None:
+    """Refuse options of connections that the caller creates.
+
+    Args:
+        kind: The class of those options.
+        given: The options.
 
     Raises:
-        InvalidArgumentError: Names those that were given.
+        InvalidArgumentError: Names those that are not the default.
     """
-    given = [name for name, (value, default) in options.items() if value != default]
-    if given:
+    other = [name for name, it in table(kind).items() if given.get(name, it.default) != it.default]
+    if other:
         raise InvalidArgumentError(
-            f"{', '.join(given)}: the connections of an engine or a pool are its owner's; set it "
+            f"{', '.join(other)}: the connections of an engine or a pool are its owner's; set it "
             "there, or leave the engine or pool out"
         )
-
-
-def check_seconds(name: str, value: object) -> float | None:
-    """Return a time above 0 and at most a day; ``None`` is allowed.
-
-    Raises:
-        InvalidArgumentError: It is none.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= DAY:
-        raise InvalidArgumentError(
-            f"{name}_seconds={value!r} must be a number above 0 and at most {DAY}"
-        )
-    return value
-
-
-def check_count(name: str, value: object, *, least: int) -> int:
-    """Return the option if it is a whole number.
-
-    Raises:
-        InvalidArgumentError: It is none, or less than ``least``.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
-        raise InvalidArgumentError(f"{name}={value!r} must be a whole number of at least {least}")
-    return value

@@ -34,18 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Target = Engine | Connection | URL | str
 
-OPTIONS: Final = frozenset(
-    {
-        *("auto_migrate", "connect_timeout_seconds", "group_saves", "keep_last", "max_overflow"),
-        *("on_conflict", "pgbouncer", "pool_recycle_seconds", "pool_size", "pool_timeout_seconds"),
-        *("prefix", "prepared_statement_cache_size", "schema", "statement_cache_size"),
-        *("busy_timeout_seconds", "statement_timeout_seconds", "table_name", "tenant"),
-        *("ttl_seconds", "refresh_on_read", "max_state_bytes"),
-        *("min_pool_size", "max_pool_size", "schema_name"),
-    }
-)
-"""Options of the factories that a URL may hold; most mean nothing to a migration."""
-
 _WITHOUT_SCHEMA: Final = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
 _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")
 

@@ -141,6 +141,34 @@ def _absence(name: Name) -> str:
     )
 
 
+# --- objects of all kinds
+
+
+def data_of(obj: Any, kind: Kind) -> tuple[Any, ...]:
+    """Return what an object of a class of this kind holds; ``rebuilt`` takes it.
+
+    Raises:
+        SerializationError: It could not be restored.
+    """
+    if kind == "model":
+        return model_data(obj)
+    if kind == "model of pydantic 1":
+        return (dict(obj.__dict__),)
+    if kind == "dataclass":
+        require_plain(type(obj))
+        return (dataclass_data(obj),)
+    return subclass_data(obj) if kind == "subclass" else (obj._value_,)
+
+
+def rebuilt(cls: Any, kind: Kind, *held: Any) -> Any:
+    """Return the object of ``data_of``.
+
+    Raises:
+        SerializationError: The class has changed, so that it does not fit.
+    """
+    return _REBUILDERS[kind](cls, *held)
+
+
 # --- pydantic models
 
 
@@ -178,7 +206,7 @@ def _has_own_form(cls: type[BaseModel]) -> bool:
     return any(type(it) is Json for field in cls.model_fields.values() for it in field.metadata)
 
 
-def model(cls: type[BaseModel], data: Any, names: list[str] | None) -> BaseModel:
+def model(cls: type[BaseModel], data: Any, names: list[str] | None = None) -> BaseModel:
     """Return the model of ``model_data``.
 
     Raises:
@@ -375,3 +403,11 @@ _CONTENTS: Final[dict[type, Any]] = {
 
 _FILLS: Final[dict[type, Any]] = {list: list.extend, dict: dict.update}
 """Functions that put content into a new object of a mutable class."""
+
+_REBUILDERS: Final[dict[Kind, Any]] = {
+    "model": model,
+    "model of pydantic 1": model_of_1,
+    "dataclass": dataclass,
+    "enum": member,
+    "subclass": subclass,
+}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from locus_store.backends.postgresql.sdk_options import place_of, pool_of
 from sqlalchemy import make_url
 
 from locus_store import FileCheckpointer, MemoryCheckpointer, open_checkpointer
 from locus_store.backends import PostgreSQLBackend, PostgreSQLStore, postgresql_checkpointer
-from locus_store.backends.postgresql.sdk_options import place_of, pool_of
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

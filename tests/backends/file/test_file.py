@@ -822,7 +822,7 @@ async def test_a_url_names_an_absolute_or_a_relative_directory(tmp_path, monkeyp
         (f"file:{tmp_path}/three?keep_last=1&busy_timeout_seconds=2", "three"),
     ]:  # fmt: skip
         made = open_checkpointer(url, state_type=dict)
-        assert isinstance(made, FileCheckpointer)
+        assert isinstance(made.backend, FileBackend)
         await made.save({"n": 1}, "t")
         monkeypatch.chdir("/")  # a relative one is of where it was opened
         await made.save({"n": 2}, "u")

@@ -10,9 +10,11 @@ from oci_double import NAMESPACE, Bucket, OciDouble
 from shelf import ObjectsProbe
 
 from locus_store import oci_bucket_checkpointer
-from locus_store.backends.oci.access import BucketAccess, BucketPlace
-from locus_store.backends.oci.backend import DEFAULT_PREFIX, BucketBackend
+from locus_store.backends.oci.access import BucketPlace
+from locus_store.backends.oci.backend import BucketBackend
 from locus_store.backends.oci.client import BucketObjects
+from locus_store.backends.oci.options import DEFAULT_PREFIX, OCIOptions
+from locus_store.types.options import complete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,15 +45,15 @@ class DoubleBucket:
     def checkpointer(self, **options: Any) -> Any:
         return oci_bucket_checkpointer(**self.options(**options))
 
-    def access(self, **options: Any) -> BucketAccess:
+    def access(self, **options: Any) -> OCIOptions:
         told = {"config_file": str(self.config_file), "endpoint": self.double.url}
-        return BucketAccess(**told, **options)
+        return complete(OCIOptions, {**told, **options}, "access")
 
     def place(self) -> BucketPlace:
         return BucketPlace(namespace=NAMESPACE, bucket=self.name)
 
     def backend(self, prefix: str = DEFAULT_PREFIX, **options: Any) -> BucketBackend:
-        return BucketBackend(self.place(), self.access(**options), prefix)
+        return BucketBackend(self.name, NAMESPACE, **{**self.access(**options), "prefix": prefix})
 
     def objects(self, **options: Any) -> BucketObjects:
         return BucketObjects(self.place(), self.access(**options))

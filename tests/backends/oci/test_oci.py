@@ -24,7 +24,6 @@ from locus_store import (
     ConflictError,
     ConnectionFailedError,
     InvalidArgumentError,
-    OCIBucketBackend,
     SchemaError,
     oci_bucket_checkpointer,
     open_checkpointer,
@@ -32,8 +31,8 @@ from locus_store import (
     open_store,
 )
 from locus_store.backends.documents import segmented
-from locus_store.backends.oci.access import POOL_SIZE
-from locus_store.backends.oci.backend import DEFAULT_PREFIX
+from locus_store.backends.oci.backend import BucketBackend
+from locus_store.backends.oci.options import DEFAULT_PREFIX
 
 if TESTS_RUN:
     import oci
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
     from buckets import DoubleBucket
 
-    from locus_store.backends.oci import BucketBackend
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).resolve().parents[3]
@@ -136,7 +134,7 @@ async def test_a_page_reads_about_its_threads_however_busy_the_bucket_is(
     for n in range(1100):  # within a second or two
         await source.write_state(f"t{n:04}", {"n": n})
     filled(bucket, shelf)
-    after, read_ahead = None, 2 * POOL_SIZE + 2
+    after, read_ahead = None, 2 * 16 + 2
     for page in range(3):
         there = requests()
         names = await backend.list_threads(100, after=after)
@@ -479,7 +477,7 @@ async def test_a_list_that_outlives_close_starts_no_threads(
 
 async def test_urls_name_a_bucket_and_a_prefix(bucket: DoubleBucket) -> None:
     opened = open_checkpointer(bucket.url("agents/a"), state_type=dict)
-    assert isinstance(opened, OCIBucketBackend)
+    assert isinstance(opened.backend, BucketBackend)
     await opened.save({"n": 0}, "t")
     assert {it.partition("v1/")[0] for it in bucket.stored.objects} == {"agents/a/"}
     await opened.close()

@@ -12,7 +12,7 @@ from tiers import first_of
 from locus_store import BackendError, open_checkpointer
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.objects import digest
-from locus_store.backends.oci.backend import DEFAULT_PREFIX
+from locus_store.backends.oci.options import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

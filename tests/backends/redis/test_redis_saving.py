@@ -1,18 +1,16 @@
-"""Saves that the script of a plain append leaves to the full rules, on Redis and Valkey."""
+"""Saves on Redis and Valkey that meet a server that lost writes, or other writers."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from lazily import TESTS_RUN
 
-from locus_store import ConflictError, NotFoundError
+from locus_store import ConflictError
 from locus_store.testing.steps import problems
-from locus_store.types import Expected, PendingWrite
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
 if TESTS_RUN:
@@ -39,12 +37,11 @@ class Past:
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url)
-        names = RedisKeys("locus:state:").reading("t", "")
-        self._dumps = {it: self._client.dump(it) for it in names if self._client.exists(it)}
+        self._key = RedisKeys("locus:state:").document("t")
+        self._dump = self._client.dump(self._key)
 
     def bring_back(self) -> None:
-        for name, dump in self._dumps.items():
-            self._client.restore(name, 0, dump, replace=True)
+        self._client.restore(self._key, 0, self._dump, replace=True)
         self._client.close()
 
 
@@ -99,26 +96,48 @@ async def test_a_chain_that_is_too_long_is_not_continued(redis_url: str) -> None
         assert max(sizes.values()) <= most
 
 
+async def test_what_grew_from_what_was_lost_is_read_whole(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as mine, RedisBackend(redis_url) as theirs:
+        await mine.write_state("t", {"said": SAID})
+        past = Past(redis_url)
+        await mine.write_state("t", {"said": [*SAID, "lost"]})
+        past.bring_back()
+        for n in range(3):
+            await theirs.write_state("t", {"said": [*SAID, *range(n)]})
+        assert await mine.load("t") == {"said": [*SAID, 0, 1]}
+        assert await problems(mine) == []
+
+
+async def test_what_others_added_is_all_that_is_read(redis_url: str) -> None:
+    async with RedisBackend(redis_url) as mine, RedisBackend(redis_url) as theirs:
+        await mine.write_state("t", {"said": SAID})
+        await theirs.load("t")
+        with redis.Redis.from_url(redis_url) as client:
+            for n in range(3):
+                await mine.write_state("t", {"said": [*SAID, *range(n)]})
+                client.config_resetstat()
+                assert await theirs.load("t") == {"said": [*SAID, *range(n)]}
+                assert client.info("stats")["total_net_output_bytes"] < 1500
+
+
 async def test_an_edit_that_a_save_went_before_is_decided_again(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as another:
         for n in range(3):
             await one.write_state("t", {"said": [*SAID, n]}, checkpoint_id=f"v{n}")
-        write = one._threads._given
+        write = one._documents._write
         tries: list[str] = []
 
-        async def behind_somebodys_save(
-            home: Any, script: Script, *args: Any, **options: Any
-        ) -> Any:
+        async def behind_somebodys_save(script: Script, *args: Any) -> Any:
             if not tries:
                 await another.write_state("t", {"said": [*SAID, "late"]}, checkpoint_id="late")
             tries.append(script.name)
-            return await write(home, script, *args, **options)
+            return await write(script, *args)
 
-        monkeypatch.setattr(one._threads, "_given", behind_somebodys_save)
+        monkeypatch.setattr(one._documents, "_write", behind_somebodys_save)
         assert await one.delete("t", "v1")
-        assert tries == ["apply", "apply"]
+        assert tries == ["documents put"] * 2
         assert [it.checkpoint_id for it in await one.history("t")] == ["late", "v2", "v0"]
         assert await another.load("t") == {"said": [*SAID, "late"]}
         assert await problems(one) == []
@@ -133,84 +152,6 @@ async def test_one_id_is_given_once_though_many_give_it(redis_url: str) -> None:
         assert {it.checkpoint_id for it in told} == {"same"}
         assert [it.checkpoint_id for it in await one.history("t")] == ["same", "v"]
         assert await problems(one) == []
-
-
-async def lose(url: str, *names: str) -> None:
-    """As a server that evicts: the thread's row, or keys of its namespace ``n``."""
-    with redis.Redis.from_url(url) as client:
-        row, *of_line = RedisKeys("locus:state:").reading("t", "n")
-        keys = dict(zip(("row", "line", "order", "log", "writes"), (row, *of_line), strict=True))
-        assert client.delete(*(keys[it] for it in names)) == len(names)
-
-
-@pytest.mark.parametrize("ttl", [None, 60.0])
-@pytest.mark.parametrize("lost", [["row"], ["row", "line"], ["row", "order"], ["row", "log"]])
-async def test_what_is_left_of_a_thread_that_lost_its_row_makes_room(
-    redis_url: str, lost: list[str], ttl: float | None
-) -> None:
-    async with RedisBackend(redis_url) as backend:
-        for n in range(3):
-            await backend.write_state("t", {"n": n}, namespace="n", checkpoint_id=f"v{n}")
-        await backend.put_writes("t", "v1", [PendingWrite("a", 0, "c", "t", b"1")], namespace="n")
-        await lose(redis_url, *lost)
-        await backend.write_state("t", {"root": 1}, ttl_seconds=ttl)
-    async with RedisBackend(redis_url) as backend:
-        assert await backend.read_state("t", namespace="n") is None
-        assert await backend.history("t", namespace="n") == []
-        assert await backend.get_writes("t", "v1", namespace="n") == []
-        assert await backend.records("t", namespace="n", first=1, last=9) == []
-        assert await backend.namespaces("t") == [""]
-
-        await backend.write_state("t", {"n": "new"}, namespace="n", checkpoint_id="v1")
-        found = await backend.read_state("t", namespace="n", with_writes=True)
-        assert (found.state, found.writes) == ({"n": "new"}, [])
-        assert [it.namespace for it in (await backend.read_thread("t")).lines] == ["", "n"]
-        assert await problems(backend) == []
-        assert await backend.delete("t")
-    with redis.Redis.from_url(redis_url) as client:
-        assert client.keys("*|t*") == []
-
-
-async def test_the_rules_know_nothing_of_what_is_left(redis_url: str) -> None:
-    async with RedisBackend(redis_url) as one, RedisBackend(redis_url) as another:
-        for n in range(2):
-            await one.write_state("t", {"n": n}, namespace="n", checkpoint_id=f"v{n}")
-        known, _ = one.known_version("t", "v1", namespace="n")
-        await lose(redis_url, "row")
-        await another.write_state("t", {"root": 1})
-        with pytest.raises(NotFoundError):
-            await another.write_state("t", {"n": 2}, namespace="n", parent_id="v0")
-        assert await another.remove("t", ["v0"], namespace="n") == 0
-        late = Expected(made_from=known, head=known)
-        with pytest.raises(ConflictError):
-            await one.write_state("t", {"n": 2}, namespace="n", expected=late)
-        await one.write_state(
-            "t", {"n": 2}, namespace="n", expected=late, on_conflict="overwrite", ttl_seconds=60
-        )
-        assert [it.namespace for it in (await another.read_thread("t")).lines] == ["", "n"]
-        with redis.Redis.from_url(redis_url) as client:
-            assert all(client.pttl(it) > 0 for it in client.keys("*|t*"))
-        (only,) = await another.history("t", namespace="n")
-        assert only.parent_id is None
-        assert (await another.read_state("t", namespace="n")).state == {"n": 2}
-
-
-async def test_pending_writes_make_room_too(redis_url: str) -> None:
-    async with RedisBackend(redis_url) as backend:
-        write = PendingWrite("a", 0, "c", "t", b"1")
-        await backend.put_writes("t", "v1", [write], namespace="n")
-        await lose(redis_url, "row")
-        await backend.write_state("t", {"root": 1})
-        await backend.put_writes("t", "v2", [write], namespace="n")
-        assert await backend.get_writes("t", "v1", namespace="n") == []
-        assert await backend.get_writes("t", "v2", namespace="n") == [write]
-
-        await backend.write_state("t", {"n": 1}, namespace="n", checkpoint_id="v")
-        mark, _ = backend.known_version("t", "v", namespace="n")
-        await lose(redis_url, "row")
-        await backend.write_state("t", {"root": 2})
-        change = replace(write, basis=mark.sequence)  # against a version that is no more
-        assert await backend.put_writes("t", "v", [change], namespace="n", known=mark) is False
 
 
 async def test_a_head_is_read_from_its_own_chain_though_others_stand_in_between(

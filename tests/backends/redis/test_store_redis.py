@@ -69,8 +69,8 @@ def counted(home: Any):
 
 
 def test_an_option_that_there_is_not_is_told_of_the_store() -> None:
-    with pytest.raises(TypeError, match=r"RedisStore\.__init__.*'backend'"):
-        RedisStore(backend=None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"RedisStore\.__init__.*'colour'"):
+        RedisStore(colour=None)  # type: ignore[call-arg]
 
 
 # --- keys

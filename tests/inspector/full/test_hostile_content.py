@@ -13,7 +13,7 @@ from services import parts
 
 from locus_store import NewMessage
 from locus_store.inspector.escapes import visible
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage
 from locus_store.types import PendingWrite
 
 NUMBER = 500 if os.environ.get("LOCUS_TEST_LONG") else len(MARKUP)
@@ -49,7 +49,7 @@ async def _grow(backend: Any, store: Any, group: list[str]) -> None:
     ]
     await backend.put_writes("t", "last", writes)
     said = [NewMessage({"text": it, it: it}, role=it, metadata={it: it}) for it in group]
-    await message_log_of(backend, None).append("t", said, namespace=group[0])
+    await Storage(backend).messages().append("t", said, namespace=group[0])
 
 
 def _pages(group: list[str]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ import pytest
 from services import parts
 
 from locus_store import NewMessage
-from locus_store.session.storages import message_log_of
+from locus_store.open import Storage
 
 PAGES = [
     "threads",
@@ -37,7 +37,7 @@ async def grow(backend: Any, store: Any) -> None:
             "trip", {"messages": messages, "city": city}, checkpoint_id=name, metadata={"step": 1}
         )
     said = [NewMessage({"content": [{"text": f"Line {n}"}]}, role="user") for n in range(60)]
-    await message_log_of(backend, None).append("trip", said)
+    await Storage(backend).messages().append("trip", said)
     await store.put(("facts",), "city", {"name": "Basel"})
 
 

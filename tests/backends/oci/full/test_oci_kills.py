@@ -16,7 +16,7 @@ from oci_double import Fault
 from tiers import ALL
 
 from locus_store.backends.documents import segmented
-from locus_store.backends.oci.backend import DEFAULT_PREFIX
+from locus_store.backends.oci.options import DEFAULT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable

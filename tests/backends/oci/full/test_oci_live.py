@@ -17,11 +17,13 @@ from shelf import ObjectsProbe
 
 from locus_store import oci_bucket_checkpointer
 from locus_store.backends.documents.protocol import ChangedError
-from locus_store.backends.oci.access import BucketAccess, BucketPlace
+from locus_store.backends.oci.access import BucketPlace
 from locus_store.backends.oci.backend import BucketBackend, BucketDocuments
 from locus_store.backends.oci.client import BucketObjects
+from locus_store.backends.oci.options import OCIOptions
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
+from locus_store.types.options import complete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +38,7 @@ if not BUCKET:
     pytest.skip("no LOCUS_TEST_OCI_BUCKET: see make test-oci", allow_module_level=True)
 
 PLACE = BucketPlace(namespace=NAMESPACE, bucket=BUCKET)
-ACCESS = BucketAccess(profile_name=PROFILE)
+ACCESS = complete(OCIOptions, {"profile_name": PROFILE, "prefix": PREFIX}, "access")
 
 
 @pytest.fixture
@@ -107,4 +109,4 @@ class TestOci(CheckpointerContract):
 class TestOciBackend(StorageBackendContract):
     @pytest.fixture
     def backend(self, objects: BucketObjects) -> BucketBackend:
-        return BucketBackend(PLACE, ACCESS, PREFIX)
+        return BucketBackend(BUCKET, NAMESPACE, **ACCESS)

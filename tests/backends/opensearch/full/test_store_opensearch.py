@@ -18,7 +18,7 @@ from locus_store import (
 )
 from locus_store.backends.opensearch import batches, items
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
-from locus_store.server.serving import store_beside
+from locus_store.open import Storage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -272,7 +272,7 @@ async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) 
 async def test_a_store_beside_a_backend_uses_its_index(index: TestIndex) -> None:
     """So do ``serve`` and ``inspect``."""
     backend = index.backend(max_state_bytes=5000, pool_size=3)
-    async with store_beside(index.url(), backend, dimension=3) as store:
+    async with Storage(backend).store(dimension=3) as store:
         await store.put(NS, "k", 1)
         assert store.index.access == backend.index.access
         assert store.max_state_bytes == 5000
@@ -286,11 +286,10 @@ async def test_a_store_beside_a_backend_uses_its_index(index: TestIndex) -> None
     await backend.close()
 
 
-async def test_a_store_has_no_language(index: TestIndex) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"language= .* a store does not have: leave"):
-        open_store(f"{index.url()}&language=german", dimension=3)
-    with pytest.raises(TypeError, match="language"):
-        open_store(index.url(), dimension=3, language="german")
+async def test_a_store_takes_the_url_of_a_checkpointer_with_a_language(index: TestIndex) -> None:
+    async with open_store(f"{index.url()}&language=german", dimension=3) as store:
+        await store.put(NS, "k", 1)
+        assert await store.get(NS, "k") == 1
 
 
 async def test_own_puts_are_read_at_once_without_a_wait(index: TestIndex) -> None:

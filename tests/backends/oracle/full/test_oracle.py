@@ -40,8 +40,10 @@ from locus_store import (
 )
 from locus_store.backends.oracle import addresses, dialect
 from locus_store.backends.oracle.definition import vector_index
+from locus_store.backends.oracle.options import URL_OPTIONS, place
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.sql import migrate
+from locus_store.types.options import read_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +65,11 @@ def anyio_backend() -> str:
 def test_host_port_and_service_are_one_way_to_say_it() -> None:
     place = addresses.place(None, **WHO, host="db", service_name="x")
     assert place.shown == "locus@db:1521/x"
-    assert {**place.arguments} == {**WHO, "host": "db", "port": 1521, "service_name": "x"}
+    assert {**place.arguments} == {**WHO, "dsn": "db:1521/x"}
+    place = addresses.place("db", **WHO, service_name="x")
+    assert place.arguments["dsn"] == "db/x"
+    place = addresses.place(None, **WHO, host="::1", port=1, service_name="x")
+    assert place.arguments["dsn"] == "[::1]:1/x"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_host_port_and_service_are_one_way_to_say_it() -> None:
         ({"dsn": "scott/tiger@db"}, "options of their own"),
         ({"dsn": " "}, "alias of tnsnames.ora"),
         ({"dsn": "db:1521"}, "names no service"),
-        ({"dsn": "oracle://db/x"}, "dsn is not a URL"),
+        ({"dsn": "oracle://db/x"}, "takes a URL"),
         ({"dsn": 5}, "dsn must be a str"),
         ({"dsn": "x", "password": b"x"}, "password must be a str"),
         ({"dsn": "x", "user": ""}, "user= and password="),
@@ -164,32 +170,36 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
 
 
 @pytest.mark.parametrize(
-    ("url", "found"),
+    ("url", "dsn"),
     [
-        ("oracle://u:p%40s@db:1522/svc", {"host": "db", "port": 1522, "service_name": "svc"}),
-        ("oracle://u:p%40s@mydb_low", {"dsn": "mydb_low"}),
-        ("oracle+oracledb_async://u:p%40s@db?service_name=svc", {"host": "db"}),
-        ("oracle://u:p%40s@db:1522", {"host": "db", "port": 1522}),
+        ("oracle://u:p%40s@db:1522/svc", "db:1522/svc"),
+        ("oracle://u:p%40s@mydb_low", "mydb_low"),
+        ("oracle+oracledb_async://u:p%40s@db?service_name=svc", "db/svc"),
+        ("oracle://u:p%40s@db:1522?service_name=svc", "db:1522/svc"),
+        ("oracle://u:p@s@db:1522/svc", "db:1522/svc"),
+        ("oracle://u:p%40s@?host=db&port=1522&service_name=svc", "db:1522/svc"),
     ],
 )
-def test_a_url_names_a_place(url: str, found: dict[str, Any]) -> None:
-    parts = addresses.parts_of(addresses.split(url))
-    assert parts == {"user": "u", "password": "p@s", **found}
+def test_a_url_names_a_place(url: str, dsn: str) -> None:
+    named, query = place(url)
+    given = {"dsn": None, **named, **read_query((URL_OPTIONS,), query)}
+    found = addresses.place(**given).arguments
+    assert found == {"user": "u", "password": "p@s", "dsn": dsn}
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "oracle://u:s3cret@db:none/x",
-        "oracle://u:s3cret/x@db",
-        "oracle://u:s3cret@[x",
-        "oracle://u:s3cret@a b",
-    ],
-)
+@pytest.mark.parametrize("url", ["oracle://u:s3cret?x@db", "oracle://u:s3cret@db:1522"])
 def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         open_checkpointer(url)
     assert "s3cret" not in str(raised.value)
+
+
+async def test_a_place_that_the_driver_cannot_read_is_told_without_the_password() -> None:
+    for url in ("oracle://u:s3cret@db:none/x", "oracle://u:s3cret@[x", "oracle://u:s3cret@a b"):
+        async with open_checkpointer(url) as checkpointer:
+            with pytest.raises(ConnectionFailedError, match="DPY-") as raised:
+                await checkpointer.load("t")
+        assert "s3cret" not in str(raised.value)
 
 
 def test_every_way_to_open_takes_the_options_in_the_query(tmp_path: Path) -> None:

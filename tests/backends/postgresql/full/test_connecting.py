@@ -590,12 +590,11 @@ def pgpass(path: Path, *lines: str, mode: int = 0o600) -> Path:
     return path
 
 
-async def test_a_password_file_is_read_with_its_escapes_host_by_host(
+async def test_a_password_file_is_read_host_by_host(
     guarded: servers.PostgreSQL, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    escaped = PASSWORD.replace("\\", "\\\\").replace(":", "\\:")
-    line = f"localhost:{guarded.port}:*:keeper:{escaped}"
-    lines = ("# kept", "broken", "elsewhere:1:db:keeper:wrong", "127.0.0.1:1:*:*:wrong", line)
+    line = f"localhost:{guarded.port}:*:keeper:{PASSWORD}"
+    lines = ("# kept", "elsewhere:1:db:keeper:wrong", "127.0.0.1:1:*:*:wrong", line)
     asked = dsn(guarded, user="keeper")
     file = pgpass(home / "elsewhere", *lines)
     assert await ask(f"{asked}passfile={file}", "SELECT 1") == 1
@@ -607,6 +606,26 @@ async def test_a_password_file_is_read_with_its_escapes_host_by_host(
     file.rename(home / ".pgpass")
     assert await ask(asked, "SELECT 1") == 1
     (home / ".pgpass").unlink()
+
+
+async def test_a_broken_password_file_is_told_without_its_text(
+    guarded: servers.PostgreSQL, tmp_path: Path
+) -> None:
+    file = pgpass(tmp_path / "broken", "the-secret")
+    with pytest.raises(InvalidArgumentError, match="password file") as caught:
+        await ask(f"{dsn(guarded, user='keeper')}passfile={file}", "SELECT 1")
+    assert "the-secret" not in str(caught.value)
+
+
+async def test_a_dsn_that_asyncpg_refuses_is_told_with_its_reason(home: Path) -> None:
+    for query, told in {
+        "sslmode=verify-full": "sslrootcert=system.*root certificate file",
+        "sslnegotiation=direct": "direct TLS",
+        "ssl_min_protocol_version=3": "No such TLS version",
+        "gsslib=none": "gsslib",
+    }.items():
+        with pytest.raises(InvalidArgumentError, match=told):
+            await ask(f"postgresql://u@h/db?{query}", "SELECT 1")
 
 
 async def test_a_password_file_that_others_may_read_is_not_used(
@@ -702,7 +721,7 @@ async def test_a_pooler_that_knows_no_options_is_told(pgbouncer: servers.PgBounc
 # --- what a connection is like
 
 
-async def test_settings_of_the_dsn_reach_the_server_and_arguments_win(
+async def test_settings_of_the_dsn_reach_the_server(
     primary: servers.PostgreSQL,
 ) -> None:
     asked = several(primary, application_name="a b", options="-c search_path=x,y -c work_mem=7MB")
@@ -710,8 +729,6 @@ async def test_settings_of_the_dsn_reach_the_server_and_arguments_win(
         ", ".join(f"current_setting('{it}')" for it in ("application_name", "search_path"))
     )
     assert await ask(asked, setting) == "a b x,y"
-    own = {"application_name": "mine", "work_mem": "8MB"}
-    assert await ask(asked, setting, server_settings=own) == "mine x,y"
 
 
 async def test_time_limits_and_the_cache_are_passed_on(primary: servers.PostgreSQL) -> None:
@@ -744,10 +761,3 @@ async def test_keep_alive_is_on_the_socket_beneath_tls(guarded: servers.PostgreS
     async with connected(dsn(guarded, sslmode="require", keepalives_idle=77)) as connection:
         opened = connection._transport.get_extra_info("socket")
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 77
-
-
-async def test_the_arguments_alone_are_enough_for_asyncpg(guarded: servers.PostgreSQL) -> None:
-    target = parse(dsn(guarded, sslmode="verify-full", sslrootcert=guarded.tls.ca))
-    connection = await asyncpg.connect(**target.arguments)
-    assert await connection.fetchval("SELECT current_user") == "anyone"
-    await connection.close()

@@ -1,0 +1,227 @@
+"""A thread as packs: each write adds one behind the others.
+
+A pack begins with the lengths of its facts and payloads and a checksum of both, begun with that of
+the pack before. The facts, which are JSON, are what the write added: versions, pending writes and
+messages, whose payloads follow as they are, and lines and times as they are since then.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import orjson
+
+from locus_store.backends.documents import bundles
+from locus_store.backends.documents.bundles import Bundle
+from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
+from locus_store.backends.documents.protocol import Body
+from locus_store.errors import IntegrityError, SchemaError
+from locus_store.types.logs import Outbox
+from locus_store.versions.spaces import Row, Space
+from locus_store.versions.threads import Thread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.versions.threads import Edit
+
+FORMAT: Final = 1
+"""Version of the form; a newer one is refused."""
+
+START: Final = struct.Struct("<III")
+"""The lengths of facts and payloads, and the checksum."""
+
+_THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class PackEnd:
+    """The end of a document, at which it is continued."""
+
+    size: int = 0
+    checksum: int = 0
+
+
+class PackedForm(DocumentForm):
+    """Threads as packs."""
+
+    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, PackEnd]:
+        """See ``DocumentForm``, also for the following methods."""
+        return self._read(None, PackEnd(), content, thread_id)
+
+    def continued(self, known: Parsed, content: bytes) -> tuple[Thread, PackEnd]:
+        thread = known.thread.copy()
+        thread.messages, thread.logs = [*thread.messages], {**thread.logs}
+        return self._read(thread, known.end, content, thread.thread_id)
+
+    def _read(
+        self, thread: Thread | None, end: PackEnd, content: bytes, thread_id: str
+    ) -> tuple[Thread, PackEnd]:
+        where = self.documents.where(thread_id)
+        try:
+            thread, checksum = _applied(thread, end.checksum, content)
+            _require_id(thread, thread_id)
+        except SchemaError as exc:
+            raise SchemaError(f"{where} {exc}") from exc
+        except (LookupError, TypeError, ValueError, struct.error, IntegrityError) as exc:
+            said = exc if isinstance(exc, IntegrityError) else f"it holds no packs ({exc!r:.100})"
+            raise IntegrityError(f"{where} is damaged: {said}. {self.documents.remedy}") from exc
+        return thread, PackEnd(end.size + len(content), checksum)
+
+    def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
+        thread = edit.thread
+        assert thread is not None  # noqa: S101  (the caller deletes it else)
+        edit.settle()
+        if old is not None and edit.adds_only:
+            facts, bundle = _added(edit, old.thread)
+            end: PackEnd = old.end
+            if not facts and not bundle:
+                return None
+        else:
+            facts, bundle = _everything(thread)
+            end = PackEnd()
+        pack, checksum = _pack(facts, bundle, end.checksum)
+        active_at = thread.active_at if thread.exists else None
+        # A server that removes what has expired must not remove an outbox that is not applied.
+        expires_at = None if thread.outbox else thread.expires_at
+        body = Body(end.size, pack, active_at=active_at, expires_at=expires_at)
+        return Draft(body, thread, PackEnd(end.size + len(pack), checksum))
+
+    def holds(self, content: bytes, draft: Draft) -> bool:
+        body = draft.body
+        return body is not None and content.startswith(body.rest, body.kept_bytes)
+
+
+def _require_id(thread: Thread, thread_id: str) -> None:
+    if thread.thread_id != thread_id:
+        raise IntegrityError(f"it is of the thread {thread.thread_id!r}, not {thread_id!r}")
+
+
+def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
+    """Return all of a thread as one pack."""
+    facts = {
+        "form": FORMAT,
+        "thread": [getattr(thread, name) for name in _THREAD],
+        "created_at": thread.created_at,
+        "times": [thread.active_at, thread.expires_at],
+        "lines": [bundles.told_line(it) for it in thread.spaces.values()],
+        "logs": [bundles.told_log(it) for it in thread.logs.values()],
+        **_deliveries(thread),
+    }
+    spaces = thread.spaces.items()
+    of_spaces = ((name, of_one.values()) for name, it in spaces for of_one in it.writes.values())
+    writes = [(name, it) for name, some in of_spaces for it in some]
+    return facts, Bundle({name: it.rows for name, it in spaces}, writes, thread.messages)
+
+
+def _added(edit: Edit, old: Thread) -> tuple[dict[str, Any], Bundle]:
+    """Return what an edit added."""
+    thread, bundle, facts = edit.thread, Bundle(), dict[str, Any]()
+    assert thread is not None  # noqa: S101  (it adds only)
+    for space, it in edit.added:
+        if isinstance(it, Row):
+            bundle.put(space.namespace, it)
+        elif it is not None:
+            bundle.writes.append((space.namespace, it))
+    bundle.messages = thread.messages[len(old.messages) :]
+    lines = [it for name, it in thread.spaces.items() if _is_changed(old.spaces.get(name), it)]
+    logs = [it for name, it in thread.logs.items() if old.logs.get(name) != it]
+    if lines:
+        facts["lines"] = [bundles.told_line(it) for it in lines]
+    if logs:
+        facts["logs"] = [bundles.told_log(it) for it in logs]
+    if (thread.outbox, thread.delivered) != (old.outbox, old.delivered):
+        facts |= _deliveries(thread)
+    implied = edit.now if bundle.rows else old.active_at
+    if (thread.active_at, thread.expires_at) != (implied, old.expires_at):
+        facts["times"] = [thread.active_at, thread.expires_at]
+    return facts, bundle
+
+
+def _deliveries(thread: Thread) -> dict[str, Any]:
+    return {"outbox": thread.outbox and thread.outbox.told(), "delivered": thread.delivered}
+
+
+def _is_changed(old: Space | None, space: Space) -> bool:
+    return old is None or old.line != space.line
+
+
+def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, int]:
+    told, payloads = bundles.told(bundle)
+    head = orjson.dumps({**facts, **told})
+    joined = b"".join(payloads)
+    checksum = crc32(joined, crc32(head, checksum))
+    return b"".join((START.pack(len(head), len(joined), checksum), head, joined)), checksum
+
+
+def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thread, int]:
+    """Return the thread with packs applied to it, and the checksum of the last one.
+
+    Raises:
+        IntegrityError: A pack is not as it was written.
+        SchemaError: The form is of a newer version of this library.
+    """
+    view, at = memoryview(content), 0
+    heads, starts = [], []
+    while at < len(content):
+        head_bytes, payload_bytes, expected = START.unpack_from(content, at)
+        begin = at + START.size
+        middle = begin + head_bytes
+        at = middle + payload_bytes
+        checksum = crc32(view[begin:at], checksum)
+        if checksum != expected or at > len(content):
+            raise IntegrityError("a part of it is not as it was written")
+        heads.append(view[begin:middle])
+        starts.append(middle)
+    each: list[dict[str, Any]] = orjson.loads(b"[%b]" % b",".join(heads))
+    thread = thread or _new_thread(each[0])
+    for facts, start in zip(each, starts, strict=True):
+        _add(thread, facts, bundles.payloads_of(facts, content, start))
+    _set_last(thread, each)
+    return thread, checksum
+
+
+def _new_thread(facts: dict[str, Any]) -> Thread:
+    if facts["form"] != FORMAT:
+        raise SchemaError("was written by a newer locus-store; upgrade this one")
+    created_at = datetime.fromisoformat(facts["created_at"])
+    told = dict(zip(_THREAD, facts["thread"], strict=True))
+    return Thread(**told, created_at=created_at, active_at=created_at)
+
+
+def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> None:
+    """Add what a pack holds to a thread."""
+    for told in facts.get("lines", ()):
+        if told[0] not in thread.spaces:
+            namespace, line = bundles.line_of(told)
+            thread.spaces[namespace] = Space(namespace, line, is_settled=True)
+    for told in facts.get("rows", ()):
+        bundles.put_row(thread.spaces[told[0]], told, next(payloads))
+    for told in facts.get("writes", ()):
+        thread.spaces[told[0]].put_write(bundles.write_of(told, next(payloads)))
+    for told in facts.get("messages", ()):
+        thread.messages.append(bundles.message_of(told, next(payloads)))
+    for log in map(bundles.log_of, facts.get("logs", ())):
+        thread.logs[log.namespace] = log
+    if "outbox" in facts:
+        thread.outbox, thread.delivered = Outbox.of(facts["outbox"]), facts["delivered"]
+
+
+def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
+    """Set the lines and times of a thread to the last ones of its packs."""
+    lines = {told[0]: told for facts in each for told in facts.get("lines", ())}
+    for namespace, line in map(bundles.line_of, lines.values()):
+        thread.spaces[namespace].line = line
+    active_at = expires_at = None
+    for facts in each:
+        if "times" in facts:
+            active_at, expires_at = facts["times"]
+            thread.expires_at = expires_at and datetime.fromisoformat(expires_at)
+        elif "rows" in facts:
+            active_at = bundles.time_of(facts["rows"][-1])
+    if active_at is not None:
+        thread.active_at = datetime.fromisoformat(active_at)

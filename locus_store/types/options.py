@@ -1,0 +1,170 @@
+"""Options of storages: a ``TypedDict`` for each technology is the one table of its options.
+
+A field has the option's name and type, and pydantic's ``Field`` beside the type has its default,
+its bounds and its meaning. Signatures, checks, query strings and the tables of the documentation
+come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
+from urllib.parse import parse_qsl
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from typing_extensions import TypedDict
+
+from locus_store.errors import InvalidArgumentError
+from locus_store.types.arguments import MAX_COUNT, MAX_TTL_SECONDS, did_you_mean
+from locus_store.types.records import OnConflict
+from locus_store.values.encoding import MAX_STATE_BYTES
+
+T = TypeVar("T")
+
+DAY: Final = 86_400
+IN_PYTHON: Final = "not in a URL"
+"""Beside the field of an option whose value is an object."""
+
+Seconds = Annotated[float, Field(gt=0, le=DAY)]
+"""A time limit."""
+Patience = Annotated[float, Field(ge=0, le=DAY)]
+"""A time limit that may be 0."""
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+"""A number of things, at least one."""
+
+
+def option(default: Any, meaning: str, **bounds: Any) -> Any:
+    """Return the annotation of an option: its default, its meaning and its bounds."""
+    return Field(default, description=meaning, **bounds)
+
+
+class StateOptions(TypedDict, total=False):
+    """Of all backends."""
+
+    max_state_bytes: Annotated[
+        int,
+        option(
+            MAX_STATE_BYTES,
+            "the largest state that is saved or loaded, as compact JSON: see"
+            " [concepts](concepts.md#the-size-of-a-state)",
+            ge=1,
+        ),
+    ]
+
+
+class CheckpointOptions(TypedDict, total=False):
+    """Of checkpointers and savers."""
+
+    on_conflict: Annotated[
+        OnConflict,
+        option("raise", 'or `"branch"`, `"overwrite"`: what a save does on a conflict'),
+    ]
+    keep_last: Annotated[Count | None, option(None, "versions to keep per thread")]
+    ttl_seconds: Annotated[
+        Annotated[float, Field(gt=0, le=MAX_TTL_SECONDS)] | None,
+        option(None, "a thread expires this long after its last save"),
+    ]
+    refresh_on_read: Annotated[bool, option(False, "a load renews that time; needs `ttl_seconds`")]
+
+
+@cache
+def table(kind: type) -> Mapping[str, FieldInfo]:
+    """Return the options of a class by their names, in its order."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    settings = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    kind.__pydantic_config__ = settings  # type: ignore[attr-defined]  # pydantic's way
+    return TypeAdapter(kind)
+
+
+def complete(kind: type[T], given: Mapping[str, object], by: str) -> T:
+    """Return options with their defaults.
+
+    Args:
+        kind: The class of the options.
+        given: Some of them.
+        by: The name of the function that takes them.
+
+    Raises:
+        InvalidArgumentError: A value is not valid.
+        TypeError: There is no such option.
+    """
+    known = table(cast("type", kind))
+    for name in given.keys() - known.keys():
+        similar = did_you_mean(name, known)
+        raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
+    try:
+        return cast("T", _adapter(cast("type", kind)).validate_python(given))
+    except ValidationError as exc:
+        raise _refused(exc, given) from None
+
+
+def parted(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of a class, and the others."""
+    own = {name: value for name, value in given.items() if name in table(kind)}
+    return own, {name: value for name, value in given.items() if name not in own}
+
+
+def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
+    """Return the options in a query string.
+
+    Args:
+        kinds: The classes of the options that it may hold.
+        query: What follows the ``?`` of a URL.
+
+    Raises:
+        InvalidArgumentError: An option is not known, or its value is not valid.
+    """
+    try:
+        pairs = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise InvalidArgumentError(
+            "what follows ? in the URL is not name=value&name=value"
+        ) from None
+    known = {name: field for kind in kinds for name, field in table(kind).items()}
+    for name in pairs:
+        if name not in known:
+            there = ", ".join(sorted(it for it in known if IN_PYTHON not in known[it].metadata))
+            raise InvalidArgumentError(
+                f"no option {name!r} for this URL{did_you_mean(name, known)}; known options:"
+                f" {there}"
+            )
+        if IN_PYTHON in known[name].metadata:
+            raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        texts = {name: text for name, text in pairs.items() if name in table(kind)}
+        try:
+            read = _adapter(kind).validate_strings(texts, strict=False)
+        except ValidationError as exc:
+            raise _refused(exc, texts) from None
+        found |= {name: read[name] for name in texts}
+    return found
+
+
+def split_url(url: str, ours: type) -> tuple[str, str]:
+    """Return a URL without the options of a class and of checkpoints, and those options."""
+    place, _, query = url.partition("?")
+    fields = {**table(ours), **table(CheckpointOptions)}
+    known = {name for name, it in fields.items() if IN_PYTHON not in it.metadata}
+    pairs = query.split("&") if query else []
+    own = [it for it in pairs if it.partition("=")[0] in known]
+    rest = "&".join(it for it in pairs if it not in own)
+    return f"{place}?{rest}" if rest else place, "&".join(own)
+
+
+def _refused(exc: ValidationError, given: Mapping[str, object]) -> InvalidArgumentError:
+    """Return the error for an option; a string may be a secret, and is not repeated."""
+    errors = exc.errors(include_url=False)
+    name = errors[0]["loc"][0]
+    value = given[str(name)]
+    is_shown = value is None or isinstance(value, int | float)
+    shown = repr(value) if is_shown else type(value).__name__
+    told = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
+    return InvalidArgumentError(f"{name}={shown}: {told.replace('Input should', 'it must')}")
