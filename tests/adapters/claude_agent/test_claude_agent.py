@@ -95,6 +95,8 @@ async def test_the_sdks_conformance_suite_passes_whole(
         elif isinstance(store.log, OCIBucketMessageLog):
             prefix = f"{uuid4().hex}/"
             fresh = OCIBucketMessageLog(**request.getfixturevalue("bucket").options(prefix=prefix))
+        elif type(store.log).__name__ == "RedisMessageLog":
+            fresh = open_message_log(request.getfixturevalue("redis_url"), prefix=f"{uuid4().hex}:")
         elif not isinstance(store.log, InMemoryMessageLog):
             fresh = store.for_tenant(uuid4().hex).log
         made.append(LocusSessionStore(fresh))
