@@ -82,9 +82,9 @@ class RedisBackend(DocumentBackend):
         await super().close()
         await self.connections.close()
 
-    async def restore(self, thread: ArchivedThread) -> None:
+    async def write_thread(self, thread: ArchivedThread) -> bool:
         await self._documents.accept_import(thread)
-        await super().restore(thread)
+        return await super().write_thread(thread)
 
     async def expire(self) -> int:
         return await self._look(self._documents.expire)
