@@ -38,8 +38,12 @@ if TYPE_CHECKING:
         PostgreSQLMessageLog,
         PostgreSQLStore,
         RedisStore,
+        S3Backend,
+        S3MessageLog,
+        S3Store,
         SQLiteMessageLog,
         SQLiteStore,
+        s3_checkpointer,
     )
     from locus_store.backends.file.backend import FileBackend, FileCheckpointer, file_checkpointer
     from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
@@ -148,6 +152,9 @@ __all__ = [
     "RedisMessageLog",
     "RedisStore",
     "Role",
+    "S3Backend",
+    "S3MessageLog",
+    "S3Store",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
     "SQLiteMessageLog",
@@ -176,6 +183,7 @@ __all__ = [
     "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
+    "s3_checkpointer",
     "sqlite_checkpointer",
 ]
 
@@ -192,6 +200,7 @@ _LAZY = {
     **dict.fromkeys(("OracleBackend", "OracleCheckpointSaver", "oracle_checkpointer"), "backends"),
     **dict.fromkeys(("PostgreSQLBackend", "postgresql_checkpointer"), "backends"),
     **dict.fromkeys(("RedisBackend", "RedisCheckpointSaver", "redis_checkpointer"), "backends"),
+    **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends"),
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
     **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),

@@ -53,6 +53,7 @@ SCHEMES = {
     "valkeys": "redis",
     "valkey+cluster": "redis",
     "valkeys+cluster": "redis",
+    "s3": "s3",
     "unix": "redis",
     "sqlite": "sqlite",
     "sqlite+aiosqlite": "sqlite",
@@ -69,6 +70,7 @@ BACKENDS = {
     "oracle": "OracleBackend",
     "postgresql": "PostgreSQLBackend",
     "redis": "RedisBackend",
+    "s3": "S3Backend",
     "sqlite": "SQLiteBackend",
 }
 """Folder to class of a backend, in its module ``backend``."""
@@ -82,6 +84,7 @@ STORES = {
     "oracle": "OracleStore",
     "postgresql": "PostgreSQLStore",
     "redis": "RedisStore",
+    "s3": "S3Store",
     "sqlite": "SQLiteStore",
 }
 """Folder to class of a store."""
@@ -95,6 +98,7 @@ MESSAGE_LOGS = {
     "oracle": "OracleMessageLog",
     "postgresql": "PostgreSQLMessageLog",
     "redis": "RedisMessageLog",
+    "s3": "S3MessageLog",
     "sqlite": "SQLiteMessageLog",
 }
 """Folder to class of a message log."""
@@ -240,10 +244,10 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://``, as your provider issues it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
     ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
-    ``oci://namespace/bucket/prefix``; ``opensearch://host:9200/index`` (several hosts with commas)
-    or ``opensearch+https://``; ``file:///absolute/directory`` or ``file:relative``;
-    ``memory://``; ``http://`` or ``https://`` of a service. The query string may have options;
-    keyword arguments override them.
+    ``oci://namespace/bucket/prefix``; ``s3://bucket/prefix``;
+    ``opensearch://host:9200/index`` (several hosts with commas) or ``opensearch+https://``;
+    ``file:///absolute/directory`` or ``file:relative``; ``memory://``; ``http://`` or ``https://``
+    of a service. The query string may have options; keyword arguments override them.
 
     Beside ``engine=``, ``pool=``, or the ``client=`` of Redis and OpenSearch, the URL selects the
     kind of database only, as in ``postgresql://``. It may name the database of the engine.
@@ -325,8 +329,8 @@ def open_message_log(
     A checkpointer's URL is valid: options of checkpoints in its query string are ignored.
 
     Args:
-        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``file:``, ``oci:``, ``opensearch:``,
-            ``http:`` or ``memory:``.
+        url: ``sqlite:``, ``postgresql:``, ``oracle:``, ``file:``, ``oci:``, ``s3:``,
+            ``opensearch:``, ``http:`` or ``memory:``.
         ttl_seconds: See ``BaseMessageLog``.
         options: Options of the message log, which override those of the URL.
 

@@ -211,3 +211,22 @@ def index(worker_index) -> Any:
     """An empty index."""
     worker_index.empty()
     return worker_index
+
+
+# --- S3
+
+
+@pytest.fixture(scope="session")
+def s3_service() -> Iterator[Any]:
+    """See ``s3_servers.service``."""
+    from s3_servers import service
+
+    yield from _running(service)
+
+
+@pytest.fixture
+def s3_place(s3_service) -> Any:
+    """An empty prefix of its bucket."""
+    from s3_servers import S3Place
+
+    return S3Place(s3_service)

@@ -79,7 +79,11 @@ class Shelf(Objects):
             self.calls["list"] += 1
             names = sorted(self.stored, key=str.encode)
             below = [it for it in names if it.startswith(prefix) and it > after]
-            return iter([ListedObject(it, self.stored[it][1]) for it in below])
+            return iter([ListedObject(it, self._listed_at(it)) for it in below])
+
+    def _listed_at(self, name: str) -> datetime:
+        at = self.stored[name][1]
+        return at.replace(microsecond=0) if self.time_step else at
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self.offset

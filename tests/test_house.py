@@ -43,10 +43,8 @@ MOST_METHODS = 30
 LARGE_CLASSES = {
     "BaseStore": 44,
     "DocumentBackend": 42,
-    "Edit": 32,
     "Items": 37,
     "LangGraphSaver": 35,
-    "RedisDocuments": 34,
     "Repository": 45,
     "SqlBackend": 43,
     "SqlStore": 33,
@@ -56,8 +54,8 @@ SHARED_NAMES = {
     # A session's and the adapter's, because users of PyAgenity change an import only.
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
-MOST_FILES = 414
-MOST_LINES_OF_ALL = 89_560
+MOST_FILES = 421
+MOST_LINES_OF_ALL = 90_150
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -47,12 +47,6 @@ def test_the_options_that_type_checkers_know_of_a_url_are_those_of_all_technolog
     assert taken | table(CheckpointOptions).keys() == CheckpointerOptions.__annotations__.keys()
 
 
-def test_the_signature_of_redis_has_its_table() -> None:
-    found = inspect.signature(backends.RedisBackend).parameters
-    expected = {name: it.default for name, it in table(options("redis")).items()}
-    assert {name: it.default for name, it in found.items() if name != "url"} == expected
-
-
 @pytest.mark.parametrize(
     ("made", "by"),
     [

@@ -249,15 +249,11 @@ def test_the_lines_of_a_journal_are_json(tmp_path: Path) -> None:
     assert encode({"é": 1}).decode() in lines[-1]
 
 
-def run_worker(do: str, url: str, number: int) -> subprocess.Popen[str]:
-    command = [sys.executable, str(WORKER), do, url, str(number)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
 @pytest.mark.posix
 def test_processes_that_expect_versions_lose_no_step(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
-    workers = [run_worker("count", url, 30) for _ in range(3)]
+    command = [sys.executable, str(WORKER), "count", url, "30"]
+    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     told = [it.communicate(timeout=120)[0].split() for it in workers]
     values = [int(number) for it in told for number in it[1:-2:2]]
     assert sorted(values) == [*range(1, 91)]

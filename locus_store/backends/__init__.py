@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         redis_checkpointer,
     )
     from locus_store.backends.redis.store import RedisStore
+    from locus_store.backends.s3.backend import S3Backend, S3MessageLog, S3Store, s3_checkpointer
     from locus_store.backends.sqlite.backend import (
         SQLiteBackend,
         SQLiteCheckpointSaver,
@@ -98,6 +99,9 @@ __all__ = [
     "RedisCheckpointSaver",
     "RedisMessageLog",
     "RedisStore",
+    "S3Backend",
+    "S3MessageLog",
+    "S3Store",
     "SQLiteBackend",
     "SQLiteCheckpointSaver",
     "SQLiteMessageLog",
@@ -112,6 +116,7 @@ __all__ = [
     "oracle_checkpointer",
     "postgresql_checkpointer",
     "redis_checkpointer",
+    "s3_checkpointer",
     "sqlite_checkpointer",
 ]
 
@@ -155,6 +160,7 @@ _MODULES = {
     "PostgreSQLStore": "backends.postgresql.store",
     "RedisMessageLog": "backends.redis",
     "RedisStore": "backends.redis.store",
+    **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends.s3"),
     "SQLiteMessageLog": "backends.sqlite.store",
     "SQLiteStore": "backends.sqlite.store",
     "StorageBackend": "backend",

@@ -51,6 +51,10 @@ class BackendOptions(TypedDict, total=False):
     region: str | None
     config_file: str
     endpoint: str | None
+    endpoint_url: str | None
+    profile: str | None
+    addressing_style: Literal["auto", "virtual", "path"]
+    max_attempts: int
     username: str | None
     verify_certs: bool
     ca_certs: str | None

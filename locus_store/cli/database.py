@@ -39,7 +39,7 @@ Revision = Annotated[str, typer.Argument(help="A revision of 'history'.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablesOptions:
+class TableOptions:
     """The options of a command on the tables of a database."""
 
     url: Url = DEFAULT_URL
@@ -67,7 +67,7 @@ class TablesOptions:
 def upgrade(
     revision: Revision = "head",
     *,
-    at: TablesOptions,
+    at: TableOptions,
 ) -> None:
     """Create the schema, or upgrade it to a revision."""
     with progress("upgrading"):
@@ -79,7 +79,7 @@ def upgrade(
 def downgrade(
     revision: Revision,
     *,
-    at: TablesOptions,
+    at: TableOptions,
     yes: Yes = False,
 ) -> None:
     """Downgrade the schema to a revision; 'base' deletes every table with its rows."""
@@ -101,7 +101,7 @@ def _lost(current: str | None, revision: str, prefix: str, rows: dict[str, str])
     return [it for table, it in lost.items() if rows.get(prefix + table) not in {"0", ""}]
 
 
-def _rows(at: TablesOptions) -> dict[str, str]:
+def _rows(at: TableOptions) -> dict[str, str]:
     """Return the number of rows of each table, as far as they can be read."""
 
     async def asked() -> list[Fact]:
@@ -117,7 +117,7 @@ def _rows(at: TablesOptions) -> dict[str, str]:
 @command(db)
 def current(
     *,
-    at: TablesOptions,
+    at: TableOptions,
     as_json: AsJson = False,
 ) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
@@ -131,7 +131,7 @@ def current(
 @command(db)
 def check(
     *,
-    at: TablesOptions,
+    at: TableOptions,
     as_json: AsJson = False,
 ) -> None:
     """Report whether this library can work on the database; change nothing.
@@ -162,7 +162,7 @@ def sql(
 
 
 @command(db, "search-index")
-def search_index(*, at: TablesOptions) -> None:
+def search_index(*, at: TableOptions) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
     with progress("creating"):
         created = run(_search_index(at))
@@ -179,7 +179,7 @@ def vector_index(
     dimension: Annotated[int, typer.Option(help="Dimensions of the embeddings; permanent.")],
     metric: Annotated[str, typer.Option(help="cosine, l2 or ip.")] = "cosine",
     method: Annotated[str, typer.Option(help="hnsw or ivfflat.")] = "hnsw",
-    at: TablesOptions,
+    at: TableOptions,
 ) -> None:
     """Create the table of embeddings, and its index (pgvector, Oracle); run it once."""
     vectors = importlib.import_module("locus_store.sql.schema.vectors")
@@ -197,7 +197,7 @@ def user_ids(
         str | None,
         typer.Option("--sql", help="Print the SQL for sqlite, postgresql or oracle; run nothing."),
     ] = None,
-    at: TablesOptions,
+    at: TableOptions,
 ) -> None:
     """Keep users' ids as text, or as numbers of 32 or 64 bits.
 
@@ -213,7 +213,7 @@ def user_ids(
     say(f"users' ids {was} of the type {users}" + ("" if changed else "; nothing was changed"))
 
 
-async def _search_index(at: TablesOptions) -> bool:
+async def _search_index(at: TableOptions) -> bool:
     async with opened(at.url, creates=True, **at.options) as backend:
         make = getattr(backend, "create_search_index", None)
         if make is None:

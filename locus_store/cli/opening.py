@@ -46,8 +46,8 @@ Thread = Annotated[str, typer.Argument(help="A thread id.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatabaseOptions:
-    """The options of a command on all that a URL names."""
+class UrlOptions:
+    """The options of a command on everything that a URL names."""
 
     url: Url = DEFAULT_URL
     as_json: AsJson = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.cli.help import command
-from locus_store.cli.opening import DatabaseOptions, opened, run
+from locus_store.cli.opening import UrlOptions, opened, run
 from locus_store.cli.output import counted, progress, put_json, say
 from locus_store.cli.transfer import Only, imports, tell_imported
 
@@ -33,7 +33,7 @@ def import_locus(
     ],
     *,
     thread: Only = None,
-    at: DatabaseOptions,
+    at: UrlOptions,
 ) -> None:
     """Import the threads that the Locus SDK keeps in its own tables, keys or files.
 
@@ -51,7 +51,7 @@ def import_langgraph(
         bool,
         typer.Option("--decrypt", help="Decrypt values with LANGGRAPH_AES_KEY; store plain ones."),
     ] = False,
-    at: DatabaseOptions,
+    at: UrlOptions,
 ) -> None:
     """Import langgraph's checkpoints, blobs and pending writes, checked by reading both sides.
 
@@ -73,7 +73,7 @@ def import_openai_agents(
     table: Annotated[
         str, typer.Option(help="The table of the items; messages_table of the session.")
     ] = "agent_messages",
-    at: DatabaseOptions,
+    at: UrlOptions,
 ) -> None:
     """Import the sessions of the OpenAI Agents SDK's own SQL stores as message logs.
 
@@ -88,7 +88,7 @@ def import_adk(
     source: SqlSource,
     *,
     thread: Only = None,
-    at: DatabaseOptions,
+    at: UrlOptions,
 ) -> None:
     """Import the sessions of Google ADK's own SQL services as message logs.
 
@@ -110,7 +110,7 @@ def import_langgraph_store(
         int | None,
         typer.Option(help="Dimensions of the embeddings; without it, they are left out."),
     ] = None,
-    at: DatabaseOptions,
+    at: UrlOptions,
 ) -> None:
     """Import the items of langgraph's long-term store; items that are there already stay.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.opening import DEFAULT_URL, AsJson, DatabaseOptions, Url, opened, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
 from locus_store.cli.output import confirm, counted, note, put_json, put_table, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
@@ -278,7 +278,7 @@ def described(found: Outcome, choice: Choice) -> dict[str, Any]:
 
 
 @command(tenants, "list")
-def list_tenants(*, at: DatabaseOptions) -> None:
+def list_tenants(*, at: UrlOptions) -> None:
     """List the tenants that have something stored; --json: [{tenant, threads, items}]."""
 
     async def listed() -> list[Tenant]:

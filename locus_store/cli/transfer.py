@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import typer
 
 from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.opening import DEFAULT_URL, AsJson, DatabaseOptions, Url, opened, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
     counted,
@@ -371,7 +371,7 @@ def import_file(
         str | None,
         typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
     ] = None,
-    at: DatabaseOptions,
+    at: UrlOptions,
 ) -> None:
     """Import threads from JSON Lines; run again, it continues where it stopped.
 

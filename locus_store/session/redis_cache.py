@@ -80,18 +80,10 @@ class RedisCache(StateCache):
         if (url is None) is (client is None):
             raise InvalidArgumentError("give the URL of a Redis, or a client")
         check_text("prefix", prefix, maximum=200)
-        options = addresses.Options(
-            wait_replicas=0,
-            wait_timeout_seconds=addresses.WAIT_SECONDS,
-            pool_size=POOL_SIZE,
-            retry_seconds=0,
-            timeout_seconds=addresses.TIMEOUT_SECONDS,
-            connect_timeout_seconds=addresses.CONNECT_TIMEOUT_SECONDS,
-        )
         self._connections: Connections = (
-            addresses.named(url, 0, options, is_cluster=False)
+            addresses.named(url, pool_size=POOL_SIZE, retry_seconds=0)
             if url is not None
-            else addresses.handed_in(client, options)
+            else addresses.handed_in(client=client, pool_size=POOL_SIZE, retry_seconds=0)
         )
         self._prefix = prefix
         self.max_threads = checked_max_threads(max_threads)

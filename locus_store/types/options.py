@@ -54,19 +54,24 @@ class StateOptions(TypedDict, total=False):
     ]
 
 
-class CheckpointOptions(TypedDict, total=False):
-    """Of checkpointers and savers."""
+class SavingOptions(TypedDict, total=False):
+    """Of checkpointers and savers, beside ``ttl_seconds``."""
 
     on_conflict: Annotated[
         OnConflict,
         option("raise", 'or `"branch"`, `"overwrite"`: what a save does on a conflict'),
     ]
     keep_last: Annotated[Count | None, option(None, "versions to keep per thread")]
+    refresh_on_read: Annotated[bool, option(False, "a load renews that time; needs `ttl_seconds`")]
+
+
+class CheckpointOptions(SavingOptions, total=False):
+    """Of checkpointers and savers."""
+
     ttl_seconds: Annotated[
         Annotated[float, Field(gt=0, le=MAX_TTL_SECONDS)] | None,
         option(None, "a thread expires this long after its last save"),
     ]
-    refresh_on_read: Annotated[bool, option(False, "a load renews that time; needs `ttl_seconds`")]
 
 
 @cache

@@ -10,8 +10,9 @@ block right behind a ``python`` or ``sh`` block is what that one prints.
 ``pgbouncer.example.com`` a real PgBouncer before it; ``sql`` blocks run there as the superuser, and
 so does every user of a URL that the page does not create as a role. ``redis.example.com`` is a real
 Valkey, ``cluster.example.com`` a real cluster, both empty where a block first names them. Oracle's
-page runs over a double, and so does the bucket ``oci://example/agents``. ``search.example.com`` is
-a real OpenSearch. Of a ``yaml`` block, the commands that are ours are run.
+page runs over a double, and so does the bucket ``oci://example/agents``. ``s3://agents/prod`` is
+one of SeaweedFS. ``search.example.com`` is a real OpenSearch. Of a ``yaml`` block, the commands
+that are ours are run.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ REDIS = re.compile(r"(redis|redis\+cluster)://(redis|cluster)\.example\.com(?::\
 SERVICE = "http://127.0.0.1:8321"
 SEARCH = re.compile(r"(?<=opensearch://)search\.example\.com:9200/agents")
 OCI = re.compile(r"oci://example/agents(?:/(\w+))?")
+S3 = re.compile(r"s3://agents/prod\b")
 TABLE = re.compile(r"(?:^\|.*\|\n)+", re.MULTILINE)
 RULE = re.compile(r"\|(?: *:?-+:? *\|)+")
 DSN = re.compile(r"`(postgres\w*://[^`]*)`")
@@ -110,6 +112,7 @@ class World:
     redis: Callable[[str], str]
     service: Callable[[], str]
     bucket: Callable[[str], str]
+    s3: Callable[[], str]
     index: Callable[[], str]
     database: str
     loop: asyncio.Runner
@@ -122,6 +125,7 @@ class World:
     def real(self, text: str) -> str:
         """With the addresses of the servers that stand for the page's."""
         text = OCI.sub(lambda shown: self.bucket(shown[1] or ""), text)
+        text = S3.sub(lambda _: self.s3(), text)
         text = SEARCH.sub(lambda _: self.index(), text)
         text = REDIS.sub(self._redis, SERVER.sub(self._url, text))
         return text.replace(SERVICE, self.service()) if SERVICE in text else text
@@ -187,6 +191,7 @@ def world(
             redis=functools.cache(lambda scheme: _redis(request, scheme)),
             service=lambda: request.getfixturevalue("service"),
             bucket=lambda prefix: str(request.getfixturevalue("bucket").url(prefix)),
+            s3=lambda: str(request.getfixturevalue("s3_place").url()),
             index=lambda: str(request.getfixturevalue("index").place),
             database=database,
             loop=loop,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from test_store_journal import run_worker
+from test_store_journal import WORKER
 from tiers import ALL
 
 from locus_store import open_store
@@ -33,20 +37,22 @@ async def look(url: str, acknowledged: int) -> int:
 
 
 def kill_in_the_middle(url: str) -> int:
-    """Kill a writer again and again; return the number of acknowledged puts."""
+    """Kill a writer again and again; return the last number that was put."""
     chance, last = random.Random(1), -1
-    for _ in range(TRIALS):
-        with run_worker("write", url, last + 1) as worker:
-            told = [worker.stdout.readline() for _ in range(chance.randrange(1, 15))]
-            timer = chance.random() * 0.01
-            try:
-                worker.wait(timer)
-            except subprocess.TimeoutExpired:
-                worker.kill()
-            told += worker.stdout.read().splitlines()
-        # A killed process may have written half of its last line.
-        numbers = [int(it.split()[1]) for it in told if it.startswith("put ")]
-        last = asyncio.run(look(url, max([last, *numbers])))
+    command = [sys.executable, str(WORKER), "write", url]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as worker:  # type: ignore[call-overload]
+        for _ in range(TRIALS):
+            print(last + 1, file=worker.stdin, flush=True)
+            pid = int(worker.stdout.readline().split()[1])
+            told = [worker.stdout.readline() for _ in range(chance.randrange(12))]
+            time.sleep(chance.random() * 0.05)
+            os.kill(pid, signal.SIGKILL)
+            while (line := worker.stdout.readline()) and not line.endswith("ended\n"):
+                told.append(line)
+            numbers = [int(it.split()[1]) for it in told]
+            last = asyncio.run(look(url, max([last, *numbers])))
+        worker.stdin.close()
     return last
 
 

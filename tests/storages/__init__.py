@@ -203,6 +203,7 @@ STORAGES: Final = {
     "redis-client": Kind("redis.OverClient", ONE, wraps("connection")),
     "redis-cluster-client": Kind("redis.OverClusterClient", ONE, wraps("connection")),
     "redis-blocking": Kind("redis.Blocking", (*ONE, "store"), wraps("loop")),
+    "s3": Kind("s3.OnService", (*EVERY, "locus states")),
     "http": Kind("http.OverMemory", everyday=("minimal", "steps", "store_items", "message_rules")),
     "http-sqlite": Kind("http.OverSQLite", EVERY, wraps("connection")),
     "http-postgresql": Kind("http.OverPostgreSQL", (*THREADS, "log"), wraps("connection")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from document_probe import DocumentsProbe
@@ -75,9 +76,10 @@ class OnShelf(Storage):
 
 
 class Segments(OnShelf):
-    """Nearly every save and put makes a segment."""
+    """Nearly every save and put makes a segment; lists have times in whole seconds."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request)
+        self.shelf.time_step = timedelta(seconds=1)  # type: ignore[misc]  # of this object
         self.fixture("monkeypatch").setattr(segmented, "TAIL_BYTES", 1)
         self.fixture("monkeypatch").setattr(item_journal, "HEAD_BYTES", 1)

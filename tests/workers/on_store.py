@@ -1,11 +1,13 @@
 """A process that puts items into a store, and prints what was acknowledged.
 
-``count URL STEPS`` increments an item so many times; ``write URL FIRST`` puts items for ever.
+``count URL STEPS`` increments an item so many times. ``write URL`` reads a number from each line of
+its input, and has a child put items from this one on until it is killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,8 @@ from locus_store import ConflictError, open_store
 from locus_store.backends.documents import item_journal
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from locus_store import BaseStore
 
 item_journal.HEAD_BYTES = 2000  # type: ignore[misc]  # so that segments are written and joined
@@ -44,10 +48,24 @@ async def write(store: BaseStore, first: int) -> None:
         print("put", n, flush=True)
 
 
-async def main(do: str, url: str, number: int) -> None:
+async def run(work: Callable[[BaseStore, int], Awaitable[None]], url: str, number: int) -> None:
     async with open_store(url) as store:
-        await (count if do == "count" else write)(store, number)
+        await work(store, number)
+
+
+def have_children_write(url: str) -> None:
+    open_store(url)  # what it imports, the children share
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            print("pid", os.getpid(), flush=True)
+            asyncio.run(run(write, url, int(line)))
+        os.waitpid(pid, 0)
+        print("ended", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    if sys.argv[1] == "count":
+        asyncio.run(run(count, sys.argv[2], int(sys.argv[3])))
+    else:
+        have_children_write(sys.argv[2])

@@ -43,7 +43,7 @@ async def opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
         SchemaError: There are none.
     """
     plain, prefixes = _parted(url)
-    connections = addresses.named(plain, 0, addresses.Options(), is_cluster=False)
+    connections = addresses.named(plain)
     try:
         home = await connections.home()
         shown = f"Redis {home.where}"

@@ -45,7 +45,7 @@ async def opened(url: str) -> AsyncIterator[SourceKeys]:
     """Open the reader for a URL, which may end in ``?prefix=…``."""
     asked = _OPTION.search(url)
     plain = _OPTION.sub(r"\1", url, count=1).rstrip("?&") if asked else url
-    connections = addresses.named(plain, 0, addresses.Options(), is_cluster=False)
+    connections = addresses.named(plain)
     try:
         keys = SourceKeys(await connections.home())
         await keys.choose(unquote(asked[2]) if asked else None)

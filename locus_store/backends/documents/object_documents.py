@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from locus_store.backends.documents.objects import (
     CUT,
     MAX_NAME_BYTES,
+    MAX_PART_BYTES,
     checked_prefix,
     decoded,
     digest,
@@ -52,6 +53,7 @@ class ObjectDocuments(Documents):
 
     def __init__(self, objects: Objects, prefix: str = "", heads: str = HEADS) -> None:
         self.blocks = objects.blocks  # type: ignore[misc]  # of this object
+        self.time_step = objects.time_step  # type: ignore[misc]
         self.objects = objects
         self.prefix = checked_prefix(prefix)
         self.heads = self.prefix + heads
@@ -118,7 +120,7 @@ class ObjectDocuments(Documents):
         if key == IDENTITY_KEY:
             return self.prefix + IDENTITY
         before = self.heads
-        return before + encoded(key, MAX_NAME_BYTES - len(before.encode()))
+        return before + encoded(key, min(MAX_PART_BYTES, MAX_NAME_BYTES - len(before.encode())))
 
     def _key(self, name: str) -> str | None:
         """Return the thread whose head has this name; ``None`` if no thread has it."""

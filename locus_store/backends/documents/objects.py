@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from locus_store.errors import InvalidArgumentError
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-MAX_NAME_BYTES: Final = 1024
-"""The longest name of an object."""
+MAX_NAME_BYTES: Final = 1000
+"""The longest name of an object; services allow 1,024 bytes, some with a slash before it."""
+
+MAX_PART_BYTES: Final = 200
+"""The longest part between two slashes: where objects are files, it is 255 with an ending."""
 
 MAX_PREFIX_BYTES: Final = 512
 """The longest prefix, so that most of a thread's id remains readable in its name."""
@@ -28,6 +32,21 @@ MAX_PREFIX_BYTES: Final = 512
 _ESCAPE: Final = " "
 """Escapes itself and the characters below it, so that names sort as the ids do."""
 _SPACE: Final = "~"
+_FIRST: Final = ord("0")
+"""Represents NUL behind an escape."""
+_PLAIN: Final = {
+    ".": ".-",
+    "/": "._",
+    "[": "[-",
+    "\\": "[_",
+    "\ufffd": "\ufffd-",
+    "\ufffe": "\ufffd_",
+    "\uffff": "\ufffd~",
+}
+"""No name of an id has a slash, since a service that keeps objects as files has no ``a`` beside
+``a/b``. Nor has it characters that XML does not allow.
+"""
+_PART: Final = re.compile(r" ([0-O~])|([.\[\ufffd][-_~])|([^ ./\[\\\ufffd-\uffff]+)")
 CUT: Final = " |"
 """Precedes the digest of an id that is too long for a name."""
 _DIGEST_CHARACTERS: Final = 32
@@ -48,12 +67,15 @@ class ListedObject:
 class Objects(ABC):
     """Bytes by name, in one flat namespace; any thread may call the methods.
 
-    Names have up to 1,024 bytes in UTF-8. Each call is atomic and durable when it returns, and a
+    Names have up to 1,000 bytes in UTF-8. Each call is atomic and durable when it returns, and a
     read or list that begins later sees it.
     """
 
     blocks: ClassVar[bool] = True
     """A call may wait for a network, and so runs in a worker thread."""
+
+    time_step: ClassVar[timedelta] = timedelta(0)
+    """The step of the times in lists: an object may be so much newer than its time."""
 
     @abstractmethod
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
@@ -142,9 +164,9 @@ def digest(thread_id: str) -> str:
 def encoded(thread_id: str, max_bytes: int) -> str:
     """Return the id as a name that sorts as the id does; a digest replaces the end of a long one.
 
-    Control characters and spaces are escaped, because names with a line feed are not allowed.
+    See ``_PLAIN`` and ``_ESCAPE``.
     """
-    text = "".join(map(_escaped, thread_id)) if min(thread_id) <= _ESCAPE else thread_id
+    text = "".join(map(_escaped, thread_id))
     if len(text.encode()) <= max_bytes:
         return text
     kept = text.encode()[: max_bytes - len(CUT) - _DIGEST_CHARACTERS].decode(errors="ignore")
@@ -153,17 +175,21 @@ def encoded(thread_id: str, max_bytes: int) -> str:
 
 def _escaped(character: str) -> str:
     if character > _ESCAPE:
-        return character
-    return _ESCAPE + (_SPACE if character == _ESCAPE else chr(ord(character) + ord("!")))
+        return _PLAIN.get(character, character)
+    return _ESCAPE + (_SPACE if character == _ESCAPE else chr(ord(character) + _FIRST))
 
 
 def decoded(name: str) -> str | None:
     """Return the id that has this name; ``None`` if the name is cut or no id has it."""
-    first, *escaped = name.split(_ESCAPE)
-    out = [first]
-    for piece in escaped:
-        if not piece or not ("!" <= piece[0] <= "@" or piece[0] == _SPACE):
+    plain = {it: character for character, it in _PLAIN.items()}
+    out, end = list[str](), 0
+    for found in _PART.finditer(name):
+        escaped, pair, rest = found.groups()
+        if found.start() != end or (pair and pair not in plain):
             return None
-        code = ord(piece[0]) - ord("!")
-        out.append((_ESCAPE if piece[0] == _SPACE else chr(code)) + piece[1:])
-    return "".join(out) or None
+        if escaped:
+            out.append(_ESCAPE if escaped == _SPACE else chr(ord(escaped) - _FIRST))
+        else:
+            out.append(plain[pair] if pair else rest)
+        end = found.end()
+    return "".join(out) or None if end == len(name) else None

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import IntegrityError
@@ -126,6 +126,9 @@ class Documents(Access, ABC):
 
     blocks: ClassVar[bool] = True
     """A call may wait for a disk or a network, and so runs in a worker thread."""
+
+    time_step: ClassVar[timedelta] = timedelta(0)
+    """The step of the times of ``survey``: a document may be so much newer than its time."""
 
     rivals: ClassVar[str] = "other writers"
     """The writers that may change a document while it is held; for messages."""

@@ -136,8 +136,9 @@ class DocumentThreads:
             IntegrityError: As ``live``.
         """
         waiting: list[tuple[timedelta, timedelta, timedelta, int, datetime, Thread]] = []
+        step = self.documents.time_step
         for number, (at, active_at, thread) in enumerate(self._read_each()):
-            while waiting and at is not None and LAST - waiting[0][0] > at:
+            while waiting and at is not None and LAST - waiting[0][0] > at + step:
                 yield heappop(waiting)[-2:]
             age, created = LAST - thread.active_at, LAST - thread.created_at
             heappush(waiting, (LAST - active_at, age, created, number, active_at, thread))

@@ -21,17 +21,17 @@ from locus_store.types.options import (
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
-else:  # it is of an extra
-    ClientSession = Any
+
+    Pair = tuple[str, str]
+else:  # of an extra, and checked where it is used
+    ClientSession = Pair = Any
 
 
 class HTTPClientOptions(TypedDict, total=False):
     """Of an HTTP client; the arguments that follow ``base_url``."""
 
     headers: Annotated[Mapping[str, str] | None, option(None, "sent with each request"), IN_PYTHON]
-    auth: Annotated[
-        tuple[str, str] | None, option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON
-    ]
+    auth: Annotated[Pair | None, option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON]
     timeout: Annotated[
         Annotated[float, Field(gt=0, le=DAY)],
         option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),

@@ -106,7 +106,7 @@ class PoolOptions(TypedDict, total=False):
     ]
 
 
-class DatabaseOptions(SqlOptions, total=False):
+class PostgreSQLTables(SqlOptions, total=False):
     """Of the tables and of saves."""
 
     schema: Annotated[
@@ -135,7 +135,7 @@ class PostgreSQLConnections(ServerOptions, PoolOptions, total=False):
     """Of connections; an engine or a pool of the caller's has its own."""
 
 
-class PostgreSQLOptions(PostgreSQLConnections, DatabaseOptions, total=False):
+class PostgreSQLOptions(PostgreSQLConnections, PostgreSQLTables, total=False):
     """Of ``PostgreSQLBackend``, beside ``dsn`` and ``table_name``."""
 
 

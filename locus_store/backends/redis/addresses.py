@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import socket
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,19 +15,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 
 from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Tried
+from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
+from locus_store.types.options import complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Unpack
+
     from locus_store.backends.redis.connections import LoopClient
 
-POOL_SIZE: Final = 50
-RETRY_SECONDS: Final = 10.0
-TIMEOUT_SECONDS: Final = 30.0
-CONNECT_TIMEOUT_SECONDS: Final = 10.0
-WAIT_SECONDS: Final = 5.0
 ALIVE: Final = {
     "TCP_KEEPIDLE": 30,
     "TCP_KEEPINTVL": 10,
@@ -36,7 +34,6 @@ ALIVE: Final = {
     "TCP_USER_TIMEOUT": 30_000,
 }
 """As for PostgreSQL; the last one is in milliseconds."""
-MAX_SECONDS: Final = 1e6
 
 _URL: Final = re.compile(
     r"(?P<scheme>rediss?|valkeys?|unix)(?P<cluster>\+cluster)?://([^@/?#]*@)?"
@@ -47,56 +44,27 @@ _URL: Final = re.compile(
 _SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The options of connections; see ``RedisBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-    """
-
-    wait_replicas: int = 0
-    wait_timeout_seconds: float = WAIT_SECONDS
-    pool_size: int = POOL_SIZE
-    retry_seconds: float = RETRY_SECONDS
-    timeout_seconds: float = TIMEOUT_SECONDS
-    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-
-    def __post_init__(self) -> None:
-        for name, least in (("wait_replicas", 0), ("pool_size", 1)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise InvalidArgumentError(f"{name} must be a whole number from {least}")
-        for name in ("wait_timeout_seconds", "timeout_seconds", "connect_timeout_seconds"):
-            _require_seconds(name, getattr(self, name), above=0)
-        _require_seconds("retry_seconds", self.retry_seconds, above=-1)
-
-    def connections(self, where: str, make: Any, *, is_owner: bool) -> Connections:
-        """Return connections with these options."""
-        return Connections(
-            where,
-            make,
-            is_owner=is_owner,
-            at_once=self.pool_size,
-            retry_seconds=self.retry_seconds,
-            answer_seconds=self.timeout_seconds,
-            replicas=self.wait_replicas,
-            wait_seconds=self.wait_timeout_seconds,
-        )
+def connections_of(given: RedisOptions, where: str, make: Any, *, is_owner: bool) -> Connections:
+    """Return connections with these options."""
+    return Connections(
+        where,
+        make,
+        is_owner=is_owner,
+        at_once=given["pool_size"],
+        retry_seconds=given["retry_seconds"],
+        answer_seconds=given["timeout_seconds"],
+        replicas=given["wait_replicas"],
+        wait_seconds=given["wait_timeout_seconds"],
+    )
 
 
-def _require_seconds(name: str, value: object, *, above: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not above < value < MAX_SECONDS:  # type: ignore[operator]
-        raise InvalidArgumentError(f"{name} must be a number of seconds, not {value!r}")
-
-
-def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connections:
+def named(url: str, **options: Unpack[RedisOptions]) -> Connections:
     """Return connections to the server or cluster that a URL names.
 
     Raises:
         InvalidArgumentError: It names nothing, or another database than ``db``.
     """
+    given = complete(RedisOptions, options, "named")
     found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         raise InvalidArgumentError(
@@ -105,14 +73,12 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
             "neither letter nor digit in user and password"
         )
     scheme, where = _SAME.get(found["scheme"], found["scheme"]), found["place"] + found["path"]
-    is_cluster = is_cluster or found["cluster"] is not None
-    if type(db) is not int or db < 0 or not isinstance(is_cluster, bool):
-        raise InvalidArgumentError("db must be a whole number from 0, and cluster True or False")
+    is_cluster, db = given["cluster"] or found["cluster"] is not None, given["db"]
     _require_one_place(scheme, found["place"], found["path"], db, is_cluster=is_cluster)
     pool: dict[str, Any] = {
         "socket_timeout": None,  # connections have a limit of their own
-        "socket_connect_timeout": options.connect_timeout_seconds,
-        "max_connections": options.pool_size,
+        "socket_connect_timeout": given["connect_timeout_seconds"],
+        "max_connections": given["pool_size"],
         "retry": Retry(NoBackoff(), 0),  # this library knows which calls may be repeated
         "decode_responses": False,
     }
@@ -126,7 +92,7 @@ def named(url: str, db: int, options: Options, *, is_cluster: bool) -> Connectio
     client = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
     make = partial(_tried, client)
     _try_out(make, where, is_cluster=is_cluster)
-    return options.connections(where, make, is_owner=True)
+    return connections_of(given, where, make, is_owner=True)
 
 
 def _tried(client: Callable[[], Any]) -> Any:
@@ -191,19 +157,21 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
     _require_usable(sample)
 
 
-def handed_in(client: Any, options: Options) -> Connections:
+def handed_in(**options: Unpack[RedisOptions]) -> Connections:
     """Return connections over a client that the caller created and closes.
 
     Raises:
         InvalidArgumentError: It is none that can be used.
     """
+    given = complete(RedisOptions, options, "handed_in")
+    client = given["client"]
     if not isinstance(client, driver.Redis | driver.RedisCluster):
         raise InvalidArgumentError(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "
             f"{type(client).__module__}.{type(client).__name__}"
         )
     _require_usable(client)
-    return options.connections("of the client", _HandedIn(client), is_owner=False)
+    return connections_of(given, "of the client", _HandedIn(client), is_owner=False)
 
 
 class _HandedIn:

@@ -8,25 +8,19 @@ from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.packed import PackedForm
 from locus_store.backends.redis import addresses
-from locus_store.backends.redis.addresses import (
-    CONNECT_TIMEOUT_SECONDS,
-    POOL_SIZE,
-    RETRY_SECONDS,
-    TIMEOUT_SECONDS,
-    WAIT_SECONDS,
-)
 from locus_store.backends.redis.documents import RedisDocuments
+from locus_store.backends.redis.options import RedisOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.types.arguments import check_backend
-from locus_store.values.encoding import MAX_STATE_BYTES
+from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from locus_store.backends.redis.options import RedisOptions
-    from locus_store.types import ArchivedThread, OnConflict
+    from locus_store.backends.redis.options import RedisCheckpointerOptions, RedisSaverOptions
+    from locus_store.types import ArchivedThread
     from locus_store.types.facts import Fact
 
 DEFAULT_URL = "redis://localhost:6379"
@@ -44,21 +38,7 @@ class RedisBackend(DocumentBackend):
             cluster (``redis+cluster://``); also ``valkey://``. The query string may have
             options of redis-py.
         prefix: Prefix of all keys.
-        db: The number of the database; also ``/2`` in the URL.
-        client: A ``redis.asyncio.Redis`` or ``RedisCluster`` used instead of ``url`` and left open,
-            in the process that made it and the event loop that it is first used in. It must
-            read from masters and retry nothing by itself: ``retry=Retry(NoBackoff(), 0)``. A client
-            that retries, as a ``RedisCluster`` does by default, repeats a store's puts.
-        cluster: ``url`` is a node of a cluster.
-        wait_replicas: How many replicas must have a write before it is acknowledged (``WAIT``).
-        wait_timeout_seconds: How long to wait for them. After that the call raises
-            ``BackendError``, although the write is done.
-        pool_size: Most calls at once, and most connections to a server, per event loop.
-        retry_seconds: How long a call is retried while a server is lost, loads its data, or a
-            cluster makes a replica a master.
-        timeout_seconds: Time limit of each answer.
-        connect_timeout_seconds: Time limit of each connection.
-        max_state_bytes: The largest state that is saved or read, as compact JSON.
+        options: See ``options.RedisOptions``.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -72,39 +52,24 @@ class RedisBackend(DocumentBackend):
         self,
         url: str = DEFAULT_URL,
         prefix: str = DEFAULT_PREFIX,
-        *,
-        db: int = 0,
-        client: Any = None,
-        cluster: bool = False,
-        wait_replicas: int = 0,
-        wait_timeout_seconds: float = WAIT_SECONDS,
-        pool_size: int = POOL_SIZE,
-        retry_seconds: float = RETRY_SECONDS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[RedisOptions],
     ) -> None:
+        given = complete(RedisOptions, options, "RedisBackend")
         self.prefix = prefix
-        options = addresses.Options(
-            wait_replicas=wait_replicas,
-            wait_timeout_seconds=wait_timeout_seconds,
-            pool_size=pool_size,
-            retry_seconds=retry_seconds,
-            timeout_seconds=timeout_seconds,
-            connect_timeout_seconds=connect_timeout_seconds,
-        )
-        if client is not None:
-            theirs = (url, db, cluster, timeout_seconds, connect_timeout_seconds)
-            if theirs != (DEFAULT_URL, 0, False, TIMEOUT_SECONDS, CONNECT_TIMEOUT_SECONDS):
+        if given["client"] is None:
+            self.connections = addresses.named(url, **given)
+        else:
+            default: dict[str, object] = {"url": DEFAULT_URL, **complete(RedisOptions, {}, "")}
+            own: dict[str, object] = {**given, "url": url}
+            names = ("url", "db", "cluster", "timeout_seconds", "connect_timeout_seconds")
+            if any(own[name] != default[name] for name in names):
                 raise InvalidArgumentError(
                     "a client has its own url, db, cluster and timeouts; leave them out"
                 )
-            self.connections = addresses.handed_in(client, options)
-        else:
-            self.connections = addresses.named(url, db, options, is_cluster=cluster)
+            self.connections = addresses.handed_in(**given)
         documents = RedisDocuments(self.connections, prefix)
         form = PackedForm(documents)
-        super().__init__(documents, form=form, max_state_bytes=max_state_bytes)
+        super().__init__(documents, form=form, max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
         return f"RedisBackend({self.connections.where!r}, prefix={self._documents.names.prefix!r})"
@@ -165,31 +130,17 @@ class RedisCheckpointSaver(CheckpointSaver):
     Args:
         url: See ``RedisBackend``, as ``prefix`` and what else it takes.
         prefix: Prefix of all keys.
-        on_conflict: See ``CheckpointSaver``, also for the following methods.
-        keep_last: Versions to keep per thread and namespace.
-        ttl_seconds: A thread's time to live after its last save.
-        refresh_on_read: A load renews that time.
-        options: Of ``RedisBackend``.
+        options: Of ``RedisBackend`` and of ``CheckpointSaver``.
     """
 
     def __init__(
         self,
         url: str = DEFAULT_URL,
         prefix: str = DEFAULT_PREFIX,
-        *,
-        on_conflict: OnConflict = "raise",
-        keep_last: int | None = None,
-        ttl_seconds: float | None = None,
-        refresh_on_read: bool = False,
-        **options: Unpack[RedisOptions],
+        **options: Unpack[RedisSaverOptions],
     ) -> None:
-        super().__init__(
-            RedisBackend(url, prefix, **options),
-            on_conflict=on_conflict,
-            keep_last=keep_last,
-            ttl_seconds=ttl_seconds,
-            refresh_on_read=refresh_on_read,
-        )
+        own, rest = parted(CheckpointOptions, options)
+        super().__init__(RedisBackend(url, prefix, **rest), **own)
 
 
 def redis_checkpointer(
@@ -199,18 +150,8 @@ def redis_checkpointer(
     db: int = 0,
     client: Any = None,
     *,
-    refresh_on_read: bool = False,
-    cluster: bool = False,
-    wait_replicas: int = 0,
-    wait_timeout_seconds: float = WAIT_SECONDS,
-    pool_size: int = POOL_SIZE,
-    retry_seconds: float = RETRY_SECONDS,
-    timeout_seconds: float = TIMEOUT_SECONDS,
-    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-    max_state_bytes: int = MAX_STATE_BYTES,
     state_type: type[S] | None = None,
-    on_conflict: OnConflict = "raise",
-    keep_last: int | None = None,
+    **options: Unpack[RedisCheckpointerOptions],
 ) -> StorageBackendAdapter[S]:
     """Return a checkpointer over Redis or Valkey.
 
@@ -221,24 +162,6 @@ def redis_checkpointer(
         InvalidArgumentError: An option is not valid.
         MissingExtraError: redis-py is not installed.
     """
-    return StorageBackendAdapter(
-        RedisBackend(
-            url,
-            prefix,
-            db=db,
-            client=client,
-            cluster=cluster,
-            wait_replicas=wait_replicas,
-            wait_timeout_seconds=wait_timeout_seconds,
-            pool_size=pool_size,
-            retry_seconds=retry_seconds,
-            timeout_seconds=timeout_seconds,
-            connect_timeout_seconds=connect_timeout_seconds,
-            max_state_bytes=max_state_bytes,
-        ),
-        state_type=state_type,
-        on_conflict=on_conflict,
-        keep_last=keep_last,
-        ttl_seconds=ttl_seconds,
-        refresh_on_read=refresh_on_read,
-    )
+    own, rest = parted(CheckpointOptions, options)
+    backend = RedisBackend(url, prefix, db=db, client=client, **rest)
+    return StorageBackendAdapter(backend, state_type=state_type, ttl_seconds=ttl_seconds, **own)

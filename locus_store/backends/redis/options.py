@@ -10,8 +10,10 @@ from typing_extensions import TypedDict
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.options import (
     IN_PYTHON,
+    CheckpointOptions,
     Count,
     Patience,
+    SavingOptions,
     Seconds,
     StateOptions,
     option,
@@ -21,19 +23,9 @@ from locus_store.types.options import (
 Number = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 
-class RedisOptions(StateOptions, total=False):
-    """Of ``RedisBackend``, beside ``url`` and ``prefix``."""
+class RedisConnections(StateOptions, total=False):
+    """Of ``RedisBackend``, beside ``url``, ``prefix``, ``db`` and ``client``."""
 
-    db: Annotated[Number, option(0, "the number of the database; also `/2` in the URL")]
-    client: Annotated[
-        Any,
-        option(
-            None,
-            "a `redis.asyncio.Redis` or `RedisCluster` instead of `url`, left open: see"
-            " [a client of your own](#a-client-of-your-own)",
-        ),
-        IN_PYTHON,
-    ]
     cluster: Annotated[bool, option(False, "`url` is a node of a cluster")]
     wait_replicas: Annotated[
         Number,
@@ -61,6 +53,29 @@ class RedisOptions(StateOptions, total=False):
     ]
     timeout_seconds: Annotated[Seconds, option(30.0, "time limit of each answer")]
     connect_timeout_seconds: Annotated[Seconds, option(10.0, "time limit of each connection")]
+
+
+class RedisOptions(RedisConnections, total=False):
+    """Of ``RedisBackend``, beside ``url`` and ``prefix``."""
+
+    db: Annotated[Number, option(0, "the number of the database; also `/2` in the URL")]
+    client: Annotated[
+        Any,
+        option(
+            None,
+            "a `redis.asyncio.Redis` or `RedisCluster` instead of `url`, left open: see"
+            " [a client of your own](#a-client-of-your-own)",
+        ),
+        IN_PYTHON,
+    ]
+
+
+class RedisCheckpointerOptions(RedisConnections, SavingOptions, total=False):
+    """Of ``redis_checkpointer``, beside ``RedisOptions`` that have a place, and ``state_type``."""
+
+
+class RedisSaverOptions(RedisOptions, CheckpointOptions, total=False):
+    """Of ``RedisCheckpointSaver``, beside ``url`` and ``prefix``."""
 
 
 class Prefix(TypedDict, total=False):

@@ -9,26 +9,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from locus_store.backends.redis import items, scripts
-from locus_store.backends.redis.addresses import (
-    CONNECT_TIMEOUT_SECONDS,
-    POOL_SIZE,
-    RETRY_SECONDS,
-    TIMEOUT_SECONDS,
-    WAIT_SECONDS,
-)
 from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
 from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
 from locus_store.store import BaseStore
+from locus_store.types.arguments import check_backend
 from locus_store.types.items import Put, decode_namespace, names_of, version_conflict
 from locus_store.values import vectors
-from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from typing_extensions import Unpack
+
     from locus_store.backends.redis.connections import LoopClient
+    from locus_store.backends.redis.options import RedisOptions
     from locus_store.backends.redis.scripts import Script
     from locus_store.store import Embed
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
@@ -94,16 +90,7 @@ class RedisStore(BaseStore):
         embed: Computes the embeddings of strings.
         backend: A backend whose connections are used instead of ``url`` and the options, for
             example ``checkpointer.backend``; also its ``prefix``, if it has one of its own.
-        db: See ``RedisBackend``, as all that follow.
-        client: One that tries again by itself repeats puts.
-        cluster: ``url`` is a node of a cluster.
-        wait_replicas: How many replicas must have a write before it is acknowledged.
-        wait_timeout_seconds: How long to wait for them.
-        pool_size: Calls at once per event loop.
-        retry_seconds: How long a call is retried; a put only before the server accepts it.
-        timeout_seconds: Time limit of each answer.
-        connect_timeout_seconds: Time limit of each connection.
-        max_state_bytes: The largest item, value and metadata as compact JSON.
+        options: See ``options.RedisOptions``. A client that tries again by itself repeats puts.
 
     Raises:
         InvalidArgumentError: An option is not valid.
@@ -119,32 +106,13 @@ class RedisStore(BaseStore):
         metric: Metric = "cosine",
         embed: Embed | None = None,
         backend: RedisBackend | None = None,
-        db: int = 0,
-        client: Any = None,
-        cluster: bool = False,
-        wait_replicas: int = 0,
-        wait_timeout_seconds: float = WAIT_SECONDS,
-        pool_size: int = POOL_SIZE,
-        retry_seconds: float = RETRY_SECONDS,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-        max_state_bytes: int = MAX_STATE_BYTES,
+        **options: Unpack[RedisOptions],
     ) -> None:
+        if backend is not None:
+            is_alone = (url, prefix, options) == (DEFAULT_URL, DEFAULT_PREFIX, {})
+            check_backend(backend, RedisBackend, is_alone=is_alone)
         self._owns = backend is None
-        self.backend = backend or RedisBackend(
-            url,
-            prefix,
-            db=db,
-            client=client,
-            cluster=cluster,
-            wait_replicas=wait_replicas,
-            wait_timeout_seconds=wait_timeout_seconds,
-            pool_size=pool_size,
-            retry_seconds=retry_seconds,
-            timeout_seconds=timeout_seconds,
-            connect_timeout_seconds=connect_timeout_seconds,
-            max_state_bytes=max_state_bytes,
-        )
+        self.backend = backend or RedisBackend(url, prefix, **options)
         super().__init__(
             dimension=dimension,
             metric=metric,

@@ -69,7 +69,7 @@ def counted(home: Any):
 
 
 def test_an_option_that_there_is_not_is_told_of_the_store() -> None:
-    with pytest.raises(TypeError, match=r"RedisStore\.__init__.*'colour'"):
+    with pytest.raises(TypeError, match=r"RedisBackend.*'colour'"):
         RedisStore(colour=None)  # type: ignore[call-arg]
 
 

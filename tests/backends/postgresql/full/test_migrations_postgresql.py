@@ -36,7 +36,7 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql import migrate
-from locus_store.sql.schema import migrations, status, vectors
+from locus_store.sql.schema import status, vectors
 from locus_store.sql.schema.tables import tables
 
 if TESTS_RUN:
@@ -1279,14 +1279,6 @@ def test_schema_and_prefix_may_stand_in_the_dsn_as_for_the_backend(made: Made) -
         migrate.upgrade(f"{made.url}?table_name=x_checkpoints")
     with pytest.raises(InvalidArgumentError, match="sslmod"):
         migrate.upgrade(f"{made.url}?sslmod=require")
-
-
-def test_a_dsn_may_hold_every_option_of_the_checkpointer() -> None:
-    from locus_store.open import options_of
-
-    objects = {"dsn", "engine", "pool", "state_type"}
-    parts_of_the_url = {"host", "port", "user", "password", "database"}
-    assert options_of("postgresql://") - objects - parts_of_the_url <= migrations.OPTIONS
 
 
 def test_a_migration_may_be_called_beneath_a_running_loop(made: Made) -> None:

@@ -1,0 +1,84 @@
+"""Access to a bucket of an S3 service: its place, and clients of boto3."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
+
+if TYPE_CHECKING:
+    from locus_store.backends.s3.options import S3Options
+
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{1,255}")
+"""A name, or the ARN of an access point."""
+
+_DIRECTORY: Final = "--x-s3"
+
+
+@dataclass(frozen=True, slots=True)
+class S3Access:
+    """A bucket, and the options of its clients."""
+
+    bucket: str
+    options: S3Options
+
+    def __str__(self) -> str:
+        url = self.options["endpoint_url"]
+        return f"s3://{self.bucket}" + (f" at {url}" if url else "")
+
+    def require(self) -> None:
+        """Refuse what is not valid, before anything is opened.
+
+        Raises:
+            InvalidArgumentError: The bucket's name is not valid.
+            MissingExtraError: boto3 is not installed.
+        """
+        if self.options["client"] is None and find_spec("boto3") is None:
+            raise MissingExtraError(f"S3 needs boto3: {pip_install('s3')}")
+        if not isinstance(self.bucket, str) or not _BUCKET.fullmatch(self.bucket):
+            raise InvalidArgumentError(f"bucket_name={self.bucket!r} must be the name of a bucket")
+        if self.bucket.endswith(_DIRECTORY):
+            raise InvalidArgumentError(
+                f"bucket_name={self.bucket!r} is a directory bucket, whose lists have no order; "
+                "use a general purpose bucket"
+            )
+
+    def make_client(self) -> Any:
+        """Return a client of boto3, which finds the credentials by its own rules.
+
+        Raises:
+            BotoCoreError: The profile or the region is not valid.
+        """
+        import boto3  # noqa: PLC0415  (of an extra, and slow to import)
+        import botocore.session  # noqa: PLC0415
+        from botocore.config import Config  # noqa: PLC0415
+
+        given = self.options
+        # Not every service reads the checksums that newer clients add.
+        config = Config(
+            max_pool_connections=2 * given["pool_size"],
+            connect_timeout=given["connect_timeout_seconds"],
+            read_timeout=given["timeout_seconds"],
+            retries={"mode": "standard", "total_max_attempts": given["max_attempts"]},
+            s3={"addressing_style": given["addressing_style"]},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        )
+        own = botocore.session.get_session()
+        own.register_component("data_loader", _loader())
+        session = boto3.session.Session(
+            botocore_session=own, profile_name=given["profile"], region_name=given["region"]
+        )
+        return session.client("s3", endpoint_url=given["endpoint_url"], config=config)
+
+
+@cache
+def _loader() -> Any:
+    """Return the descriptions of the services; to read them takes most of the time of a client."""
+    from botocore.loaders import create_loader  # noqa: PLC0415  (of an extra)
+
+    return create_loader()

@@ -1,0 +1,153 @@
+"""Threads, message logs and a store in a bucket of any S3 service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.message_log import DocumentMessageLog
+from locus_store.backends.documents.object_documents import ITEMS, ObjectDocuments
+from locus_store.backends.documents.objects import checked_prefix
+from locus_store.backends.documents.segmented import SegmentedForm
+from locus_store.backends.documents.store import DocumentStore
+from locus_store.backends.s3.access import S3Access
+from locus_store.backends.s3.client import S3Objects
+from locus_store.backends.s3.diagnostics import facts
+from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
+from locus_store.checkpointer import S, StorageBackendAdapter
+from locus_store.types.arguments import check_backend
+from locus_store.types.options import CheckpointOptions, complete, parted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from locus_store.store import Embed
+    from locus_store.types.facts import Fact
+    from locus_store.values.vectors import Metric
+
+
+class S3Backend(DocumentBackend):
+    """Keeps threads in a bucket of an S3 service with conditional writes; see docs/s3.md.
+
+    Args:
+        bucket_name: The bucket, which must exist.
+        options: See ``options.S3Options``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: boto3 is not installed.
+    """
+
+    factory = "s3_checkpointer"
+
+    def __init__(self, bucket_name: str, **options: Unpack[S3Options]) -> None:
+        given = complete(S3Options, options, "S3Backend")
+        access = S3Access(bucket_name, given)
+        access.require()
+        self.objects = S3Objects(access, checked_prefix(given["prefix"]))
+        self.documents = ObjectDocuments(self.objects, given["prefix"])
+        form = SegmentedForm(self.documents)
+        super().__init__(self.documents, form=form, max_state_bytes=given["max_state_bytes"])
+
+    def __repr__(self) -> str:
+        return f"S3Backend({str(self.objects.access)!r}, prefix={self.objects.prefix!r})"
+
+    async def facts(self) -> list[Fact]:
+        """See ``StorageBackend``, also for the following method."""
+        return [*await super().facts(), *await self._look(facts, self.objects)]
+
+    async def close(self) -> None:
+        """Release threads and connections; later calls open them again."""
+        await super().close()
+        self.objects.close()
+
+
+def s3_checkpointer(
+    bucket_name: str,
+    *,
+    state_type: type[S] | None = None,
+    **options: Unpack[S3CheckpointerOptions],
+) -> StorageBackendAdapter[S]:
+    """Return a checkpointer over a bucket of an S3 service.
+
+    Args:
+        bucket_name: See ``S3Backend``.
+        state_type: See ``StorageBackendAdapter``.
+        options: See ``options.S3Options``, and of ``StorageBackendAdapter``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: boto3 is not installed.
+    """
+    own, rest = parted(CheckpointOptions, options)
+    return StorageBackendAdapter(S3Backend(bucket_name, **rest), state_type=state_type, **own)
+
+
+class S3MessageLog(DocumentMessageLog):
+    """Keeps message logs in a bucket of an S3 service.
+
+    Args:
+        bucket_name: See ``S3Backend``, as ``options``.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: The backend whose threads have the logs, instead of a bucket and options.
+        options: Of ``S3Backend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: boto3 is not installed.
+    """
+
+    def __init__(
+        self,
+        bucket_name: str = "",
+        *,
+        ttl_seconds: float | None = None,
+        backend: S3Backend | None = None,
+        **options: Unpack[S3Options],
+    ) -> None:
+        made = _made(backend, bucket_name, options)
+        super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
+
+
+class S3Store(DocumentStore):
+    """Keeps items in a bucket of an S3 service; see ``DocumentStore``.
+
+    Args:
+        bucket_name: See ``S3Backend``, as ``options``.
+        dimension: See ``BaseStore``, as the next two options.
+        metric: How embeddings are compared.
+        embed: Computes the embeddings of strings.
+        backend: A backend whose bucket and prefix are used instead of a bucket and options. It is
+            left open.
+        options: Of ``S3Backend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: boto3 is not installed.
+    """
+
+    def __init__(
+        self,
+        bucket_name: str = "",
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+        backend: S3Backend | None = None,
+        **options: Unpack[S3Options],
+    ) -> None:
+        made = _made(backend, bucket_name, options)
+        super().__init__(
+            ObjectDocuments(made.objects, made.objects.prefix, heads=ITEMS),
+            owned=None if backend else made,
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+            max_state_bytes=made.max_state_bytes,
+        )
+
+
+def _made(backend: S3Backend | None, bucket_name: str, options: S3Options) -> S3Backend:
+    if backend is not None:
+        check_backend(backend, S3Backend, is_alone=not bucket_name and not options)
+    return backend or S3Backend(bucket_name, **options)

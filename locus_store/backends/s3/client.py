@@ -1,0 +1,235 @@
+"""The objects of a bucket: five primitives over boto3, whose calls block."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import uuid4
+
+from locus_store.backends.documents.objects import ListedObject, Objects
+from locus_store.backends.documents.protocol import ChangedError, Found
+from locus_store.backends.documents.workers import Workers
+from locus_store.backends.s3 import failures
+from locus_store.errors import BackendError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from concurrent.futures import Executor
+
+    from locus_store.backends.documents.protocol import Tag
+    from locus_store.backends.s3.access import S3Access
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PAGE: Final = 1000
+"""Objects in one deletion."""
+
+SECOND: Final = timedelta(seconds=1)
+_NONCE_BYTES: Final = 16
+_WRONG: Final = {"IfMatch": f'"{0:032x}"'}
+"""The tag of no object."""
+
+_conditional_deletions: dict[tuple[str | None, str], bool] = {}
+"""Whether a service keeps the condition of a deletion, by its URL and bucket."""
+
+
+class S3Objects(Objects):
+    """The objects of a bucket.
+
+    A tag is a digest of the content, so each content begins with random bytes of its put. An object
+    without further content is deleted: a service does not tell a deletion that it did from one of
+    an object that another client has deleted, so a deletion is a conditional put first.
+
+    Args:
+        access: The bucket.
+        prefix: The names of all objects begin with it.
+    """
+
+    time_step = SECOND
+
+    def __init__(self, access: S3Access, prefix: str) -> None:
+        self.access = access
+        self.prefix = prefix
+        self._workers = Workers("locus-store-s3", access.options["pool_size"])
+        self._start()
+
+    def _start(self) -> None:
+        """Begin without threads and connections, as in a forked child."""
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._made: Any = None
+        self._offset = timedelta(0)
+
+    def close(self) -> None:
+        """Release threads and connections; later calls open them again."""
+        self._require_process()
+        with self._lock:
+            made, self._made = self._made, None
+        self._workers.close()
+        if made is not None:
+            made.close()
+
+    def _require_process(self) -> None:
+        if self._pid != os.getpid():
+            self._start()
+
+    @property
+    def pool(self) -> Executor:
+        """The threads that calls run in."""
+        return self._workers
+
+    @contextmanager
+    def _client(self, what: str) -> Iterator[Any]:
+        """Yield the client for a call, whose errors are translated."""
+        self._require_process()
+        try:
+            yield self.access.options["client"] or self._own_client()
+        except failures.client_errors() as exc:
+            raise failures.translated(exc, self.access, what) from exc
+
+    def _own_client(self) -> Any:
+        with self._lock:
+            if self._made is None:
+                self._made = self.access.make_client()
+            return self._made
+
+    def _noticed(self, answer: Any) -> Any:
+        """Follow the service's clock, whose answers have whole seconds; return the answer."""
+        with suppress(TypeError, ValueError):
+            at = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
+            offset = at + SECOND / 2 - datetime.now(UTC)
+            if abs(offset - self._offset) > SECOND:
+                self._offset = offset
+        return answer
+
+    # --- primitives
+
+    def get(self, name: str, *, known: Tag | None = None) -> Found | None:
+        """See ``Objects``, also for the following methods."""
+        try:
+            found = self._get(name, known)
+        except failures.MissingError:
+            return None
+        except failures.UnchangedError:
+            return Found(known, None)
+        return found if found.content else None
+
+    def _get(self, name: str, known: Tag | None = None) -> Found:
+        condition = {} if known is None else {"IfNoneMatch": known}
+        with self._client(f"get {name!r}") as client:
+            answer = client.get_object(Bucket=self.access.bucket, Key=name, **condition)
+            content = self._noticed(answer)["Body"].read()
+        return Found(answer["ETag"], content[_NONCE_BYTES:])
+
+    def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
+        self.require_conditions()
+        if tag is not None:
+            return self._put(name, content, IfMatch=tag)
+        try:
+            return self._put(name, content, IfNoneMatch="*")
+        except ChangedError:
+            found = self._get(name)
+            if found.content:
+                raise
+            return self._put(name, content, IfMatch=found.tag)
+
+    def _put(self, name: str, content: bytes, **condition: Any) -> str:
+        with self._client(f"put {name!r}") as client:
+            answer = client.put_object(
+                Bucket=self.access.bucket, Key=name, Body=uuid4().bytes + content, **condition
+            )
+        return str(self._noticed(answer)["ETag"])
+
+    def store(self, name: str, content: bytes) -> None:
+        self._put(name, content)
+
+    def delete(self, name: str, *, tag: Tag) -> None:
+        deleted = self._put(name, b"", IfMatch=tag)
+        if self.require_conditions():
+            with suppress(ChangedError):  # another client has put it again
+                self._delete(name, IfMatch=deleted)
+
+    def _delete(self, name: str, **condition: Any) -> None:
+        with self._client(f"delete {name!r}") as client:
+            client.delete_object(Bucket=self.access.bucket, Key=name, **condition)
+
+    def discard(self, names: Collection[str]) -> None:
+        rest, left = iter(names), list[Any]()
+        while some := list(islice(rest, PAGE)):
+            wanted = {"Objects": [{"Key": it} for it in some], "Quiet": True}
+            with self._client(f"delete {len(some)} objects") as client:
+                answer = client.delete_objects(Bucket=self.access.bucket, Delete=wanted)
+            left += answer.get("Errors", ())
+        if left:
+            raise BackendError(
+                f"{len(left)} of {len(names)} objects were not deleted and stay in {self.access}; "
+                f"allow s3:DeleteObject: {left[0].get('Code')}"
+            )
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
+        begin = {"StartAfter": after} if after else {}
+        while begin is not None:
+            with self._client(f"list {prefix!r}") as client:
+                page = self._noticed(
+                    client.list_objects_v2(Bucket=self.access.bucket, Prefix=prefix, **begin)
+                )
+            for it in page.get("Contents", ()):
+                yield ListedObject(it["Key"], it["LastModified"], it["ETag"])
+            if not page["IsTruncated"]:
+                return
+            begin = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def require_conditions(self) -> bool:
+        """Require that the service keeps the conditions of puts; return whether of deletions, too.
+
+        The service is asked once in each process, by an object for it.
+
+        Raises:
+            UnsupportedError: The service ignores conditions, so two writers would lose saves.
+        """
+        place = self.access.options["endpoint_url"], self.access.bucket
+        if place not in _conditional_deletions:
+            name = f"{self.prefix}v1/conditions-{uuid4().hex}"
+            self._put(name, b"x", IfNoneMatch="*")
+            is_refused = [self._refuses(name, it) for it in ({"IfNoneMatch": "*"}, _WRONG)]
+            deletes = self._refuses_deletion(name)
+            self.discard([name])
+            if not all(is_refused):
+                raise UnsupportedError(
+                    f"{self.access} ignores the conditions of puts, so two writers would lose "
+                    "saves; use a service with conditional writes"
+                )
+            _conditional_deletions[place] = deletes
+        return _conditional_deletions[place]
+
+    def _refuses(self, name: str, condition: dict[str, str]) -> bool:
+        try:
+            self._put(name, b"x", **condition)
+        except ChangedError:
+            return True
+        return False
+
+    def _refuses_deletion(self, name: str) -> bool:
+        try:
+            self._delete(name, **_WRONG)
+        except ChangedError:
+            return True
+        return False
+
+    # --- at once
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See ``Objects``; within another call of this kind, one after another."""
+        return self._workers.each(work, items)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self._offset
+
+    def where(self, name: str) -> str:
+        return f"object {name!r} of {self.access}"
