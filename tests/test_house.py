@@ -31,7 +31,7 @@ LONG_FILES = {
     "adapters/langgraph/store.py": 564,
     "backend.py": 959,
     "backends/documents/backend.py": 502,
-    "backends/documents/threads.py": 506,
+    "backends/documents/threads.py": 507,
     "backends/postgresql/dialect.py": 507,
     "checkpointer.py": 642,
     "saver.py": 548,
