@@ -31,7 +31,7 @@ LONG_FILES = {
     "adapters/langgraph/store.py": 564,
     "backend.py": 959,
     "backends/documents/backend.py": 502,
-    "backends/documents/threads.py": 506,
+    "backends/documents/threads.py": 507,
     "backends/postgresql/dialect.py": 507,
     "checkpointer.py": 642,
     "saver.py": 548,
@@ -55,10 +55,10 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 421
-MOST_LINES_OF_ALL = 89_560
+MOST_LINES_OF_ALL = 90_150
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
-MOST_WORDS = {"README.md": 1_100, "docs": 60_300}
+MOST_WORDS = {"README.md": 1_100, "docs": 60_000}
 
 
 @cache
