@@ -28,7 +28,6 @@ from locus_store.types import Mark
 if TESTS_RUN:
     import redis.asyncio
 
-    from locus_store.backends.redis import scripts
     from locus_store.session.redis_cache import RedisCache
 
 pytestmark = pytest.mark.anyio
@@ -713,7 +712,3 @@ async def test_a_client_that_is_handed_in_stays_open(storage, redis_url) -> None
     await session.arelease()
     assert await client.ping()
     await client.aclose()
-
-
-def test_the_scripts_are_known() -> None:
-    assert {it.name for it in scripts.CACHE.values()} == {"cache get", "cache put"}

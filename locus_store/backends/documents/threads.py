@@ -40,7 +40,6 @@ ATTEMPTS = 20
 """Attempts to write a document that other writers change at the same time."""
 
 LONGEST_PAUSE_SECONDS = 0.1
-"""The longest pause between two attempts."""
 
 
 class DocumentThreads:
@@ -136,9 +135,8 @@ class DocumentThreads:
             IntegrityError: As ``live``.
         """
         waiting: list[tuple[timedelta, timedelta, timedelta, int, datetime, Thread]] = []
-        step = self.documents.time_step
         for number, (at, active_at, thread) in enumerate(self._read_each()):
-            while waiting and at is not None and LAST - waiting[0][0] > at + step:
+            while waiting and at and LAST - waiting[0][0] > at + self.documents.time_step:
                 yield heappop(waiting)[-2:]
             age, created = LAST - thread.active_at, LAST - thread.created_at
             heappush(waiting, (LAST - active_at, age, created, number, active_at, thread))

@@ -83,12 +83,20 @@ def place(request, tmp_path):
         return request.getfixturevalue("service_over")(request.param, dimension=DIMENSION)
     if request.param == "opensearch":
         return request.getfixturevalue("index").url()
+    if request.param == "s3":
+        return request.getfixturevalue("s3_place").url()
+    if request.param == "file":
+        return f"file://{tmp_path / 'items'}"
     names = {"postgresql": "migrated_database", "redis": "redis_url"}
     found = names.get(request.param)
     return request.getfixturevalue(found) if found else f"sqlite:///{tmp_path / 'store.db'}"
 
 
-STORAGES = ["memory", "sqlite", *full("postgresql", "redis", "opensearch", *SERVICES)]
+STORAGES = [
+    "memory",
+    "sqlite",
+    *full("file", "s3", "postgresql", "redis", "opensearch", *SERVICES),
+]
 
 
 @pytest.fixture(params=STORAGES)

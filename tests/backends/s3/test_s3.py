@@ -63,7 +63,7 @@ async def test_urls_name_a_bucket_and_a_prefix() -> None:
     opened = open_checkpointer(URL, state_type=dict)
     assert isinstance(opened.backend, S3Backend)
     assert opened.backend.objects.prefix == "prod/"
-    assert opened.backend.objects.access.max_attempts == 1
+    assert opened.backend.objects.access.options["max_attempts"] == 1
     assert open_checkpointer("s3://agents").backend.objects.prefix == "locus/"  # type: ignore[attr-defined]
     assert isinstance(open_store(URL + "&keep_last=3", dimension=3), S3Store)
     assert isinstance(open_message_log(URL), S3MessageLog)
