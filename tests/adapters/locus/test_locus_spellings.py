@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from locus_store.backends.postgresql.sdk_options import place_of, pool_of
 from sqlalchemy import make_url
 
 from locus_store import FileCheckpointer, MemoryCheckpointer, open_checkpointer
 from locus_store.backends import PostgreSQLBackend, PostgreSQLStore, postgresql_checkpointer
+from locus_store.backends.postgresql.options import PostgreSQLOptions, dsn_of, pool_of
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.options import complete
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
+
+
+def chosen(**options: Any) -> PostgreSQLOptions:
+    return complete(PostgreSQLOptions, options, "chosen")
 
 
 async def test_a_postgresql_database_is_named_by_its_parts(database: str) -> None:
@@ -38,10 +43,10 @@ async def test_a_postgresql_database_is_named_by_its_parts(database: str) -> Non
 
 
 def test_parts_that_are_missing_have_the_sdks_defaults() -> None:
-    assert place_of(None, host=None, port=None, database=None, user=None) is None
-    found = place_of(None, host=None, port=None, database="myapp", user=None)
+    assert dsn_of(None, chosen()) is None
+    found = dsn_of(None, chosen(database="myapp"))
     assert str(found) == "postgresql://postgres@localhost:5432/myapp"
-    found = place_of(None, host="db", port=6432, database=None, user="me")
+    found = dsn_of(None, chosen(host="db", port=6432, user="me"))
     assert str(found) == "postgresql://me@db:6432/locus"
     backend = PostgreSQLBackend(database="myapp", password="secret")  # noqa: S106  (a test's)
     assert "myapp" in repr(backend)
@@ -56,14 +61,14 @@ def test_parts_that_are_missing_have_the_sdks_defaults() -> None:
 def test_the_sdks_pool_sizes_are_kept_and_at_most(
     least: int | None, most: int | None, expected: tuple[int, int]
 ) -> None:
-    assert pool_of(10, 0, least, most, is_default=True) == expected
+    assert pool_of(chosen(min_pool_size=least, max_pool_size=most)) == expected
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"dsn": "postgresql://h/d", "host": "h"}, "dsn or host"),
-        ({"dsn": "postgresql://h/d", "database": "d", "user": "u"}, "dsn or database, user"),
+        ({"dsn": "postgresql://h/d", "database": "d", "user": "u"}, "dsn or database or user"),
         ({"schema": "a", "schema_name": "b"}, "schema or schema_name"),
         ({"pool_size": 3, "max_pool_size": 5}, "not both"),
         ({"max_overflow": 3, "min_pool_size": 5}, "not both"),

@@ -266,7 +266,7 @@ async def test_a_store_is_opened_by_the_url_of_a_checkpointer(index: TestIndex) 
         await store.put_with_embedding(NS, "k", 1, [1.0, 0.0, 0.0])
         assert (await store.search(()))[0].expires_at is None
         assert repr(store).startswith("OpenSearchStore(")
-        assert store.index.access.refresh == "wait"
+        assert store.index.access["refresh"] == "wait"
 
 
 async def test_a_store_beside_a_backend_uses_its_index(index: TestIndex) -> None:
@@ -281,7 +281,7 @@ async def test_a_store_beside_a_backend_uses_its_index(index: TestIndex) -> None
     for options in ({"hosts": "h"}, {"index_name": "other"}, {"pool_size": 2}):
         with pytest.raises(InvalidArgumentError, match="give backend= alone"):
             OpenSearchStore(backend=backend, **options)
-    with pytest.raises(InvalidArgumentError, match="must be an OpenSearchBackend"):
+    with pytest.raises(InvalidArgumentError, match="must be a OpenSearchBackend"):
         OpenSearchStore(backend=store)
     await backend.close()
 
