@@ -48,10 +48,9 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from locus_store.backends.memory.store import InMemoryStore  # see __getattr__
     from locus_store.values.vectors import Metric
 
-__all__ = ["BaseStore", "InMemoryStore"]
+__all__ = ["BaseStore", "InMemoryStore"]  # noqa: F822  (see __getattr__)
 
 Embed: TypeAlias = Callable[[list[str]], Any]
 """Texts to as many embeddings; asynchronous or not."""
@@ -648,7 +647,7 @@ def _check_number(name: str, value: object) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``InMemoryStore`` on first use; importing it earlier would be circular."""
+    """Return ``InMemoryStore``, whose place this module is in the Locus SDK."""
     if name != "InMemoryStore":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module("locus_store.backends.memory.store").InMemoryStore
+    return import_module("locus_store.store_backends").InMemoryStore

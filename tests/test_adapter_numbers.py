@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.adapters.numbers import numbers_in, with_numbers
+from locus_store.adapters.logs import numbers_in, with_numbers
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ async def test_pydantic_ai_keeps_them(url: str) -> None:
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     from locus_store import open_message_log
-    from locus_store.adapters.pydantic_ai.entries import entries_of, messages_of
+    from locus_store.adapters.pydantic_ai.conversation_store import entries_of, messages_of
 
     given = ModelRequest(parts=[UserPromptPart(ODD["cut"]), ToolReturnPart("t", ODD, "id")])
     async with open_message_log(url) as log:

@@ -169,9 +169,8 @@ async def growth(url: str) -> list[list[object]]:
             messages = [*messages, *_more(turn)]
             await backend.write_state("g", {"messages": messages})
             if turn in {500, 1000}:
-                keys = RedisKeys("locus:state:").reading("g", "")
-                used = [await client.memory_usage(it, samples=0) or 0 for it in keys]
-                sizes[turn] = sum(used)
+                key = RedisKeys("locus:state:").document("g")
+                sizes[turn] = await client.memory_usage(key, samples=0) or 0
     await client.aclose()
     ratio = sizes[1000] / sizes[500]
     told = "≤ 2.2" if ratio <= 2.2 else "≤ 2.2: MISSED"

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
         OracleCheckpointSaver,
         oracle_checkpointer,
     )
-    from locus_store.backends.oracle.messages import OracleMessageLog
-    from locus_store.backends.oracle.store import OracleStore
+    from locus_store.backends.oracle.store import OracleMessageLog, OracleStore
     from locus_store.backends.postgresql.backend import (
         PostgreSQLBackend,
         PostgreSQLCheckpointSaver,
@@ -65,8 +64,7 @@ if TYPE_CHECKING:
         SQLiteCheckpointSaver,
         sqlite_checkpointer,
     )
-    from locus_store.backends.sqlite.messages import SQLiteMessageLog
-    from locus_store.backends.sqlite.store import SQLiteStore
+    from locus_store.backends.sqlite.store import SQLiteMessageLog, SQLiteStore
     from locus_store.checkpointer import StorageBackendAdapter
 
 __all__ = [
@@ -156,14 +154,14 @@ _MODULES = {
     "InMemoryStore": "backends.memory.store",
     "OCIBucketStore": "backends.oci.store",
     "OpenSearchStore": "backends.opensearch.store",
-    "OracleMessageLog": "backends.oracle.messages",
+    "OracleMessageLog": "backends.oracle.store",
     "OracleStore": "backends.oracle.store",
     "PostgreSQLMessageLog": "backends.postgresql.messages",
     "PostgreSQLStore": "backends.postgresql.store",
     "RedisMessageLog": "backends.redis",
     "RedisStore": "backends.redis.store",
     **dict.fromkeys(("S3Backend", "S3MessageLog", "S3Store", "s3_checkpointer"), "backends.s3"),
-    "SQLiteMessageLog": "backends.sqlite.messages",
+    "SQLiteMessageLog": "backends.sqlite.store",
     "SQLiteStore": "backends.sqlite.store",
     "StorageBackend": "backend",
     "StorageBackendAdapter": "checkpointer",

@@ -11,11 +11,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import RedirectResponse
-
 from locus_store.errors import InvalidArgumentError
-from locus_store.inspector.access import Mounted, Tokens
-from locus_store.inspector.application import Inspector
 from locus_store.open import open_storage
 from locus_store.server.listener import (
     GRACE_SECONDS,
@@ -24,20 +20,16 @@ from locus_store.server.listener import (
     require_uvicorn,
     served,
 )
-from locus_store.service.access import Door
 from locus_store.service.application import WORKERS_FOLDER, app
-from locus_store.service.parts import Parts, PartsOfTenants
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
-    from locus_store.backend import StorageBackend
     from locus_store.server.options import ServeOptions
-    from locus_store.store import BaseStore
 
 MAX_PORT: Final = 65_535
 
@@ -112,51 +104,10 @@ def opened(settings: ServeOptions) -> ASGIApp:
     )
     if not settings.inspector:
         return service
-    from locus_store.server.serving import beside  # noqa: PLC0415  (needs Jinja2)
+
+    from locus_store.server.pages import beside  # noqa: PLC0415  (needs Jinja2)
 
     return beside(service, storage.backend, store, settings)
-
-
-_PREFIX: Final = "/inspector"
-
-
-def beside(
-    service: ASGIApp, backend: StorageBackend, store: BaseStore | None, settings: ServeOptions
-) -> ASGIApp:
-    """Return the service with the pages below ``_PREFIX``."""
-    if settings.token_file is None:
-        entrance: Any = Mounted(None)
-    else:
-        door = Door(settings.token_file, read_only=settings.read_only, requests_per_second=None)
-        entrance = Tokens(door, settings.session_key)
-    pages = Inspector(
-        PartsOfTenants(Parts(backend, store, None)),
-        entrance,
-        allow_write=settings.allow_write and not settings.read_only,
-        allowed_hosts=settings.hosts,
-        is_secure=settings.behind_proxy,
-        requests_per_second=settings.requests_per_second,
-    )
-    return _Beside(service, pages)
-
-
-class _Beside:
-    """Two applications: the pages below their prefix, and the service."""
-
-    def __init__(self, service: ASGIApp, pages: Inspector) -> None:
-        self._service = service
-        self._pages = pages
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        if scope["type"] == "http" and path == _PREFIX:
-            response = RedirectResponse(f"{_PREFIX.removeprefix('/')}/")
-            await response(scope, receive, send)
-        elif path.startswith(f"{_PREFIX}/"):
-            root = scope.get("root_path", "") + _PREFIX
-            await self._pages({**scope, "root_path": root}, receive, send)
-        else:
-            await self._service(scope, receive, send)
 
 
 _log: Final = logging.getLogger("locus_store.server")

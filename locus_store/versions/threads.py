@@ -246,18 +246,10 @@ class Edit:
         space = self.thread.space(namespace) if self.thread else None
         if space is None:
             return None
-        self._settle(space)
-        return space.line.copy()
-
-    def _settle(self, space: Space) -> None:
         if not space.is_settled:
             versions.settle(self, space.line)
             space.is_settled = True
-
-    def settle(self) -> None:
-        """Compute the open chains of lines that were restored."""
-        for space in self.thread.spaces.values() if self.thread else ():
-            self._settle(space)
+        return space.line.copy()
 
     def has_thread(self, thread_id: str) -> bool:
         del thread_id
@@ -427,6 +419,14 @@ class Edit:
         for space, row in self.added:
             if isinstance(row, Row):
                 row.told = _told(self, space.line, row.record.sequence)
+
+
+def settle(edit: Edit) -> None:
+    """Compute the open chains of lines that were restored."""
+    for space in edit.thread.spaces.values() if edit.thread else ():
+        if not space.is_settled:
+            versions.settle(edit, space.line)
+            space.is_settled = True
 
 
 def _told(edit: Edit, line: Line, sequence: int) -> dict[str, Any]:

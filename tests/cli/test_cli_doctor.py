@@ -113,7 +113,7 @@ def test_doctor_warns_of_a_clock_that_is_apart(
 def test_doctor_warns_of_a_journal_that_blocks_readers(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from locus_store.backends.sqlite.diagnostics import SQLiteExamination
+    from locus_store.backends.sqlite.backend import SQLiteExamination
 
     monkeypatch.setattr(
         SQLiteExamination, "_pragma", lambda _, name: {"journal_mode": "delete"}.get(name, 1)

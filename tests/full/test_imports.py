@@ -117,7 +117,7 @@ def fresh(code: str) -> str:
     [
         "locus_store", "locus_store.backends", "locus_store.blocking", "locus_store.open",
         "locus_store.store", "locus_store.store_backends", "locus_store.messages",
-        "locus_store.session", "locus_store.transfer.copying",
+        "locus_store.session", "locus_store.transfer.verifying",
     ],
 )  # fmt: skip
 def test_an_import_loads_no_driver(module: str) -> None:

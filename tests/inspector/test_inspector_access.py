@@ -22,7 +22,7 @@ if TESTS_RUN:
     from locus_store.server.inspecting import start_page
     from locus_store.server.listener import log_to_stderr
     from locus_store.server.options import ServeOptions
-    from locus_store.server.serving import beside, serve
+    from locus_store.server.pages import beside, serve
     from locus_store.service import app as service_app
     from locus_store.service.access import LOOPBACK, TokenFile
     from locus_store.service.parts import Parts, PartsOfTenants

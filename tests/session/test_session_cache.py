@@ -28,7 +28,6 @@ from locus_store.types import Mark
 if TESTS_RUN:
     import redis.asyncio
 
-    from locus_store.backends.redis import scripts
     from locus_store.session.redis_cache import RedisCache
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +55,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    for module in ("cache", "guard", "reads", "owners", "seen_threads"):
+    for module in ("cache", "reads", "owners"):
         monkeypatch.setattr(f"locus_store.session.{module}.time.monotonic", made)
     return made
 
@@ -713,7 +712,3 @@ async def test_a_client_that_is_handed_in_stays_open(storage, redis_url) -> None
     await session.arelease()
     assert await client.ping()
     await client.aclose()
-
-
-def test_the_scripts_are_known() -> None:
-    assert {scripts.CACHE_GET.name, scripts.CACHE_PUT.name} == {"cache_get", "cache_put"}

@@ -179,15 +179,15 @@ class OverPgBouncer(OnServer):
 
 
 class OracleStatements(Alone):
-    """Executed in kind: what Oracle gets for saves, loads and pending writes, on PostgreSQL."""
+    """What Oracle gets for saves, loads and pending writes, executed on PostgreSQL."""
 
     def checkpointer(self, *, max_state_bytes: int = MAX_STATE_BYTES, **options: Any) -> Any:
-        return StorageBackendAdapter(self._in_kind(max_state_bytes=max_state_bytes), **options)
+        return StorageBackendAdapter(self._portable(max_state_bytes=max_state_bytes), **options)
 
     def backend(self) -> Any:
-        return self._in_kind()
+        return self._portable()
 
-    def _in_kind(self, **options: Any) -> Any:
-        from oracle_steps import InKindBackend
+    def _portable(self, **options: Any) -> Any:
+        from portable_statements import PortableBackend
 
-        return InKindBackend(self.url, pool_size=4, **options)
+        return PortableBackend(self.url, pool_size=4, **options)

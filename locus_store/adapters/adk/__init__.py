@@ -7,13 +7,13 @@ try:
 except ImportError as exc:
     raise MissingExtraError(f"Google ADK is not installed: {pip_install('adk')}") from exc
 
-from locus_store.adapters.adk.errors import (
+from locus_store.adapters.adk.memory_service import LocusMemoryService
+from locus_store.adapters.adk.session_service import (
+    LocusSessionService,
     SessionExistsError,
     StaleSessionError,
     UnknownSessionError,
 )
-from locus_store.adapters.adk.memory_service import LocusMemoryService
-from locus_store.adapters.adk.session_service import LocusSessionService
 
 __all__ = [
     "LocusMemoryService",

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from heapq import nlargest
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import uuid4
 
 from google.adk.memory import BaseMemoryService
 from google.adk.memory.base_memory_service import SearchMemoryResponse
+from google.adk.memory.memory_entry import MemoryEntry
+from pydantic import ValidationError
 
-from locus_store.adapters.adk.memories import (
-    entries_of,
-    item_of,
-    memory_of,
-    namespace_of,
-    rank_of,
-)
-from locus_store.adapters.adk.records import SCHEME
-from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.adapters.adk.records import SCHEME, as_json
+from locus_store.adapters.logs import numbers_in, with_numbers
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.open import Storage, open_store
 from locus_store.store import BaseStore
-from locus_store.types.items import check_name
+from locus_store.types.items import PutItem, check_name
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.values.text import words
+from locus_store.values.text import folded, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from google.adk.events import Event
-    from google.adk.memory.memory_entry import MemoryEntry
     from google.adk.sessions import Session
+    from google.genai.types import Content
 
     from locus_store.backend import StorageBackend
     from locus_store.types.items import Namespace, StoreItem
@@ -90,7 +88,7 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
 
         These keep the ``custom_metadata`` that they were added with.
         """
-        entries = entries_of(session.events)
+        entries = _entries_of(session.events)
         await self._put(session.app_name, session.user_id, entries, replaces=True)
 
     async def add_events_to_memory(
@@ -104,7 +102,7 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
     ) -> None:
         """Add events that have a text; existing ones stay. Found memories have the metadata."""
         del session_id  # a search covers all sessions of the user
-        await self._put(app_name, user_id, entries_of(events, custom_metadata), replaces=False)
+        await self._put(app_name, user_id, _entries_of(events, custom_metadata), replaces=False)
 
     async def add_memory(
         self,
@@ -129,26 +127,26 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
         self, *, app_name: str, user_id: str, query: str
     ) -> SearchMemoryResponse:
         """Return at most ten memories of a user, the best first; of equal ones the newest."""
-        namespace = namespace_of(app_name, user_id)
+        namespace = _namespace_of(app_name, user_id)
         if not words(query):
             found = []
         elif self.store.embed is not None:
             found = await self.store.search(namespace, query, limit=MAX_FOUND, recursive=False)
         else:
             found = await self._with_words(namespace, set(words(query)))
-        return SearchMemoryResponse(memories=[memory_of(it) for it in found])
+        return SearchMemoryResponse(memories=[_memory_of(it) for it in found])
 
     async def delete_memory(
         self, *, app_name: str, user_id: str, memory_id: str | None = None
     ) -> None:
         """Delete a memory by the id of its event, for good: adding its session leaves it out."""
-        namespace = namespace_of(app_name, user_id)
+        namespace = _namespace_of(app_name, user_id)
         if memory_id and await self.store.exists(namespace, memory_id):
             await self.store.put(namespace, memory_id, None, {"user_id": user_id})
 
     async def delete_user(self, *, app_name: str, user_id: str) -> int:
         """Delete the memories of a user; return how many items were stored."""
-        return await self.store.clear_namespace(namespace_of(app_name, user_id))
+        return await self.store.clear_namespace(_namespace_of(app_name, user_id))
 
     async def _put(
         self,
@@ -163,7 +161,7 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
 
         A memory that is deleted or added in the meantime has another version than was read.
         """
-        namespace = namespace_of(app_name, user_id)
+        namespace = _namespace_of(app_name, user_id)
         given = {it.id or str(uuid4()): it for it in entries}
         for key in given:
             check_name(namespace, key)
@@ -171,7 +169,7 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
             names = [(namespace, key) for key in given]
             found = {it.key: it for it in await self.store.read(names) if it is not None}
             due = [
-                item_of(namespace, key, user_id, entry, found.get(key))
+                _item_of(namespace, key, user_id, entry, found.get(key))
                 for key, entry in given.items()
                 if key not in found or (replaces and (restores or found[key].value is not None))
             ]
@@ -184,7 +182,7 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
         after = None
         while page := await self.store.list(namespace, PAGE, after):
             after = page[-1].key
-            ranked = [(rank_of(it, wanted), it) for it in page]
+            ranked = [(_rank_of(it, wanted), it) for it in page]
             matching = [*found, *(pair for pair in ranked if pair[0][0])]
             found = nlargest(MAX_FOUND, matching, key=lambda pair: pair[0])
         return [item for _, item in found]
@@ -205,3 +203,82 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
 
     async def __aenter__(self) -> Self:
         return self
+
+
+_ROOT: Final = "adk-memory"
+"""First segment of the namespaces."""
+
+
+def _namespace_of(app_name: str, user_id: str) -> Namespace:
+    """Return the namespace of a user's memories."""
+    return _ROOT, app_name, user_id
+
+
+def _entries_of(
+    events: Iterable[Event], custom_metadata: Mapping[str, object] | None = None
+) -> Iterator[MemoryEntry]:
+    """Give the events that have a text as memories."""
+    for it in events:
+        if it.content and _text_of(it.content):
+            yield MemoryEntry(
+                id=it.id,
+                content=it.content,
+                author=it.author,
+                timestamp=datetime.fromtimestamp(it.timestamp, UTC).isoformat(),
+                custom_metadata=dict(custom_metadata or {}),
+            )
+
+
+def _text_of(content: Content) -> str:
+    """Return the text that is searched, as ``InMemoryMemoryService`` takes it."""
+    return " ".join(it.text for it in content.parts or () if it.text)
+
+
+def _item_of(
+    namespace: Namespace, key: str, user_id: str, entry: MemoryEntry, stored: StoreItem | None
+) -> PutItem:
+    """Return a memory as an item that takes the place of a stored one.
+
+    Raises:
+        SerializationError: JSON cannot keep a value of it.
+    """
+    memory = with_numbers(as_json(entry, f"memory {key!r}"))
+    if stored is not None and not entry.custom_metadata:
+        kept = stored.metadata.get("memory", {}).get("custom_metadata", {})
+        memory = {**memory, "custom_metadata": kept}
+    metadata = {"user_id": user_id, "memory": memory}
+    version = 0 if stored is None else stored.version
+    return PutItem(namespace, key, _text_of(entry.content), metadata, expected_version=version)
+
+
+def _memory_of(item: StoreItem) -> MemoryEntry:
+    """Return the memory of an item.
+
+    Raises:
+        IntegrityError: The item holds something else.
+    """
+    try:
+        memory = numbers_in(item.metadata["memory"])
+        return MemoryEntry.model_validate({**memory, "id": item.key})
+    except (KeyError, TypeError, ValidationError) as exc:
+        raise IntegrityError(f"memory {item.key!r} of {item.namespace!r} is damaged") from exc
+
+
+def _rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, float]:
+    """Return how many words an item has, and its time.
+
+    A word that is not ASCII may be a part: some languages write no spaces.
+    """
+    text = folded(item.value or "")
+    there = set(words(text))
+    score = sum(it in there or (not it.isascii() and it in text) for it in wanted)
+    return score, _time_of(item.metadata.get("memory", {}).get("timestamp"))
+
+
+def _time_of(timestamp: str | None) -> float:
+    """Return the seconds of an ISO 8601 time; any other text is older than all times."""
+    try:
+        made = datetime.fromisoformat(timestamp or "")
+    except ValueError:
+        return -inf
+    return (made if made.tzinfo else made.replace(tzinfo=UTC)).timestamp()

@@ -10,10 +10,10 @@ from google.adk.sessions import State
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from locus_store.adapters.logs import thread_of
-from locus_store.adapters.numbers import (
+from locus_store.adapters.logs import (
     has_null,
     numbers_in,
+    thread_of,
     with_floats,
     with_numbers,
 )

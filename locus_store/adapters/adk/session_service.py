@@ -5,37 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
+from google.adk.errors import StaleSessionError as AdkStaleSessionError
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 
-from locus_store.adapters.adk.errors import (
-    SessionExistsError,
-    StaleSessionError,
-    UnknownSessionError,
-)
 from locus_store.adapters.adk.records import (
     SCHEME,
     STATE,
+    DamagedEventError,
     Scopes,
     SessionRecord,
     app_log,
     event_message,
+    events,
     json_state,
     user_log,
     values,
 )
-from locus_store.adapters.adk.session_logs import (
-    newest_event,
-    put_session,
-    read_session,
-    shared_state,
-    state_of,
-)
 from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, thread_of
-from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.open import open_message_log
 from locus_store.runtime.gathering import Turns
 from locus_store.runtime.loops import settled
@@ -44,9 +37,9 @@ if TYPE_CHECKING:
     from google.adk.events import Event
 
     from locus_store.adapters.adk.records import Document
-    from locus_store.adapters.adk.session_logs import Names
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog
+    from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
+    from locus_store.types.messages import LogName
 
 
 class LocusSessionService(OpenedByUrl, BaseSessionService):
@@ -105,9 +98,9 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         names = app_name, user_id, (session_id or "").strip() or str(uuid4())
         scopes = Scopes.of(json_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
-        shared = await shared_state(self.log, app_name, user_id)
+        shared = await _shared_state(self.log, app_name, user_id)
         try:
-            revision = await settled(put_session(self.log, names, record, scopes, 0))
+            revision = await settled(_put_session(self.log, names, record, scopes, 0))
         except ConflictError as exc:
             raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
         return _session(names, record, revision, {**shared, **scopes.prefixed()})
@@ -129,7 +122,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         if not names[-1]:
             return None  # as in delete_session
         found, shared = await asyncio.gather(
-            read_session(self.log, names, config), shared_state(self.log, app_name, user_id)
+            _read_session(self.log, names, config), _shared_state(self.log, app_name, user_id)
         )
         if found is None:
             return None
@@ -143,7 +136,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
     ) -> ListSessionsResponse:
         """Return sessions without events, the least recently changed first."""
         names = (app_name,) if user_id is None else (app_name, user_id)
-        shared: Document = await state_of(self.log, app_log(app_name), State.APP_PREFIX)
+        shared: Document = await _state_of(self.log, app_log(app_name), State.APP_PREFIX)
         logs = all_of(self.log.heads, prefix=thread_of(*names, ""), namespace=STATE, whole=True)
         users: dict[str, Document] = {}
         found: list[Session] = []
@@ -184,7 +177,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         return len(found - {prefix})
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        return await state_of(self.log, user_log(app_name, user_id))
+        return await _state_of(self.log, user_log(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Store an event and the changes of the states that it makes.
@@ -201,7 +194,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         async with self._turns.of(thread_of(*names)):  # branches of a run share the session
             return await settled(self._append(names, session, event))
 
-    async def _append(self, names: Names, session: Session, event: Event) -> Event:
+    async def _append(self, names: _Names, session: Session, event: Event) -> Event:
         log = thread_of(*names)
         found = await self.log.read(log, namespace=STATE) if session.id else None
         if found is None:
@@ -213,7 +206,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             state = {**record.state, **scopes.session}
             record = SessionRecord(state, event.timestamp)
             try:
-                revision = await put_session(self.log, names, record, scopes, revision, message)
+                revision = await _put_session(self.log, names, record, scopes, revision, message)
             except ConflictError as exc:
                 raise _stale(session) from exc
         session.last_update_time = event.timestamp
@@ -228,7 +221,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         marker = session._storage_update_marker  # noqa: SLF001
         if marker != str(revision - 1):
             return False
-        return await newest_event(self.log, _names(session)) == event.id
+        return await _newest_event(self.log, _names(session)) == event.id
 
     async def _require_current(
         self, session: Session, revision: int, record: SessionRecord
@@ -240,12 +233,12 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             is_current = True
         else:  # made by the caller, from events
             newest = session.events[-1].id if session.events else None
-            is_current = await newest_event(self.log, _names(session)) == newest
+            is_current = await _newest_event(self.log, _names(session)) == newest
         if not is_current:
             raise _stale(session)
 
 
-def _session(names: Names, record: SessionRecord, revision: int, shared: Document) -> Session:
+def _session(names: _Names, record: SessionRecord, revision: int, shared: Document) -> Session:
     app_name, user_id, session_id = names
     session = Session(
         app_name=app_name,
@@ -264,5 +257,102 @@ def _stale(session: Session) -> StaleSessionError:
     )
 
 
-def _names(session: Session) -> Names:
+def _names(session: Session) -> _Names:
     return session.app_name, session.user_id, session.id
+
+
+_Names: TypeAlias = tuple[str, str, str]
+"""App, user and session."""
+
+
+async def _put_session(
+    log: BaseMessageLog,
+    names: _Names,
+    record: SessionRecord,
+    scopes: Scopes,
+    expected: int,
+    *messages: NewMessage,
+) -> int:
+    """Store a session's state with the shared states and events; return its revision.
+
+    Raises:
+        ConflictError: Its revision is not the expected one; nothing was written.
+        NotOwnerError: The thread is another user's; nothing was written.
+    """
+    app_name, user_id, _ = names
+    return await log.append(
+        thread_of(*names),
+        [record.message()],
+        namespace=STATE,
+        expected_revision=expected,
+        also={"": messages, **scopes.shared(app_name, user_id)},
+        user_id=user_id or None,
+    )
+
+
+async def _read_session(
+    log: BaseMessageLog, names: _Names, config: GetSessionConfig
+) -> tuple[LogSnapshot, list[Event]] | None:
+    """Return the state of a session, and its events of the same time.
+
+    Raises:
+        IntegrityError: An event is damaged.
+    """
+    thread_id = thread_of(*names)
+    newest = config.num_recent_events if config.after_timestamp is None else None
+    state = await log.read(thread_id, namespace=STATE)
+    while state is not None:
+        contents = await log.contents(thread_id, newest=newest) if newest != 0 else []
+        again = await log.read(thread_id, namespace=STATE) if contents else state
+        if again is not None and again.info == state.info:
+            return state, await _events(log, thread_id, contents, config)
+        state = again
+    return None
+
+
+async def _events(
+    log: BaseMessageLog, thread_id: str, contents: list[Any], config: GetSessionConfig
+) -> list[Event]:
+    try:
+        return events(contents, config)
+    except DamagedEventError as exc:
+        messages = await log.load(thread_id, newest=len(contents)) or []
+        ids = [it.message_id for it in messages[exc.place : exc.place + 1]]
+        raise IntegrityError(f"event {''.join(ids)!r} of thread {thread_id!r} is damaged") from exc
+
+
+async def _newest_event(log: BaseMessageLog, names: _Names) -> str | None:
+    """Return the id of the newest event; ``None`` if there is none."""
+    found = await log.load(thread_of(*names), newest=1)
+    return found[-1].message_id if found else None
+
+
+async def _shared_state(log: BaseMessageLog, app_name: str, user_id: str) -> Document:
+    """Return the states of an app and a user, as a session has them."""
+    app, user = await asyncio.gather(
+        _state_of(log, app_log(app_name), State.APP_PREFIX),
+        _state_of(log, user_log(app_name, user_id), State.USER_PREFIX),
+    )
+    return {**app, **user}
+
+
+async def _state_of(log: BaseMessageLog, name: LogName, prefix: str = "") -> Document:
+    """Return the state of an app or user, with a prefix before each key.
+
+    Raises:
+        IntegrityError: The log holds something else.
+    """
+    thread_id, namespace = name
+    return values(thread_id, await log.contents(thread_id, namespace=namespace), prefix)
+
+
+class SessionExistsError(ConflictError, AlreadyExistsError):
+    """A session with this id exists already; nothing was written."""
+
+
+class UnknownSessionError(NotFoundError, SessionNotFoundError):
+    """The session does not exist; nothing was written."""
+
+
+class StaleSessionError(ConflictError, AdkStaleSessionError):
+    """The session was changed after it was read; nothing was written."""

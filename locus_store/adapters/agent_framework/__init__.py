@@ -10,12 +10,12 @@ except ImportError as exc:
     ) from exc
 
 from locus_store.adapters.agent_framework.checkpoint_storage import LocusCheckpointStorage
-from locus_store.adapters.agent_framework.errors import (
+from locus_store.adapters.agent_framework.history_provider import LocusHistoryProvider
+from locus_store.adapters.agent_framework.values import (
     CheckpointIntegrityError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
 )
-from locus_store.adapters.agent_framework.history_provider import LocusHistoryProvider
 
 __all__ = [
     "CheckpointIntegrityError",

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from agent_framework import CheckpointStorage, WorkflowCheckpoint
 
-from locus_store.adapters.agent_framework.errors import (
+from locus_store.adapters.agent_framework.values import (
     CheckpointIntegrityError,
     CheckpointNotFoundError,
     CheckpointSerializationError,
+    CheckpointValues,
 )
-from locus_store.adapters.agent_framework.values import CheckpointValues
 from locus_store.adapters.logs import Places, thread_of
 from locus_store.backend import (
     ListsThreads,

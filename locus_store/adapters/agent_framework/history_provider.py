@@ -8,8 +8,7 @@ import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
-from locus_store.adapters.logs import LogAdapter
-from locus_store.adapters.numbers import numbers_in, with_numbers
+from locus_store.adapters.logs import LogAdapter, numbers_in, with_numbers
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import NewMessage
 from locus_store.open import open_message_log

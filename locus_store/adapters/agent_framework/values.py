@@ -16,12 +16,9 @@ from uuid import UUID
 import agent_framework as framework
 from agent_framework import WorkflowEvent
 from agent_framework._workflows._checkpoint_encoding import _REGISTERED_CHECKPOINT_TYPE_KEYS
+from agent_framework.exceptions import WorkflowCheckpointException
 
-from locus_store.adapters.agent_framework.errors import (
-    CheckpointIntegrityError,
-    CheckpointSerializationError,
-)
-from locus_store.errors import IntegrityError, SerializationError
+from locus_store.errors import IntegrityError, NotFoundError, SerializationError
 from locus_store.values.codec import classes, forms
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.codec.names import imported, name_of
@@ -207,3 +204,15 @@ def _event(held: dict[str, Any]) -> WorkflowEvent[Any]:
         raise CheckpointIntegrityError("a stored event has other fields than a WorkflowEvent")
     vars(event).update(held)
     return event
+
+
+class CheckpointNotFoundError(NotFoundError, WorkflowCheckpointException):
+    """There is no checkpoint with this id."""
+
+
+class CheckpointSerializationError(SerializationError, WorkflowCheckpointException):
+    """JSON cannot keep a value of the checkpoint exactly; nothing was written."""
+
+
+class CheckpointIntegrityError(IntegrityError, WorkflowCheckpointException):
+    """The stored checkpoint is damaged, or names a class that is not allowed."""

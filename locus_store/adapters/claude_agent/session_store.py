@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from claude_agent_sdk import SessionStore, fold_session_summary
 
-from locus_store.adapters.logs import LogAdapter, all_of, names_in, thread_of
-from locus_store.adapters.numbers import numbers_in, with_numbers
+from locus_store.adapters.logs import (
+    LogAdapter,
+    all_of,
+    names_in,
+    numbers_in,
+    thread_of,
+    with_numbers,
+)
 from locus_store.errors import ConflictError
 from locus_store.messages import ROLE, NewMessage
 from locus_store.open import open_message_log

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate, islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
-from locus_store.adapters.langgraph.prints import PLAIN, are_plain, printed_of
+import orjson
+
+from locus_store.adapters.langgraph.copies import SCALARS, is_message
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import pinned
 from locus_store.values.frames import Grown
+from locus_store.values.frames.alignment import LIST_HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -105,7 +109,7 @@ class ChannelLists:
             convert: Gives elements in their stored form, which depends on nothing but what is
                 in them.
         """
-        printed = None if PLAIN.issuperset(map(type, items)) else printed_of(items)
+        printed = None if _PLAIN.issuperset(map(type, items)) else _printed_of(items)
         if printed is None:
             self._known.drop((self._owner, place))
             return None
@@ -131,7 +135,7 @@ class ChannelLists:
     ) -> Known | None:
         """Return the entry of a list that begins with ``base`` and may have more of ``old``."""
         count = len(base.stored)
-        prints = [printed_of([it]) or b"" for it in items[count:]]
+        prints = [_printed_of([it]) or b"" for it in items[count:]]
         there = {} if base is old else old.places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
         if not are_plain([items[it] for it in new]):
@@ -178,7 +182,7 @@ class ChannelLists:
         found = _copied(known, reader) if known.print else reader.objects(known.stored)
         new = found[count:]
         known.weights += [_weight(new, known.stored[count:])] * len(new)
-        printed = printed_of(new) if are_plain(new) else None
+        printed = _printed_of(new) if are_plain(new) else None
         known.print = None if printed is None or known.print is None else known.print + printed
         self._known.put((self._owner, place), known, known.weight)
         return found
@@ -221,7 +225,7 @@ def _weight(objects: list[Any], elements: list[Any]) -> int:
     """Return the mean weight of elements with their objects, estimated from some of them."""
     step = 1 + len(objects) // _SAMPLE
     some = zip(objects[::step], elements[::step], strict=True)
-    found = _weights([printed_of([it]) or pinned(element) for it, element in some])
+    found = _weights([_printed_of([it]) or pinned(element) for it, element in some])
     return sum(found) // (len(found) or 1)
 
 
@@ -239,3 +243,47 @@ def _weights(pins: list[bytes]) -> list[int]:
 def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:
     """Return where prints end that follow others."""
     return islice(accumulate(map(len, prints), initial=len(before or b"")), 1, None)
+
+
+_PLAIN: Final = SCALARS - {bytes}
+"""Types of scalars that no other type has the same print as."""
+
+_AS_THEY_ARE: Final = _PLAIN | {dict, list}
+
+
+def _printed_of(items: list[Any]) -> bytes | None:
+    """Return bytes that identify elements to the bit; ``None`` if an element has none."""
+    try:
+        return pinned([it if type(it) in _AS_THEY_ARE else _held(it) for it in items])[LIST_HEAD:]
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _held(item: Any) -> tuple[str, dict[str, Any], Any]:
+    """Return what a message holds.
+
+    Raises:
+        TypeError: It is none.
+    """
+    kind: Any = type(item)  # Hashable, which type checkers do not see
+    return _name(kind), item.__dict__, item.__pydantic_extra__
+
+
+@cache
+def _name(kind: Any) -> str:
+    if not is_message(kind):
+        raise TypeError
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def are_plain(values: list[Any]) -> bool:
+    """Return whether no values of other types have the same prints, of values that have one.
+
+    A print shows an array as its bytes, which orjson refuses.
+    """
+    held = [(it.__dict__, it.__pydantic_extra__) if is_message(type(it)) else it for it in values]
+    try:
+        orjson.dumps(held, option=orjson.OPT_PASSTHROUGH_SUBCLASS | orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        return False
+    return True

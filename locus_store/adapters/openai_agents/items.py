@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.numbers import with_numbers
+from locus_store.adapters.logs import with_numbers
 from locus_store.messages import ROLE, NewMessage
 from locus_store.values.readable import Readable
 

@@ -12,8 +12,7 @@ from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
-from locus_store.adapters.logs import LogAdapter
-from locus_store.adapters.numbers import numbers_in
+from locus_store.adapters.logs import LogAdapter, numbers_in
 from locus_store.adapters.openai_agents.items import message_of
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.open import open_message_log

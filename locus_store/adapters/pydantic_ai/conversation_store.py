@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_ai import ModelMessage
 from pydantic_ai.conversation_store import (
     ConversationConflict,
+    ConversationEntry,
+    ConversationRecord,
     ConversationStore,
 )
+from pydantic_core import PydanticSerializationError
 
-from locus_store.adapters.logs import MAX_PLACES, OpenedByUrl, Places, all_of
-from locus_store.adapters.pydantic_ai.entries import (
-    entries_of,
-    has_record,
-    messages_of,
-    record_message,
-    records_of,
-    walked,
+from locus_store.adapters.logs import (
+    MAX_PLACES,
+    OpenedByUrl,
+    Places,
+    all_of,
+    numbers_in,
+    with_numbers,
 )
-from locus_store.errors import ConflictError, NotFoundError
+from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
 from locus_store.messages import NewMessage
 from locus_store.runtime.loops import settled
 from locus_store.types.arguments import check_text
+from locus_store.values.encoding import encode
+from locus_store.values.readable import Readable
+from locus_store.values.surrogates import escaped_within, restored_within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
+    from collections.abc import Mapping, Sequence
 
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LoggedMessage
+    from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot
 
 ENTRIES: Final = "messages"
 """Namespace of the log of a conversation's entries."""
@@ -81,9 +88,9 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         found = await self.log.read(conversation_id, newest=1)
-        if found is None or not has_record(found):
+        if found is None or not _has_record(found):
             return None
-        (record,) = records_of(found.messages)
+        (record,) = _records_of(found.messages)
         self._note(record, found.info.revision)
         return record
 
@@ -95,8 +102,8 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         Those of one scope are found by the user of their threads.
         """
         logs = all_of(self.log.heads, namespace="", user_id=_owner(scope))
-        heads = [it async for it in logs if has_record(it)]
-        found = records_of([it.messages[0] for it in heads])
+        heads = [it async for it in logs if _has_record(it)]
+        found = _records_of([it.messages[0] for it in heads])
         mine = [it for it in found if scope is None or it.scope == scope]
         return sorted(mine, key=lambda it: it.updated_at, reverse=True)[:limit]
 
@@ -123,7 +130,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
             revision = await settled(
                 self.log.append(
                     record.conversation_id,
-                    [record_message(record)],
+                    [_record_message(record)],
                     expected_revision=found.revision if found else 0,
                     also={ENTRIES: entries} if entries else None,
                     user_id=_owner(record.scope),
@@ -213,7 +220,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
     ) -> list[LoggedMessage] | None:
         for newest in dict.fromkeys((limit, None)):
             log = await self.log.load(conversation_id, namespace=ENTRIES, newest=newest)
-            found = walked({it.message_id: it for it in log or ()}, head_id, limit)
+            found = _walked({it.message_id: it for it in log or ()}, head_id, limit)
             if found is not None:
                 return found
         return None
@@ -260,3 +267,127 @@ def _owner(scope: str | None) -> str | None:
         return None
     check_text("scope", scope)
     return scope
+
+
+_RECORD: Final = "pydantic-ai-record"
+"""Role and id of the one message of a thread's root log: the conversation's record."""
+
+_SAID: Final = frozenset({"content", "text"})
+_PART: Final = Readable(said=_SAID, given=frozenset())
+_TOOL: Final = Readable(said=frozenset({"tool_name"}), given=frozenset({"args", "content"}))
+"""The parts of messages without and with a tool. Instructions come with each request: not read."""
+
+_CONFIG: Final = ConfigDict(
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+    ser_json_inf_nan="constants",
+    defer_build=True,
+)
+"""That of Pydantic AI, but for NaN and infinities, which it writes as ``null``."""
+
+_RECORDS: Final = TypeAdapter(list[ConversationRecord], config=_CONFIG)
+_MESSAGES: Final = TypeAdapter(list[ModelMessage], config=_CONFIG)
+
+
+def _has_record(found: LogSnapshot) -> bool:
+    """Return whether a root log is that of a conversation."""
+    return [(it.role, it.message_id) for it in found.messages] == [(_RECORD, _RECORD)]
+
+
+def _record_message(record: ConversationRecord) -> NewMessage:
+    """Return the message of a record."""
+    (content,) = _json(_RECORDS, [record])
+    return NewMessage(with_numbers(content), _RECORD, _RECORD, text="")
+
+
+def messages_of(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
+    """Return the messages of entries.
+
+    Raises:
+        SerializationError: Pydantic cannot make JSON of one.
+    """
+    contents = _json(_MESSAGES, [it.message for it in entries])
+    return [
+        NewMessage(
+            with_numbers(content),
+            it.message.kind,
+            it.id,
+            {"parent_id": it.parent_id, "kind": it.kind},
+            _text_of(content),
+        )
+        for it, content in zip(entries, contents, strict=True)
+    ]
+
+
+def _text_of(content: Mapping[str, Any]) -> str:
+    """Return the text of a message."""
+    texts = ((_TOOL if "tool_name" in it else _PART).text(it) for it in content["parts"])
+    return "\n".join(filter(None, texts))
+
+
+def _json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:
+    try:
+        made: list[Any] = adapter.dump_python(values, mode="json")
+    except PydanticSerializationError as exc:
+        raise SerializationError(f"Pydantic cannot make JSON of it: {exc}") from exc
+    return made
+
+
+def _records_of(messages: Sequence[LoggedMessage]) -> list[ConversationRecord]:
+    """Return the records of messages.
+
+    Raises:
+        IntegrityError: A message is not a record.
+    """
+    return _restored(_RECORDS, messages)
+
+
+def entries_of(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
+    """Return the entries of messages.
+
+    Raises:
+        IntegrityError: A message is not one of Pydantic AI.
+    """
+    restored = _restored(_MESSAGES, messages)
+    return [
+        ConversationEntry(id=it.message_id, message=message, parent_id=_parent(it))
+        for it, message in zip(messages, restored, strict=True)
+    ]
+
+
+def _restored(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> list[Any]:
+    text, is_cut = _text([it.content for it in messages])
+    try:
+        made: list[Any] = adapter.validate_json(text)
+    except ValidationError as exc:
+        raise IntegrityError(f"a stored message is not one of Pydantic AI: {exc}") from exc
+    return restored_within(made) if is_cut else made
+
+
+def _text(contents: list[Any]) -> tuple[bytes | str, bool]:
+    """Return the JSON of messages, and whether strings in it are escaped."""
+    given = numbers_in(contents)
+    if given is contents:
+        with suppress(TypeError):  # a string has a lone surrogate
+            return encode(contents), False
+    return json.dumps(escaped_within(given), ensure_ascii=False), True
+
+
+def _parent(message: LoggedMessage) -> str | None:
+    parent = message.metadata.get("parent_id")
+    return parent if isinstance(parent, str) else None
+
+
+def _walked(
+    log: Mapping[str, LoggedMessage], head_id: str, limit: int | None
+) -> list[LoggedMessage] | None:
+    """Return the messages from the first, or the last ``limit``, up to one; ``None``: not here."""
+    found: list[LoggedMessage] = []
+    entry_id: str | None = head_id
+    while entry_id is not None and (limit is None or len(found) < limit):
+        message = log.get(entry_id)
+        if message is None or len(found) > len(log):
+            return None
+        found.append(message)
+        entry_id = _parent(message)
+    return found[::-1]

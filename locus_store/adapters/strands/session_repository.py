@@ -9,8 +9,7 @@ from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
-from locus_store.adapters.logs import BlockingLogAdapter
-from locus_store.adapters.numbers import numbers_in, with_numbers
+from locus_store.adapters.logs import BlockingLogAdapter, numbers_in, with_numbers
 from locus_store.blocking import open_message_log
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage

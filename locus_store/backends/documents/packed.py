@@ -22,7 +22,7 @@ from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
 from locus_store.versions.spaces import Row, Space
-from locus_store.versions.threads import Thread
+from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ class PackedForm(DocumentForm):
     def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
         thread = edit.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        edit.settle()
+        settle(edit)
         if old is not None and edit.adds_only:
             facts, bundle = _added(edit, old.thread)
             end: PackEnd = old.end

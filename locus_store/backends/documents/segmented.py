@@ -32,7 +32,7 @@ from locus_store.backends.documents.segments import (
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types.logs import Outbox
 from locus_store.versions.spaces import Space
-from locus_store.versions.threads import Thread
+from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -173,7 +173,7 @@ class SegmentedForm(DocumentForm):
     def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
         thread, before = edit.thread, old.end if old else HeadFacts(0)
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        edit.settle()
+        settle(edit)
         plan = [it for it in (self._left(thread, one) for one in before.table) if it]
         tail = self._tail(thread)
         beside = self._beside(edit, old, thread, tail) if self.derives else None

@@ -40,7 +40,6 @@ ATTEMPTS = 20
 """Attempts to write a document that other writers change at the same time."""
 
 LONGEST_PAUSE_SECONDS = 0.1
-"""The longest pause between two attempts."""
 
 
 class DocumentThreads:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.file.diagnostics import facts
 from locus_store.backends.file.documents import FileDocuments
+from locus_store.backends.file.names import name_of
 from locus_store.backends.file.options import FileCheckpointerOptions, FileOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.runtime.extras import factory
 from locus_store.runtime.stepping import in_thread
 from locus_store.types.arguments import check_backend
+from locus_store.types.facts import Fact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from locus_store.types.facts import Fact
 
 ITEMS: Final = "store"
 """The subdirectory of the store's journal; those of long names end with ``+``."""
@@ -151,3 +156,46 @@ def _checked_directory(directory: object) -> str:
         raise InvalidArgumentError(
             f"directory {str(directory)!r}: there is no such home directory"
         ) from exc
+
+
+_NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
+
+
+def facts(directory: FileDocuments) -> list[Fact]:
+    """Return the number of threads, their sizes, and the files that do not belong there."""
+    root = directory.root
+    if not os.path.isdir(root):
+        return [Fact("threads", "none: the first save makes the directory")]
+    try:
+        ids, wrong = directory.listed()
+    except IntegrityError as exc:  # of the identity
+        return [_fault(str(exc))]
+    sizes, others = _sizes(directory, ids)
+    return [*_space(root, sizes), *map(_fault, wrong + others)]
+
+
+def _fault(what: str) -> Fact:
+    told, _, remedy = what.rpartition("; ")
+    return Fact("file", told, "fail", remedy)
+
+
+def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
+    """Return the sizes of the files, and a fact for each one that is not a regular file."""
+    sizes: list[int] = []
+    wrong: list[str] = []
+    for thread_id in ids:
+        try:
+            sizes.append(directory.size(name_of(thread_id)))
+        except IntegrityError as exc:
+            wrong.append(str(exc))
+    return sizes, wrong
+
+
+def _space(root: str, sizes: list[int]) -> list[Fact]:
+    free = shutil.disk_usage(root).free
+    is_enough = free > 2 * max(sizes, default=0)
+    space = "free space", f"{free:,} bytes"
+    return [
+        Fact("threads", f"{len(sizes):,} (a file each; {sum(sizes):,} bytes)"),
+        Fact(*space, "ok") if is_enough else Fact(*space, "warn", _NEEDS_SPACE),
+    ]

@@ -7,8 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
-from locus_store.backends.http.asking import requests
-from locus_store.backends.http.connections import ClientOptions, HTTPConnections
+from locus_store.backends.http.connections import (
+    ClientOptions,
+    HTTPConnections,
+    requests,
+)
 from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions, HTTPURLOptions
 from locus_store.backends.http.remote import RemoteService
 from locus_store.backends.http.transport import ANSWER_BYTES, TIMEOUT_SECONDS, basic

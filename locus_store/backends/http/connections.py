@@ -6,7 +6,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import aiohttp
 import orjson
@@ -29,13 +29,13 @@ from locus_store.runtime import observe
 from locus_store.runtime.loops import Home, Homes
 from locus_store.runtime.retries import Pauses
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import may_repeat
+from locus_store.wire.calls import calls_of, may_repeat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from locus_store.backends.http.transport import Answer
-    from locus_store.wire.calls import WireCall
+    from locus_store.wire.calls import Part, WireCall
 
 RETRY_SECONDS: Final = 10.0
 MAX_PORT: Final = 65535
@@ -313,3 +313,25 @@ def _json(answer: Answer) -> Any:
         return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         return None
+
+
+class Asks(Protocol):
+    """An object that sends calls."""
+
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
+        """Send a call; return its result."""
+
+
+def requests(part: Part) -> Any:
+    """Return a class with each method of a part of the service, to inherit before the contract."""
+    methods = {call.name: _method(call) for call in calls_of(part)}
+    return type(f"Requests_{part}", (), {"__doc__": f"The calls of {part}.", **methods})
+
+
+def _method(call: WireCall) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def method(self: Asks, *args: Any, **kwargs: Any) -> Any:
+        return await self.ask(call, call.bound(args, kwargs))
+
+    method.__name__, method.__qualname__ = call.name, f"{call.contract.__name__}.{call.name}"
+    method.__doc__ = f"Ask the service; see ``{method.__qualname__}``."
+    return method

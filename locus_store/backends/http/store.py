@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store.backends.http.asking import requests
 from locus_store.backends.http.backend import DEFAULT_URL, HTTPBackend
+from locus_store.backends.http.connections import requests
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.store import BaseStore
 from locus_store.wire.calls import BY_PATH

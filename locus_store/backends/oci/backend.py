@@ -11,7 +11,7 @@ from locus_store.backends.documents.objects import MAX_NAME_BYTES
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.oci.access import BucketPlace, require
 from locus_store.backends.oci.client import BucketObjects
-from locus_store.backends.oci.diagnostics import facts
+from locus_store.backends.oci.lifecycle import facts
 from locus_store.backends.oci.options import OCICheckpointerOptions, OCIOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.object_documents import HEADS, IDENTITY, ITEMS, SEGMENTS
 from locus_store.backends.oci import failures
-from locus_store.errors import ConflictError, InvalidArgumentError
+from locus_store.errors import ConflictError, ConnectionFailedError, InvalidArgumentError
+from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
     from locus_store.backends.oci.client import BucketObjects
@@ -129,3 +131,40 @@ def _reaches(names: dict[str, Any] | None, ours: str) -> bool:
         return True
     is_below = any(ours.startswith(it) or it.startswith(ours) for it in prefixes)
     return is_below or any(fnmatchcase(ours + "x", it) or ours in it for it in patterns)
+
+
+_LARGE_SKEW: Final = timedelta(minutes=1)
+
+
+def facts(objects: BucketObjects, prefix: str) -> list[Fact]:
+    """Return the numbers of objects, and what is to be done about clock and rules."""
+    heads, segments = (sum(1 for _ in objects.list(prefix + it)) for it in (HEADS, SEGMENTS))
+    count = Fact("threads", f"{heads:,} (a head each; {segments:,} segments)")
+    return [count, _clock(objects), *_rules(objects, prefix)]
+
+
+_NO_RULE: Final = "no rule, or the policies do not allow it to be read"
+
+
+def _clock(objects: BucketObjects) -> Fact:
+    skew = abs(objects.now() - datetime.now(UTC))
+    told = f"differs from the service's by {skew.total_seconds():.0f} s"
+    if skew < _LARGE_SKEW:
+        return Fact("clock", told, "ok")
+    return Fact("clock", told, "warn", "set it; the service refuses requests beyond 300 s")
+
+
+def _rules(objects: BucketObjects, prefix: str) -> list[Fact]:
+    try:
+        policy = read(objects)
+    except ConnectionFailedError as exc:
+        return [Fact("lifecycle", f"the policy cannot be read: {exc}")]
+    found = reaching(policy, prefix)
+    if not found:
+        name = rule_for(prefix, 1)["name"]
+        ours = [it for it in policy.rules if it.get("name") == name]
+        told = f"idle threads are removed after {ours[0]['timeAmount']} days" if ours else _NO_RULE
+        return [Fact("lifecycle", told, "ok" if ours else "info")]
+    remedy = "exclude these names: `locus-store oci lifecycle` prints a rule for heads only"
+    told = f"rule {', '.join(map(repr, found))} reaches segments of live threads"
+    return [Fact("lifecycle", told, "fail", remedy)]

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.opensearch import search
-from locus_store.backends.opensearch.access import DEFAULT_INDEX, place_of, require
+from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
+from locus_store.backends.opensearch import failures, search
+from locus_store.backends.opensearch.access import (
+    DEFAULT_INDEX,
+    place_of,
+    require,
+)
 from locus_store.backends.opensearch.client import IndexObjects
-from locus_store.backends.opensearch.diagnostics import facts
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.runtime.extras import factory
 from locus_store.types import Hit
 from locus_store.types.arguments import check_backend
+from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, complete, parted
 from locus_store.values.filters import check_key, has_value, is_found
 
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
 
     from locus_store.backends.opensearch.versions import VersionPlace
     from locus_store.types import Head, Version
-    from locus_store.types.facts import Fact
     from locus_store.versions.spaces import Row, Space
     from locus_store.versions.threads import Thread
 
@@ -222,3 +226,28 @@ opensearch_checkpointer = factory(
     "opensearch_checkpointer",
     "Return a checkpointer over OpenSearch; options as ``OpenSearchBackend``.",
 )
+
+_REMEDIES: Final = {
+    "yellow": "some copies are missing: add a node, or set number_of_replicas to what there is",
+    "red": "a shard has no copy: bring its node back, or restore a snapshot",
+}
+
+
+def facts(objects: IndexObjects) -> list[Fact]:
+    """Return the server's version, the number of documents and the health of the index."""
+    version = objects.call("GET", "/")["version"]
+    kind = version.get("distribution", "elasticsearch")
+    server = Fact("server", f"{kind} {version['number']}")
+    heads, segments = (sum(1 for _ in objects.list(it)) for it in (HEADS, SEGMENTS))
+    count = Fact("threads", f"{heads:,} (a head each; {segments:,} segments)")
+    return [server, count, _health(objects)]
+
+
+def _health(objects: IndexObjects) -> Fact:
+    name = objects.place.name
+    if "error" in objects.call("GET", f"/{name}", seen=(failures.MISSING,)):
+        return Fact("index", "there is none yet; the first save creates it")
+    status = objects.call("GET", f"/_cluster/health/{name}")["status"]
+    if status == "green":
+        return Fact("index", "green", "ok")
+    return Fact("index", status, "fail" if status == "red" else "warn", _REMEDIES[status])

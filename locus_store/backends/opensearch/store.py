@@ -18,7 +18,8 @@ from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.access import DEFAULT_INDEX, place_of, require
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
-from locus_store.backends.opensearch.item_changes import (
+from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
+from locus_store.backends.opensearch.items import (
     KEEP,
     Clearing,
     Decide,
@@ -26,7 +27,6 @@ from locus_store.backends.opensearch.item_changes import (
     ItemChange,
     ItemRenewal,
 )
-from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
 from locus_store.runtime.retries import Pauses

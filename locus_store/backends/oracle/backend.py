@@ -6,13 +6,13 @@ Not yet run against a live Oracle Database: docs/oracle.md says what was, and ho
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from locus_store.backends.oracle import addresses, dialect
-from locus_store.backends.oracle.diagnostics import OracleExamination
 from locus_store.backends.oracle.options import (
     OracleCheckpointerOptions,
     OracleConnections,
@@ -21,9 +21,9 @@ from locus_store.backends.oracle.options import (
 )
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime import observe
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
+from locus_store.sql.connections.diagnostics import Examination, package_version
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import PooledRunner
@@ -31,15 +31,37 @@ from locus_store.sql.schema.migrations import locked
 from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.sql.threads import copying
 from locus_store.types.arguments import check_tenant, check_text
+from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
-    from locus_store.types import Mark, Save, Stored, Written
+    from locus_store.types import Mark, Stored
+
+_OLDEST_ORACLE: Final = 23
+
+
+class _OracleExamination(Examination):
+    """A server, and the driver's thin mode."""
+
+    def software(self) -> Iterator[Fact]:
+        """See ``Examination``."""
+        yield Fact("SQLAlchemy", sa.__version__)
+        yield Fact("oracledb", package_version("oracledb"))
+        driver: Any = self.connection.connection.driver_connection
+        number = int(str(driver.version).partition(".")[0])
+        is_fine = number >= _OLDEST_ORACLE
+        yield Fact(
+            "server",
+            f"Oracle Database {driver.version}",
+            "ok" if is_fine else "fail",
+            "" if is_fine else f"upgrade the server to {_OLDEST_ORACLE}ai or later",
+        )
+
 
 T = TypeVar("T")
 
@@ -47,8 +69,8 @@ T = TypeVar("T")
 class OracleBackend(SqlBackend):
     """Keeps versions in an Oracle database.
 
-    A save that appends to what its caller knows is one round trip: a PL/SQL block, which decides
-    the conflict on the server. A load is one statement. Each event loop has a pool of its own.
+    A save is one transaction, which locks the line and decides the conflict. A load is one
+    statement. Each event loop has a pool of its own.
 
     Args:
         dsn: An alias of ``tnsnames.ora``, EZConnect (``host:1521/service``) or a descriptor.
@@ -62,7 +84,7 @@ class OracleBackend(SqlBackend):
     """
 
     factory = "oracle_checkpointer"
-    examination = OracleExamination
+    examination = _OracleExamination
     database: ClassVar[type[dialect.OracleDatabase]] = dialect.OracleDatabase
 
     _database: dialect.OracleDatabase
@@ -113,32 +135,6 @@ class OracleBackend(SqlBackend):
 
     def __repr__(self) -> str:
         return f"OracleBackend({self._where!r})"
-
-    async def commit(self, save: Save) -> Written:
-        """See ``StorageBackend``, also for the following methods."""
-        database = self._database
-        with self._translating():
-            home = await self._runner.home()
-
-            async def saved() -> Written:
-                try:
-                    done = await home.noted(
-                        home.statement(lambda it: database.save_at_once(it, save))
-                    )
-                except database.driver_errors as exc:
-                    is_refused = database.refused_block(exc)
-                    if not (is_refused or database.is_unsure(exc) or database.lost_race(exc)):
-                        raise
-                    if is_refused:
-                        observe.retried("block", exc)
-                    done = None  # the rules tell whether it was done
-                if done is not None:
-                    return done
-                return await home.again(
-                    lambda: home.transaction(lambda it: database.save_by_rules(it, save))
-                )
-
-            return await home.in_order(save.thread_id, saved)
 
     async def fetch(
         self,

@@ -14,10 +14,8 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
-from locus_store.backends.oracle.append import values_of
 from locus_store.backends.oracle.conditions import may_have_value
-from locus_store.backends.oracle.failures import NOT_COMPILED, codes
-from locus_store.backends.oracle.save_block import one_trip
+from locus_store.backends.oracle.failures import codes
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -54,7 +52,6 @@ if TYPE_CHECKING:
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema.status import Settings
     from locus_store.sql.schema.tables import Tables
-    from locus_store.types import Save, Written
 
 
 class OracleRepository(IndexedRepository):
@@ -185,19 +182,6 @@ class OracleDatabase(ServerDatabase):
     def noted(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
 
-    def save_at_once(self, connection: Connection, save: Save) -> Written | None:
-        """Save in one round trip; return ``None`` if the save has to be decided by the rules."""
-        values = None if self.has_index else values_of(save, self.scope.store, self.tenant)
-        if values is None:
-            return None
-        return one_trip(self.tables, connection.dialect).save(connection, save, values)
-
-    def save_by_rules(self, connection: Connection, save: Save) -> Written:
-        """Save any version, within a transaction."""
-        repository = self.on(connection)
-        self.has_index = repository.has_index
-        return repository.save(save)
-
     def create_index(self, connection: Connection) -> bool:
         """Create and fill the text index; return whether it was missing."""
         table, index = search_ddl(self.tables, connection.dialect)
@@ -291,14 +275,6 @@ class OracleDatabase(ServerDatabase):
 
     def lost_connection(self, exc: BaseException) -> bool:
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
-
-    def is_unsure(self, exc: BaseException) -> bool:
-        """Return whether the outcome of the last statement is unknown."""
-        return self.lost_connection(exc) or _OVERTIME in codes(exc)
-
-    def refused_block(self, exc: BaseException) -> bool:
-        """Return whether the server refused to compile a save's block; none of it was executed."""
-        return NOT_COMPILED in codes(exc) and not self.lost_schema(exc)
 
     def lost_schema(self, exc: BaseException) -> bool:
         return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))

@@ -38,6 +38,5 @@ def codes(exc: BaseException) -> list[str]:
     return found
 
 
-NOT_COMPILED: Final = "ORA-06550"
-_SAYS_WHERE: Final = frozenset({NOT_COMPILED, "ORA-06512"})
+_SAYS_WHERE: Final = frozenset({"ORA-06550", "ORA-06512"})
 _CODE: Final = re.compile(r"\b(?:ORA|PLS)-\d{5}\b")

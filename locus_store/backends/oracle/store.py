@@ -1,4 +1,4 @@
-"""A store in Oracle, beside the checkpoints or alone."""
+"""The store and the message log in an Oracle Database."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.items import OracleItems
+from locus_store.sql.messages.message_log import SqlMessageLog
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import locked
 from locus_store.sql.store.store import SqlStore
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from locus_store.sql.connections.pool import PooledRunner
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
-
 
 T = TypeVar("T")
 
@@ -85,3 +85,45 @@ class OracleStore(SqlStore):
         """Run DDL, which commits by itself."""
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         return await runner.define(body)
+
+
+class OracleMessageLog(SqlMessageLog):
+    """Keeps message logs in an Oracle database; see ``OracleBackend``.
+
+    Args:
+        dsn: An alias, EZConnect or a descriptor.
+        user: The user that connects.
+        password: The user's password.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: A backend whose connections are used instead of ``dsn`` and the options, for
+            example ``checkpointer.backend``. It is left open.
+        options: Of ``OracleBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: python-oracledb is not installed.
+    """
+
+    backend: OracleBackend
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        backend: OracleBackend | None = None,
+        **options: Unpack[OracleOptions],
+    ) -> None:
+        if backend is not None:
+            is_alone = dsn is None and user is None and password is None
+            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
+        super().__init__(
+            backend or OracleBackend(dsn, user, password, **options),
+            owns=backend is None,
+            ttl_seconds=ttl_seconds,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncpgString
 
 from locus_store.sql.columns.dialect_columns import (
@@ -16,13 +16,19 @@ from locus_store.sql.columns.dialect_columns import (
     DialectColumns,
     PlainText,
     dump_value,
+    escape_text,
 )
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, is_there, text_literal
+from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from sqlalchemy.engine import Dialect
     from sqlalchemy.types import TypeEngine
+
+    from locus_store.sql.columns.types import Condition
+    from locus_store.values.filters import Clause
 
 
 class PostgreSQLColumns(DialectColumns):
@@ -110,3 +116,94 @@ def _exact(value: Any) -> Any:
 
 
 COLUMNS: Final = PostgreSQLColumns()
+
+_ZEROS: Final = (0, -0.0)
+"""The two forms in which JSONB holds it; see ``columns.dump_valueb``."""
+
+
+def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
+    """Of a JSONB column; NULL is an empty object there."""
+    empty = sa.literal_column("'{}'::jsonb", JSONB())
+    document = sa.func.coalesce(sa.type_coerce(column, JSONB()), empty)
+    found: Any = document
+    if clause.path:
+        # strict: a list is not looked into; an error is NULL.
+        path = "strict $" + "".join(
+            f".{orjson.dumps(escape_text(it)).decode()}" for it in clause.path
+        )
+        found = sa.func.jsonb_path_query_first(
+            document,
+            _once(sa.cast(text_literal(path), JSONPATH())),
+            empty,
+            sa.true(),
+            type_=JSONB(),
+        )
+    if clause.operator == IS_OBJECT:
+        return sa.func.jsonb_typeof(found, type_=sa.Text()) == text_literal("object")
+    if clause.operator == "$exists":
+        return is_there(found, clause)
+    if clause.operator in ORDERS:
+        return _ordered_jsonb(found, clause)
+    wanted = clause.operand if clause.operator == "$in" else [clause.operand]
+    if len(wanted) > MOST_FORMS or any(map(_has_inner_zero, wanted)):
+        return None if clause.operator == "$ne" else sa.and_(found.is_not(None))
+    forms = [_jsonb(it) for value in wanted for it in (_ZEROS if _is_zero(value) else (value,))]
+    if not forms:
+        return sa.false()
+    is_one = sa.or_(*(found == it for it in forms))
+    return sa.func.coalesce(~is_one, sa.true()) if clause.operator == "$ne" else is_one
+
+
+def _ordered_jsonb(found: Any, clause: Clause) -> Condition:
+    kind = sa.func.jsonb_typeof(found, type_=sa.Text())
+    compare = ORDERS[clause.operator]
+    if isinstance(clause.operand, str):
+        text = found.op("#>>", return_type=sa.Text())(
+            sa.cast(sa.literal([], sa.ARRAY(sa.Text())), sa.ARRAY(sa.Text()))
+        )
+        is_less = compare(sa.collate(text, "C"), text_literal(escape_text(clause.operand)))
+        return sa.and_(kind == text_literal("string"), is_less)
+    is_less = sa.and_(kind == text_literal("number"), compare(found, _jsonb(clause.operand)))
+    return sa.or_(is_less, found == _jsonb(-0.0)) if compare(0, clause.operand) else is_less
+
+
+def _jsonb(value: Any) -> sa.ColumnElement[Any]:
+    return _once(sa.cast(text_literal(dump_valueb(value)), JSONB()))
+
+
+def set_config(name: str, value: str) -> sa.ColumnElement[str]:
+    """Return the expression that sets a parameter until the transaction ends."""
+    both = text_literal(name), text_literal(value)
+    return sa.func.set_config(*both, sa.true(), type_=sa.Text())
+
+
+def _once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Compute a value once per statement; a cached plan would read a bound value for every row."""
+    return sa.select(value).scalar_subquery()
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
+
+
+def _has_inner_zero(value: Any) -> bool:
+    """Return whether a list or object contains a number that has two forms."""
+    return isinstance(value, dict | list) and any(map(_is_zero, _numbers(value)))
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    inner = value.values() if isinstance(value, dict) else value
+    for it in inner:
+        if isinstance(it, dict | list):
+            yield from _numbers(it)
+        else:
+            yield it
+
+
+def word_in_jsonb(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a value may have a folded word; text beyond ASCII always may."""
+    text = sa.collate(sa.cast(column, sa.Text()), "C")
+    is_hard: sa.ColumnElement[bool] = text.op("~", is_comparison=True)(text_literal("[^\x01-\x7f]"))
+    if not word.isascii():
+        return is_hard
+    return sa.or_(sa.func.strpos(sa.func.lower(text), text_literal(word)) > 0, is_hard)

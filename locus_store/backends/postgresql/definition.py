@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.postgresql import connecting, dsn
-from locus_store.backends.postgresql.conditions import set_config
+from locus_store.backends.postgresql.columns import set_config
 from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
 from locus_store.backends.postgresql.options import URL_OPTIONS, place
 from locus_store.errors import SchemaError, UnsupportedError

@@ -19,8 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from locus_store.backends.postgresql import deletions, sessions, tls_request
-from locus_store.backends.postgresql.columns import dump_jsonb
-from locus_store.backends.postgresql.conditions import set_config
+from locus_store.backends.postgresql.columns import dump_jsonb, set_config
 from locus_store.backends.postgresql.connecting import connect, connection_error
 from locus_store.backends.postgresql.failures import (
     CANCELLED,

@@ -13,8 +13,13 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.visitors import cloned_traverse
 
-from locus_store.backends.postgresql.columns import dump_jsonb, dump_valueb
-from locus_store.backends.postgresql.conditions import on_jsonb, set_config, word_in_jsonb
+from locus_store.backends.postgresql.columns import (
+    dump_jsonb,
+    dump_valueb,
+    on_jsonb,
+    set_config,
+    word_in_jsonb,
+)
 from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText

@@ -66,7 +66,7 @@ class RedisDocuments(Documents):
     def __init__(self, connections: Connections, prefix: str) -> None:
         self.names = RedisKeys(prefix)
         self._connections = connections
-        self._lists = ThreadLists(self.names)
+        self._lists = ThreadLists(self.names, self._home)
         self._is_ours = False
         self.imported: set[str] = set()
         """Threads whose keys of the Locus SDK may stay."""
@@ -150,50 +150,33 @@ class RedisDocuments(Documents):
     # --- lists
 
     def keys(self, after: str = "") -> Iterator[str]:
-        while page := wait(self._scanned(after)):
+        while page := wait(self._lists.scanned(PAGE, after)):
             yield from page
             after = page[-1]
 
-    async def _scanned(self, after: str) -> list[str]:
-        return await self._lists.scanned(await self._home(), PAGE, after)
-
     def active(self, size: int, after: str | None) -> Iterator[Active]:
-        place = b"" if after is None else wait(self._place(after))
-        while page := wait(self._listed(size, place)):
+        place = b"" if after is None else wait(self._lists.entry(after))
+        if place is None:
+            raise NotFoundError(f"there is no thread {after!r} to list after")
+        while page := wait(self._lists.listed(size, place)):
             yield from map(_active, page)
             place = page[-1]
             size = max(size, PAGE)
 
     def newest(self) -> Iterator[list[Dated]]:
         place = b""
-        while page := wait(self._listed(PAGE, place)):
+        while page := wait(self._lists.listed(PAGE, place)):
             yield [Dated(*it) for it in map(_active, page)]
             place = page[-1]
 
-    async def _listed(self, size: int, place: bytes) -> list[bytes]:
-        return await self._lists.listed(await self._home(), size, place)
-
-    async def _place(self, thread_id: str) -> bytes:
-        place = await self._lists.entry(await self._home(), thread_id)
-        if place is None:
-            raise NotFoundError(f"there is no thread {thread_id!r} to list after")
-        return place
-
     def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
-        return wait(self._expire())
-
-    async def _expire(self) -> int:
-        home = await self._home()
-        return await self._lists.expire(home)
+        return wait(self._lists.expire())
 
     def sweep(self) -> None:
         names = self.keys()
         while page := list(islice(names, PAGE)):
-            wait(self._heal(page))
-
-    async def _heal(self, names: list[str]) -> None:
-        await self._lists.heal(await self._home(), names)
+            wait(self._lists.heal(page))
 
     # --- the store
 

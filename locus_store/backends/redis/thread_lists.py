@@ -8,7 +8,7 @@ from locus_store.backends.redis import scripts
 from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from datetime import datetime
 
     from locus_store.backends.redis.connections import LoopClient
@@ -23,29 +23,31 @@ class ThreadLists:
 
     Args:
         keys: The names of the keys.
+        home: Returns the connections of the running loop.
     """
 
-    def __init__(self, keys: RedisKeys) -> None:
+    def __init__(self, keys: RedisKeys, home: Callable[[], Awaitable[LoopClient]]) -> None:
         self.keys = keys
+        self._home = home
 
-    async def listed(self, home: LoopClient, limit: int, after: bytes = b"") -> list[bytes]:
+    async def listed(self, limit: int, after: bytes = b"") -> list[bytes]:
         """Return entries of listed threads after ``after``, the most recently active first."""
-        return await self._page(home, "active", limit, after)
+        return await self._page("active", limit, after)
 
-    async def scanned(self, home: LoopClient, limit: int, after: str | None) -> list[str]:
+    async def scanned(self, limit: int, after: str | None) -> list[str]:
         """Return all live threads by id."""
-        found = await self._page(home, "ids", limit, (after or "").encode())
+        found = await self._page("ids", limit, (after or "").encode())
         return [it.decode() for it in found]
 
-    async def entry(self, home: LoopClient, thread_id: str) -> bytes | None:
+    async def entry(self, thread_id: str) -> bytes | None:
         """Return the entry of a listed thread."""
-        active = self.keys.indexes(bucket_of(thread_id))[0]
+        home, active = await self._home(), self.keys.indexes(bucket_of(thread_id))[0]
         score = await home.command("ZSCORE", active, thread_id)
         if score is None or not await home.command("EXISTS", self.keys.document(thread_id)):
             return None
         return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
-    async def _page(self, home: LoopClient, kind: str, limit: int, after: bytes) -> list[bytes]:
+    async def _page(self, kind: str, limit: int, after: bytes) -> list[bytes]:
         """Return the first entries of all buckets in order.
 
         Each is asked for a few; those whose few all come before the last one that is wanted are
@@ -58,7 +60,7 @@ class ThreadLists:
         places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
         size = max(2, 2 * limit // BUCKETS)
         while places:
-            for bucket, (end, *page) in (await self._pages(home, kind, size, places)).items():
+            for bucket, (end, *page) in (await self._pages(kind, size, places)).items():
                 found += page
                 places[bucket] = end
             places = {bucket: end for bucket, end in places.items() if end}
@@ -72,13 +74,14 @@ class ThreadLists:
         return found
 
     async def _pages(
-        self, home: LoopClient, kind: str, size: int, places: dict[int, bytes]
+        self, kind: str, size: int, places: dict[int, bytes]
     ) -> dict[int, list[bytes]]:
         """Return the result of ``page`` for each bucket after its position.
 
         One script reads all buckets. On a cluster they are on different nodes: one script each.
         """
         buckets = list(places)
+        home = await self._home()
         groups = [[it] for it in buckets] if home.is_cluster else [buckets]
         calls = [
             (
@@ -90,26 +93,26 @@ class ThreadLists:
         answers = await home.each(scripts.DOCUMENTS["page"], calls)
         return dict(zip(buckets, (it for pages in answers for it in pages), strict=True))
 
-    async def expire(self, home: LoopClient) -> int:
+    async def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
-        count = 0
+        home, count = await self._home(), 0
         expiry = [self.keys.indexes(bucket)[2] for bucket in range(BUCKETS)]
         while expiry:
             calls = [([it], (PAGE,)) for it in expiry]
             over = await home.each(scripts.DOCUMENTS["expired"], calls)
             names = [it.decode() for some in over for it in some]
-            count += await self.heal(home, names)
+            count += await self.heal(names)
             expiry = [it for it, some in zip(expiry, over, strict=True) if some]
         return count
 
-    async def heal(self, home: LoopClient, names: Iterable[str]) -> int:
+    async def heal(self, names: Iterable[str]) -> int:
         """Remove those of the threads whose time is over or whose key was lost.
 
         Returns:
             How many of them had a time.
         """
         calls = [(self.keys.writing(it), (it,)) for it in names]
-        return sum(await home.each(scripts.DOCUMENTS["expire"], calls))
+        return sum(await (await self._home()).each(scripts.DOCUMENTS["expire"], calls))
 
 
 def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:

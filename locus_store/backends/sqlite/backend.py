@@ -3,36 +3,76 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from locus_store.backends.sqlite import connecting, dialect
-from locus_store.backends.sqlite.diagnostics import SQLiteExamination
-from locus_store.backends.sqlite.engine_runner import AsyncEngineRunner
 from locus_store.backends.sqlite.options import (
     SQLiteCheckpointerOptions,
     SQLiteConnections,
     SQLiteOptions,
 )
-from locus_store.backends.sqlite.runners import READERS, ThreadRunner
+from locus_store.backends.sqlite.runners import READERS, AsyncEngineRunner, ThreadRunner
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
+from locus_store.sql.connections.diagnostics import Examination, package_version
 from locus_store.sql.connections.options import refuse_connections
 from locus_store.sql.schema.tables import prefix_of, tables
 from locus_store.types.arguments import check_tenant
+from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Unpack
 
     from locus_store.sql.connections.runner import Runner
     from locus_store.sql.threads.repository import Repository
+
+_WORTH_SHRINKING = 1_000_000
+"""Bytes of free space from which a remedy is given."""
+
+
+class SQLiteExamination(Examination):
+    """A database file, or a database in memory."""
+
+    def software(self) -> Iterator[Fact]:
+        """See ``Examination``, also for the following methods."""
+        yield Fact("SQLAlchemy", sa.__version__)
+        yield Fact("aiosqlite", package_version("aiosqlite"))
+        yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
+
+    def settings(self) -> Iterator[Fact]:
+        mode = str(self._pragma("journal_mode")).upper()
+        is_fine = mode in {"WAL", "MEMORY"}
+        remedy = "readers and writers wait for each other: PRAGMA journal_mode=WAL"
+        yield Fact(
+            "journal mode", mode, "ok" if is_fine else "warn", "" if is_fine else f"{remedy}, once"
+        )
+
+        free = int(self._pragma("freelist_count")) * int(self._pragma("page_size"))
+        is_much = free > _WORTH_SHRINKING and free > (self.total_bytes() or 0) // 4
+        remedy = 'later saves use it; to shrink the file: sqlite3 FILE "VACUUM"' if is_much else ""
+        yield Fact("free space in the file", f"{free:,} bytes", "info", remedy)
+
+    def table_bytes(self, table: sa.Table) -> int | None:
+        """Return ``None``: SQLite reports only the size of the whole file."""
+
+    def total_bytes(self) -> int | None:
+        return int(self._pragma("page_count")) * int(self._pragma("page_size"))
+
+    def _pragma(self, name: str) -> Any:
+        return self.connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+
 
 DEFAULT_PATH = "locus_checkpoints.db"
 

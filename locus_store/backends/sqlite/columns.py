@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.dialect_columns import BigInteger, Binary, DialectColumns, Text
-from locus_store.sql.columns.types import to_microseconds
+from locus_store.sql.columns.dialect_columns import (
+    BigInteger,
+    Binary,
+    DialectColumns,
+    Text,
+    escape_text,
+)
+from locus_store.sql.columns.types import (
+    MOST_FORMS,
+    ORDERS,
+    is_there,
+    text_literal,
+    to_microseconds,
+)
+from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from sqlalchemy.engine import Dialect
     from sqlalchemy.types import TypeEngine
+
+    from locus_store.sql.columns.types import Condition
+    from locus_store.values.filters import Clause
 
 # Milliseconds are multiplied after rounding: a double of microseconds since 1970 is not exact.
 _NOW: Final = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000"
@@ -61,3 +78,80 @@ def storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
 
 
 COLUMNS: Final = SQLiteColumns()
+
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_EXACT: Final = 2**53
+_SLACK: Final = 1e-9
+"""SQLite reads decimals almost exactly."""
+
+
+def on_text(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
+    """Of JSON as SQLite keeps it; keys that its paths cannot name are left to Python."""
+    if not all(map(_PLAIN_KEY.fullmatch, clause.path)):
+        return None
+    document = sa.func.coalesce(sa.type_coerce(column, sa.Text()), text_literal("{}"))
+    path = text_literal("$" + "".join(f'."{it}"' for it in clause.path))
+    kind = sa.func.json_type(document, path, type_=sa.Text())
+    found: Any = sa.func.json_extract(document, path, type_=sa.types.NullType())
+    if clause.operator == IS_OBJECT:
+        return kind == text_literal("object")
+    if clause.operator == "$exists":
+        return is_there(kind, clause)
+    if clause.operator in {"$eq", "$in"}:
+        wanted = clause.operand if clause.operator == "$in" else [clause.operand]
+        return _one_of_texts(kind, found, wanted)
+    if clause.operator in ORDERS and isinstance(clause.operand, int | float):
+        return _ordered_text(kind, found, clause)
+    return None
+
+
+def _one_of_texts(
+    kind: sa.ColumnElement[str], found: Any, wanted: Sequence[Any]
+) -> sa.ColumnElement[bool]:
+    if len(wanted) > MOST_FORMS:
+        return kind.is_not(None)
+    return sa.or_(sa.false(), *(_equal_text(kind, found, it) for it in wanted))
+
+
+def _equal_text(kind: sa.ColumnElement[str], found: Any, operand: Any) -> sa.ColumnElement[bool]:
+    if operand is None or isinstance(operand, bool):
+        return kind == text_literal({None: "null", True: "true", False: "false"}[operand])
+    if isinstance(operand, str):
+        return sa.and_(kind == text_literal("text"), found == text_literal(escape_text(operand)))
+    if isinstance(operand, dict | list):
+        return kind == text_literal("array" if isinstance(operand, list) else "object")
+    is_number = kind.in_(["integer", "real"])
+    if abs(operand) >= _EXACT:
+        return is_number
+    least, most = operand - _slack(operand), operand + _slack(operand)
+    return sa.and_(is_number, found.between(_number(least), _number(most)))
+
+
+def _ordered_text(
+    kind: sa.ColumnElement[str], found: Any, clause: Clause
+) -> sa.ColumnElement[bool]:
+    is_number, number = kind.in_(["integer", "real"]), clause.operand
+    if abs(number) >= _EXACT:
+        return is_number
+    if clause.operator in {"$gt", "$gte"}:
+        return sa.and_(is_number, found >= _number(number - _slack(number)))
+    return sa.and_(is_number, found <= _number(number + _slack(number)))
+
+
+def _slack(number: float) -> float:
+    return _SLACK * max(1.0, abs(number))
+
+
+def _number(value: float) -> sa.ColumnElement[Any]:
+    return sa.literal(float(value), sa.Double())
+
+
+def word_in_text(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a value may have a folded word; text beyond ASCII always may."""
+    text = sa.type_coerce(column, sa.Text())
+    is_hard: sa.ColumnElement[bool] = text.op("GLOB", is_comparison=True)(
+        text_literal("*[^\x01-\x7f]*")
+    )
+    if not word.isascii():
+        return is_hard
+    return sa.or_(sa.func.instr(sa.func.lower(text), text_literal(word)) > 0, is_hard)

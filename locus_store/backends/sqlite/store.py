@@ -1,22 +1,134 @@
-"""A store in an SQLite file, beside the checkpoints or alone."""
+"""The store and the message log in an SQLite file, beside the checkpoints or alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import sqlalchemy as sa
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
-from locus_store.backends.sqlite.items import SQLiteItems
+from locus_store.backends.sqlite.columns import on_text, word_in_text
+from locus_store.sql.columns.types import encode_key, encode_path
+from locus_store.sql.messages.message_log import SqlMessageLog
+from locus_store.sql.store.items import Items, item_of
 from locus_store.sql.store.store import SqlStore
+from locus_store.sql.threads.pending import batches
 from locus_store.types.arguments import check_backend
+from locus_store.types.items import encode_namespace
+from locus_store.values import vectors
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterator, Sequence
 
+    from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
     from locus_store.backends.sqlite.options import SQLiteOptions
+    from locus_store.sql.store.items import Scored
     from locus_store.store import Embed
+    from locus_store.types.items import Name, StoreItem, Wanted
+    from locus_store.values.filters import Clause
     from locus_store.values.vectors import Metric
+
+_LOADED: Final = "locus_store_vec"
+"""Key in ``Connection.info``: the extension was loaded."""
+
+_DISTANCES: Final = {"cosine": "vec_distance_cosine", "l2": "vec_distance_L2"}
+"""The extension has none for inner products."""
+
+
+class _SQLiteItems(Items):
+    """SQLite's implementations of the hooks."""
+
+    most_names = sys.maxsize  # they are one parameter
+    locks_rows = False
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        return on_text(column, clause)
+
+    def may_have_word(
+        self, column: sa.ColumnElement[Any], word: str
+    ) -> sa.ColumnElement[bool] | None:
+        return word_in_text(column, word)
+
+    def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
+        """See ``Items``; the pairs are a subquery, as SQLite uses no index for a list of pairs."""
+        if len(names) == 1:
+            return super().have_names(names)
+        pairs = [(encode_path(encode_namespace(it)), encode_key(key)) for it, key in names]
+        each = sa.func.json_each(orjson.dumps(pairs).decode()).table_valued("value")
+        parts = (
+            sa.func.json_extract(each.c.value, path, type_=sa.Text()) for path in ("$[0]", "$[1]")
+        )
+        c = self.store.c
+        return sa.and_(
+            c.tenant == self.shelf.scope.tenant,
+            sa.tuple_(c.namespace, c.key).in_(sa.select(*parts)),
+        )
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        """Rank by the extension's distances if it can be loaded; scores are recomputed."""
+        if self.shelf.metric not in _DISTANCES or not loads_vec(self.connection):
+            yield from super().ranked(wanted, vector)
+            return
+
+        def fetch(size: int) -> tuple[list[Scored], bool]:
+            order = self._nearest(wanted, vector, size)
+            return list(self._scored(order, vector)), len(order) < size
+
+        yield from self.widening(wanted, fetch)
+
+    def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> list[int]:
+        c, e = self.store.c, self.embeddings.c
+        measure = getattr(sa.func, _DISTANCES[self.shelf.metric])
+        distance = sa.func.min(sa.func.coalesce(measure(e.embedding, vector), 1.0))
+        query = sa.select(e.item).join_from(self.store, self.embeddings, e.item == c.item)
+        query = query.where(*self.are_wanted(wanted)).group_by(e.item)
+        query = query.order_by(distance, c.namespace, c.key).limit(size)
+        return list(self.connection.execute(query).scalars())
+
+    def _scored(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        c, e = self.store.c, self.embeddings.c
+        for some in batches(items):
+            query = sa.select(e.item, e.embedding).where(e.item.in_(some))
+            found = self.connection.execute(query).all()
+            scores = vectors.scores(vector, [it.embedding for it in found], self.shelf.metric)
+            best: dict[int, float] = {}
+            for row, score in zip(found, scores, strict=True):
+                best[row.item] = max(score, best.get(row.item, score))
+            for row in self.connection.execute(self._items().where(c.item.in_(some))):
+                yield item_of(row), best[row.item]
+
+
+def loads_vec(connection: Connection) -> bool:
+    """Return whether the connection has sqlite-vec; load the extension if possible."""
+    known: bool | None = connection.info.get(_LOADED)
+    if known is None:
+        known = connection.info[_LOADED] = _load(connection.connection.driver_connection)
+    return known
+
+
+def _load(driver: Any) -> bool:
+    allow = getattr(driver, "enable_load_extension", None)
+    # An asynchronous driver's is a coroutine; most builds of Python have none.
+    if allow is None or inspect.iscoroutinefunction(allow) or find_spec("sqlite_vec") is None:
+        return False
+    allow(True)
+    try:
+        import_module("sqlite_vec").load(driver)
+    except Exception:  # noqa: BLE001  (made for another SQLite: the scan without it gives the same)
+        return False
+    finally:
+        allow(False)
+    return True
 
 
 class SQLiteStore(SqlStore):
@@ -40,7 +152,7 @@ class SQLiteStore(SqlStore):
         MissingExtraError: There is a dimension, and NumPy is not installed.
     """
 
-    items = SQLiteItems
+    items = _SQLiteItems
     backend: SQLiteBackend
 
     def __init__(
@@ -67,3 +179,42 @@ class SQLiteStore(SqlStore):
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "Store", 1)
+
+
+class SQLiteMessageLog(SqlMessageLog):
+    """Keeps message logs in an SQLite database; see ``SQLiteBackend``.
+
+    Args:
+        path: Path of the file, created if missing; ``":memory:"`` lives as long as this object.
+        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: A backend whose database is used instead of ``path`` and the options, for
+            example ``checkpointer.backend``. It is left open.
+        options: Of ``SQLiteBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+    """
+
+    backend: SQLiteBackend
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = DEFAULT_PATH,
+        table_name: str | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        backend: SQLiteBackend | None = None,
+        **options: Unpack[SQLiteOptions],
+    ) -> None:
+        if backend is not None:
+            is_alone = path == DEFAULT_PATH and table_name is None and not options
+            check_backend(backend, SQLiteBackend, is_alone=is_alone)
+        super().__init__(
+            backend or SQLiteBackend(path, table_name, **options),
+            owns=backend is None,
+            ttl_seconds=ttl_seconds,
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)

@@ -201,7 +201,7 @@ class Statements:
     def _prolong(self) -> sa.Update:
         """The update of a thread's activity and expiry, if either is due."""
         threads = self.tables.threads
-        is_late, most = is_expiry_late(self.tables)
+        is_late, most = _is_expiry_late(self.tables)
         return (
             threads.update()
             .where(threads.c.tenant == bind("of_tenant"))
@@ -378,16 +378,13 @@ def is_live(tables: Tables) -> sa.ColumnElement[bool]:
     return sa.or_(expires_at.is_(None), expires_at > now())
 
 
-def is_expiry_late(
-    tables: Tables, prefix: str = ""
-) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
+def _is_expiry_late(tables: Tables) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[Any]]:
     """Return whether the thread's expiry must be rewritten, and the new expiry.
 
-    The parameters are ``ttl`` and ``ttl_and_slack``; their names begin with ``prefix``.
+    The parameters are ``ttl`` and ``ttl_and_slack``.
     """
     expires_at = tables.threads.c.expires_at
-    names = (f"{prefix}{it}" for it in ("ttl", "ttl_and_slack"))
-    least, most = (after(bind(it, type_=sa.Double())) for it in names)
+    least, most = (after(bind(it, type_=sa.Double())) for it in ("ttl", "ttl_and_slack"))
     return sa.or_(expires_at.is_(None), ~expires_at.between(least, most)), most
 
 

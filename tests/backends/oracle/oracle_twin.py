@@ -27,17 +27,14 @@ from uuid import uuid4
 import oracledb
 import orjson
 import sqlalchemy as sa
-from oracle_steps import in_steps
 from oracledb import errors
 from sqlalchemy import event
 from sqlalchemy.dialects.oracle.dictionary import DB_LINK_PLACEHOLDER
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle import dialect
-from locus_store.backends.oracle.append import appending
 from locus_store.backends.oracle.columns import json_value
 from locus_store.backends.oracle.conditions import JsonExists
-from locus_store.backends.oracle.save_block import OneTrip
 from locus_store.sql import migrate
 from locus_store.sql.columns.dialect_columns import load_value
 from locus_store.sql.columns.json_columns import Json, JsonValue, _ReadJson
@@ -253,8 +250,6 @@ class TwinConnection:
                 del self.server.table_locks[it]
 
     def _execute(self, call: Call) -> Result:
-        if call.statement.startswith("DECLARE"):
-            return self._block(call.parameters, self.element)
         element, params = self.element
         if isinstance(element, Merge):
             return self._merge(element, params)
@@ -320,32 +315,6 @@ class TwinConnection:
             self._sqlite.execute(table.delete().where(*key))
             self._sqlite.execute(table.insert().values(**row))
         return Result([], None, len(rows))
-
-    def _block(self, out: dict[str, Any], params: dict[str, Any]) -> Result:
-        """The steps of a save; the statements are those that the block is made of."""
-        is_first = params.get("its_line") is None
-        steps = appending(
-            self.server.tables, is_first=is_first, expires=params["its_ttl"] is not None
-        )
-        found = in_steps(self._sqlite, self.server.tables, steps, params)
-        self._end("COMMIT" if found else "ROLLBACK")
-        values = (1, *found) if found else (0, 0, 0)
-        for name, value in zip(("won", "made_line", "made_sequence"), values, strict=True):
-            out[name].value = value
-        return Result([], None, 1)
-
-
-def _noting(save: Any) -> Any:
-    """A block is sent to the driver itself, with its values in Oracle's form: keep them in ours."""
-
-    def noted(self: Any, connection: Any, request: Any, values: Any) -> Any:
-        connection.connection.driver_connection.element = values
-        return save(self, connection, request, values)
-
-    return noted
-
-
-OneTrip.save = _noting(OneTrip.save)  # type: ignore[method-assign]
 
 
 class _Nothing:

@@ -11,7 +11,7 @@ from test_store_sql import items_of
 from locus_store import (
     SQLiteStore,
 )
-from locus_store.backends.sqlite.items import loads_vec
+from locus_store.backends.sqlite.store import loads_vec
 
 pytestmark = pytest.mark.anyio
 

@@ -442,23 +442,6 @@ async def test_a_page_of_threads_comes_with_its_statement(twin: TwinServer) -> N
         assert [(it.kind, it.rows) for it in twin.calls] == [("execute", 1000)]
 
 
-@pytest.mark.parametrize(
-    ("within", "kind"), [("PL/SQL: ORA-00942: no table", SchemaError), ("PLS-00201: no JSON", None)]
-)
-async def test_what_went_wrong_within_a_block_is_told(
-    within: str, kind: type[Exception] | None, twin: TwinServer
-) -> None:
-    async with oracle_checkpointer(**PLACE, state_type=dict) as checkpointer:
-        await checkpointer.save({"n": 1}, "t")
-        twin.failures.append(server_error(6550, f"line 3, column 5:\n{within}"))
-        if kind is None:  # the rules do what the block may not
-            await checkpointer.save({"n": 2}, "t")
-            assert await checkpointer.load("t") == {"n": 2}
-        else:
-            with pytest.raises(kind, match="ORA-00942"):
-                await checkpointer.save({"n": 2}, "t")
-
-
 async def test_a_table_of_embeddings_that_was_cut_short_is_made_anew(twin: TwinServer) -> None:
     def lose_setting(statement: str) -> None:
         if statement.startswith("INSERT INTO locus_settings"):

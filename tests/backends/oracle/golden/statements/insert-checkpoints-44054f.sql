@@ -1,0 +1,12 @@
+-- line: int as int
+-- sequence: int as int
+-- chain: int as int
+-- parent: NULL as int
+-- checkpoint_id: str
+-- digest: bytes
+-- codec: int as int
+-- metadata: NULL as DB_TYPE_JSON
+-- labels: NULL as DB_TYPE_JSON
+-- text: NULL as DB_TYPE_NVARCHAR
+-- payload: bytes as DB_TYPE_RAW
+INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, digest, codec, metadata, labels, created_at, text, payload) VALUES (:line, :sequence, :chain, :parent, :checkpoint_id, :digest, :codec, :metadata, :labels, FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00'), :text, :payload)
