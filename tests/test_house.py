@@ -55,7 +55,7 @@ SHARED_NAMES = {
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
 MOST_FILES = 421
-MOST_LINES_OF_ALL = 90_150
+MOST_LINES_OF_ALL = 90_196
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}
 MOST_WORDS = {"README.md": 1_100, "docs": 60_000}

@@ -17,7 +17,10 @@ _NAMES: Final = {
     "aiohttp": {
         "HTTPBackend", "HTTPCheckpointer", "HTTPMessageLog", "HTTPStore", "http_checkpointer",
     },
-    "redis": {"RedisBackend", "RedisCheckpointSaver", "RedisStore", "redis_checkpointer"},
+    "redis": {
+        "RedisBackend", "RedisCheckpointSaver", "RedisMessageLog", "RedisStore",
+        "redis_checkpointer",
+    },
 }  # fmt: skip
 """By the driver that their modules import."""
 

@@ -1,19 +1,19 @@
 """Options of storages: a ``TypedDict`` for each technology is the one table of its options.
 
-A field has the option's name and type, and pydantic's ``Field`` beside the type has its default,
-its bounds and its meaning. Signatures, checks, query strings and the tables of the documentation
-come from it.
+A field has the option's name and type; beside the type stand its default, its bounds and its
+meaning. Signatures, checks, query strings and the tables of the documentation come from it.
+Pydantic checks the values that are given, and is imported for them only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar, cast, get_type_hints
 from urllib.parse import parse_qsl
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
@@ -21,35 +21,64 @@ from locus_store.types.arguments import MAX_COUNT, MAX_TTL_SECONDS, did_you_mean
 from locus_store.types.records import OnConflict
 from locus_store.values.encoding import MAX_STATE_BYTES
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
 T = TypeVar("T")
 
 DAY: Final = 86_400
 IN_PYTHON: Final = "not in a URL"
 """Beside the field of an option whose value is an object."""
 
-Seconds = Annotated[float, Field(gt=0, le=DAY)]
+
+@dataclass(frozen=True)
+class Bounds:
+    """Arguments of pydantic's ``Field``."""
+
+    given: tuple[tuple[str, Any], ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return pydantic's schema of the type with these bounds."""
+        field = import_module("pydantic").Field(**dict(self.given))
+        return handler.generate_schema(Annotated[source, field])
+
+
+def bounded(**bounds: Any) -> Any:
+    """Return the annotation of a type that has bounds: arguments of pydantic's ``Field``."""
+    return Bounds(tuple(bounds.items()))
+
+
+class Option(NamedTuple):
+    """An option in ``table``."""
+
+    default: Any
+    description: str
+    metadata: tuple[Any, ...] = ()
+    """What stands beside its type."""
+
+
+Seconds = Annotated[float, bounded(gt=0, le=DAY)]
 """A time limit."""
-Patience = Annotated[float, Field(ge=0, le=DAY)]
+Patience = Annotated[float, bounded(ge=0, le=DAY)]
 """A time limit that may be 0."""
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Count = Annotated[int, bounded(ge=1, le=MAX_COUNT)]
 """A number of things, at least one."""
 
 
-def option(default: Any, meaning: str, **bounds: Any) -> Any:
-    """Return the annotation of an option: its default, its meaning and its bounds."""
-    return Field(default, description=meaning, **bounds)
+def option(default: Any, meaning: str) -> Any:
+    """Return the annotation of an option: its default and its meaning."""
+    return Option(default, meaning)
 
 
 class StateOptions(TypedDict, total=False):
     """Of all backends."""
 
     max_state_bytes: Annotated[
-        int,
+        Annotated[int, bounded(ge=1)],
         option(
             MAX_STATE_BYTES,
             "the largest state that is saved or loaded, as compact JSON: see"
             " [concepts](concepts.md#the-size-of-a-state)",
-            ge=1,
         ),
     ]
 
@@ -69,23 +98,30 @@ class CheckpointOptions(SavingOptions, total=False):
     """Of checkpointers and savers."""
 
     ttl_seconds: Annotated[
-        Annotated[float, Field(gt=0, le=MAX_TTL_SECONDS)] | None,
+        Annotated[float, bounded(gt=0, le=MAX_TTL_SECONDS)] | None,
         option(None, "a thread expires this long after its last save"),
     ]
 
 
 @cache
-def table(kind: type) -> Mapping[str, FieldInfo]:
+def table(kind: type) -> Mapping[str, Option]:
     """Return the options of a class by their names, in its order."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: FieldInfo.from_annotation(hint) for name, hint in hints.items()}
+    return {name: _option_of(hint.__metadata__) for name, hint in hints.items()}
+
+
+def _option_of(metadata: tuple[Any, ...]) -> Option:
+    found = next(it for it in metadata if isinstance(it, Option))
+    return found._replace(metadata=metadata)
 
 
 @cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    settings = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    pydantic = import_module("pydantic")
+    settings = pydantic.ConfigDict(strict=True, arbitrary_types_allowed=True)
     kind.__pydantic_config__ = settings  # type: ignore[attr-defined]  # pydantic's way
-    return TypeAdapter(kind)
+    made: TypeAdapter[Any] = pydantic.TypeAdapter(kind)
+    return made
 
 
 def complete(kind: type[T], given: Mapping[str, object], by: str) -> T:
@@ -104,9 +140,18 @@ def complete(kind: type[T], given: Mapping[str, object], by: str) -> T:
     for name in given.keys() - known.keys():
         similar = did_you_mean(name, known)
         raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
+    defaults = {name: it.default for name, it in known.items()}
+    return cast("T", {**defaults, **_checked(cast("type", kind), given)} if given else defaults)
+
+
+def _checked(kind: type, given: Mapping[str, object], *, is_text: bool = False) -> dict[str, Any]:
+    """Return the values of options that are given, or of their text."""
+    adapter = _adapter(kind)
     try:
-        return cast("T", _adapter(cast("type", kind)).validate_python(given))
-    except ValidationError as exc:
+        if is_text:
+            return cast("dict[str, Any]", adapter.validate_strings(given, strict=False))
+        return cast("dict[str, Any]", adapter.validate_python(given))
+    except import_module("pydantic").ValidationError as exc:
         raise _refused(exc, given) from None
 
 
@@ -145,11 +190,8 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for kind in kinds:
         texts = {name: text for name, text in pairs.items() if name in table(kind)}
-        try:
-            read = _adapter(kind).validate_strings(texts, strict=False)
-        except ValidationError as exc:
-            raise _refused(exc, texts) from None
-        found |= {name: read[name] for name in texts}
+        if texts:
+            found |= _checked(kind, texts, is_text=True)
     return found
 
 

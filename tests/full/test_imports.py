@@ -228,20 +228,6 @@ def test_the_adapter_for_pyagenity_names_what_is_missing() -> None:
         assert needed in found.stderr
 
 
-def test_a_storage_without_message_logs_says_so_before_its_driver_is_asked_for() -> None:
-    code = """
-import sys
-sys.modules["redis"] = None
-from locus_store import InvalidArgumentError, open_message_log
-try:
-    open_message_log("redis://h")
-except InvalidArgumentError as exc:
-    print(exc)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "no message log for redis: URLs" in done.stdout
-
-
 def test_names_whose_extra_is_missing_are_absent() -> None:
     code = """
 import sys

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from locus_store.backends.http.transport import POOL_SIZE, TIMEOUT_SECONDS
@@ -16,6 +15,7 @@ from locus_store.types.options import (
     Count,
     Patience,
     StateOptions,
+    bounded,
     option,
 )
 
@@ -33,7 +33,7 @@ class HTTPClientOptions(TypedDict, total=False):
     headers: Annotated[Mapping[str, str] | None, option(None, "sent with each request"), IN_PYTHON]
     auth: Annotated[Pair | None, option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON]
     timeout: Annotated[
-        Annotated[float, Field(gt=0, le=DAY)],
+        Annotated[float, bounded(gt=0, le=DAY)],
         option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),
     ]
     client: Annotated[

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field
-
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.options import (
     IN_PYTHON,
@@ -14,13 +12,14 @@ from locus_store.types.options import (
     Patience,
     Seconds,
     StateOptions,
+    bounded,
     option,
 )
 
 DEFAULT_PREFIX: Final = "locus/checkpoints/"
 """The Locus SDK's default prefix."""
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, bounded(min_length=1)]
 
 
 class OCIOptions(StateOptions, total=False):
@@ -44,14 +43,14 @@ class OCIOptions(StateOptions, total=False):
         option("api_key", 'or `"security_token"`, `"instance_principal"`, `"resource_principal"`'),
     ]
     region: Annotated[
-        Annotated[str, Field(pattern="^[A-Za-z0-9-]+$")] | None,
+        Annotated[str, bounded(pattern="^[A-Za-z0-9-]+$")] | None,
         option(None, "instead of the region of the profile, as `us-ashburn-1`"),
     ]
     config_file: Annotated[
         Text, option("~/.oci/config", "the SDK's configuration file; `~` is expanded")
     ]
     endpoint: Annotated[
-        Annotated[str, Field(pattern="^https?://[A-Za-z0-9._-]+(:[0-9]+)?/?$")] | None,
+        Annotated[str, bounded(pattern="^https?://[A-Za-z0-9._-]+(:[0-9]+)?/?$")] | None,
         option(None, "the URL of the service, `https://host`, where it is not the region's"),
     ]
     client: Annotated[
@@ -60,7 +59,7 @@ class OCIOptions(StateOptions, total=False):
         IN_PYTHON,
     ]
     pool_size: Annotated[
-        Annotated[int, Field(ge=1, le=256)],
+        Annotated[int, bounded(ge=1, le=256)],
         option(16, "calls at once; a call that reads several objects has as many threads again"),
     ]
     retry_seconds: Annotated[

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field
-
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.options import (
     IN_PYTHON,
@@ -14,6 +12,7 @@ from locus_store.types.options import (
     Patience,
     Seconds,
     StateOptions,
+    bounded,
     option,
 )
 
@@ -58,7 +57,7 @@ class OpenSearchOptions(StateOptions, total=False):
         ),
     ]
     pool_size: Annotated[
-        Annotated[int, Field(ge=1, le=256)],
+        Annotated[int, bounded(ge=1, le=256)],
         option(16, "calls at once; a call that reads several documents has as many threads again"),
     ]
     retry_seconds: Annotated[

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.connections.options import AsyncEngine, SqlOptions, TableName
-from locus_store.types.options import IN_PYTHON, CheckpointOptions, Count, Seconds, option
+from locus_store.types.options import (
+    IN_PYTHON,
+    CheckpointOptions,
+    Count,
+    Seconds,
+    bounded,
+    option,
+)
 
 
 class UserOptions(TypedDict, total=False):
@@ -39,7 +45,7 @@ class OracleConnections(TypedDict, total=False):
         str | None, option(None, "where `tnsnames.ora` is, if not beside the wallet")
     ]
     host: Annotated[str | None, option(None, "instead of `dsn`, with `port` and `service_name`")]
-    port: Annotated[Annotated[int, Field(ge=1, le=65535)] | None, option(None, "by default 1521")]
+    port: Annotated[Annotated[int, bounded(ge=1, le=65535)] | None, option(None, "by default 1521")]
     service_name: Annotated[
         str | None, option(None, "the database's service; with `dsn`, what follows its `/`")
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 
-from pydantic import Field
 from sqlalchemy.engine import URL
 from typing_extensions import TypedDict
 
@@ -17,11 +16,12 @@ from locus_store.types.options import (
     CheckpointOptions,
     Count,
     Seconds,
+    bounded,
     option,
     split_url,
 )
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, bounded(min_length=1)]
 
 
 class ServerOptions(TypedDict, total=False):
@@ -37,7 +37,7 @@ class ServerOptions(TypedDict, total=False):
         IN_PYTHON,
     ]
     port: Annotated[
-        Annotated[int, Field(ge=1, le=65535)] | None,
+        Annotated[int, bounded(ge=1, le=65535)] | None,
         option(None, "by default 5432"),
         IN_PYTHON,
     ]
@@ -59,8 +59,8 @@ class PoolOptions(TypedDict, total=False):
 
     pool_size: Annotated[Count, option(10, "connections kept open, for each event loop")]
     max_overflow: Annotated[
-        int,
-        option(0, "additional connections when all are in use", ge=0, le=MAX_COUNT),
+        Annotated[int, bounded(ge=0, le=MAX_COUNT)],
+        option(0, "additional connections when all are in use"),
     ]
     min_pool_size: Annotated[
         Count | None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from locus_store.types.arguments import MAX_COUNT
@@ -16,11 +15,12 @@ from locus_store.types.options import (
     SavingOptions,
     Seconds,
     StateOptions,
+    bounded,
     option,
     split_url,
 )
 
-Number = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Number = Annotated[int, bounded(ge=0, le=MAX_COUNT)]
 
 
 class RedisConnections(StateOptions, total=False):

@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import Field
-
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.options import (
     IN_PYTHON,
     CheckpointOptions,
     Seconds,
     StateOptions,
+    bounded,
     option,
 )
 
 DEFAULT_PREFIX: Final = "locus/"
 
-Text = Annotated[str, Field(min_length=1)]
+Text = Annotated[str, bounded(min_length=1)]
 
 
 class S3Options(StateOptions, total=False):
@@ -31,7 +30,7 @@ class S3Options(StateOptions, total=False):
         ),
     ]
     endpoint_url: Annotated[
-        Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
+        Annotated[str, bounded(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
         option(None, "the URL of another service than Amazon's, as `https://host`"),
     ]
     region: Annotated[Text | None, option(None, "instead of the region of boto3's configuration")]
@@ -44,11 +43,11 @@ class S3Options(StateOptions, total=False):
         Any, option(None, "a client of boto3 instead of the credentials, left open"), IN_PYTHON
     ]
     pool_size: Annotated[
-        Annotated[int, Field(ge=1, le=256)],
+        Annotated[int, bounded(ge=1, le=256)],
         option(16, "calls at once; a call that reads several objects has as many threads again"),
     ]
     max_attempts: Annotated[
-        Annotated[int, Field(ge=1, le=100)],
+        Annotated[int, bounded(ge=1, le=100)],
         option(8, "attempts of a call that meets 429, 5xx, a timeout or a lost connection"),
     ]
     timeout_seconds: Annotated[Seconds, option(60.0, "time limit of each answer")]
