@@ -102,7 +102,7 @@ class StorageBackend(ForTenants, Closing, ABC):
     async def commit(self, save: Save) -> Written:
         """Write one version, all or nothing, by the rules of ``versions.save``.
 
-        The save continues after its caller is cancelled. Saves of one line keep the order in
+        The save continues after the caller is cancelled. Saves of one line keep the order in
         which they were submitted.
 
         Raises:

@@ -257,7 +257,7 @@ Loads = Mapping[tuple[int, str], Lineage]
 loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
 """The last loads of the caller's own context, by adapter and thread. They are lost through
 ``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
-the blocking facade passes them on to its caller."""
+the blocking facade passes them on to the caller."""
 
 
 @dataclass(slots=True)

@@ -72,7 +72,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
     """The message logs of all threads of a storage.
 
     The order of the messages in a log never changes and does not depend on their times. A change is
-    written whole or not at all, and continues when its caller is cancelled. A log that was emptied
+    written whole or not at all, and continues when the caller is cancelled. A log that was emptied
     still exists and keeps its revision; a log that does not exist has revision 0.
 
     There are two ways to repeat a change whose reply was lost without storing a message twice. With
@@ -100,7 +100,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
 
     @abstractmethod
     async def change(self, change: LogChange) -> LogChanged:
-        """Apply one change, all or nothing, also after its caller is cancelled.
+        """Apply one change, all or nothing, also after the caller is cancelled.
 
         Raises:
             ConflictError: The log has not the expected revision, or not the position of the cut.

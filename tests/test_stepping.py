@@ -1,4 +1,4 @@
-"""Work that a home begins in its caller's step, and finishes whatever becomes of the caller."""
+"""Work that a home begins in the caller's step, and finishes whatever becomes of the caller."""
 
 from __future__ import annotations
 

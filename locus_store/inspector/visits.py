@@ -1,4 +1,4 @@
-"""One request for a page: its parameters, its caller, and what it may look at."""
+"""One request for a page: its parameters, the caller, and what it may look at."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Pace:
         """Continue the job.
 
         Raises:
-            RefusalError: Its time is over, or its caller has left.
+            RefusalError: Its time is over, or the caller has left.
         """
         if self._is_cancelled.is_set() or monotonic() > self._end:
             told = f"this page took longer than {self.seconds:g} seconds and was stopped; "

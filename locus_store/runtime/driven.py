@@ -338,7 +338,7 @@ class DrivenLoop:
             self._wanted.set()
 
     def _abandon(self, call: _Call[Any]) -> None:
-        """Cancel a call that its caller no longer waits for."""
+        """Cancel a call that the caller no longer waits for."""
         with suppress(RuntimeError):  # it is done, and the loop closed
             self._leave_to_others(call, partial(self._cancel, call))
 

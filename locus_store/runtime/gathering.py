@@ -48,7 +48,7 @@ Run = Callable[[Sequence[Q], bool], Awaitable[Sequence[A | Failed | Undecided]]]
 """Runs a group and answers each of its calls; the flag says that it is one that runs alone."""
 
 Send = Callable[[Q, Callable[[A | Failed | Undecided], None]], bool]
-"""Sends a call within its caller's step, and passes on its answer; ``False``: it was not sent."""
+"""Sends a call within the caller's step, and passes on its answer; ``False``: it was not sent."""
 
 Spawn: TypeAlias = "Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]"
 
@@ -237,7 +237,7 @@ class Gathering(Generic[Q, A]):
     # --- senders
 
     def _wake(self) -> None:
-        while self._ready and self._ready[0].done.done():  # its caller was cancelled
+        while self._ready and self._ready[0].done.done():  # the caller was cancelled
             self._ready.popleft()
         if self._ready and self._idle:
             self._idle -= 1
@@ -278,7 +278,7 @@ class Gathering(Generic[Q, A]):
         taken = set(self._under_way)
         for call in list(self._alone):
             names = self._names_of(call.what)
-            if call.done.done():  # its caller was cancelled
+            if call.done.done():  # the caller was cancelled
                 self._alone.remove(call)
                 self._aside -= Counter(names)
             elif taken.isdisjoint(names):
@@ -298,7 +298,7 @@ class Gathering(Generic[Q, A]):
         count = size = 0
         while ready:
             call = ready[0]
-            if call.done.done():  # its caller was cancelled
+            if call.done.done():  # the caller was cancelled
                 ready.popleft()
                 continue
             names = names_of(call.what)

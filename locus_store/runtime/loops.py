@@ -116,7 +116,7 @@ class Home(ABC):
     ) -> None:
         """Run ``work`` to its first wait in this step, the rest in later ones; ``close`` waits.
 
-        A task would begin one step later, and its caller continue another one later. ``work`` may
+        A task would begin one step later, and the caller continue another one later. ``work`` may
         wait for futures only: it has no task that a time limit of asyncio could cancel.
 
         Args:
@@ -137,7 +137,7 @@ class Home(ABC):
         _run_on(work, end)
 
     async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` to its end, even if its caller is cancelled."""
+        """Run ``work`` to its end, even if the caller is cancelled."""
         return await outlasting(self.spawn(work))
 
     async def in_order(

@@ -4,7 +4,7 @@ A coroutine that awaits only work of this library yields that work (``now``, ``e
 does it, and sends the result. No event loop runs meanwhile, not even one that the thread has;
 ``may_block`` tells a coroutine so.
 
-A call can be ended between two pieces of its work: by ``Ctrl-C``, or because its caller no longer
+A call can be ended between two pieces of its work: by ``Ctrl-C``, or because the caller no longer
 waits. A piece of work is never interrupted. In the main thread, ``Ctrl-C`` is put off; if the
 program handles signals in Python, a thread of its own runs the call, as such a handler may raise
 anywhere.

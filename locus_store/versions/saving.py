@@ -177,7 +177,7 @@ def no_thread(thread_id: str, head: Mark | None) -> Removed:
     """Return the result of removing a thread that does not exist.
 
     Raises:
-        ConflictError: Its caller saw a head of it.
+        ConflictError: The caller saw a head of it.
     """
     if head is not None:
         raise head_moved(thread_id)

@@ -19,7 +19,7 @@ from locus_store import open_checkpointer
 from sqlalchemy.ext.asyncio import create_async_engine
 
 async def cancelled_when_answered(work):
-    # As asyncio.run cancels its tasks: here in the tick between the answer and its caller's turn.
+    # As asyncio.run cancels its tasks: here in the tick between the answer and the caller's turn.
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
 
     def look():

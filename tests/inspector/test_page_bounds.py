@@ -1,4 +1,4 @@
-"""Heavy work leaves the event loop, ends with its caller, and makes pages within their bounds."""
+"""Heavy work leaves the event loop, ends with the caller, and makes pages within their bounds."""
 
 from __future__ import annotations
 

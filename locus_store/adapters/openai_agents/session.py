@@ -33,7 +33,7 @@ Settings = SessionSettings | dict[str, Any] | None
 class LocusSession(LogAdapter, Session):
     """Keeps the items of a conversation in the root message log of the thread ``session_id``.
 
-    A change continues when its caller is cancelled, and the caller waits for its end.
+    A change continues when the caller is cancelled, and the caller waits for its end.
 
     Args:
         session_id: The thread.

@@ -78,7 +78,7 @@ class RemoteService:
         return self._sdk if (await self.described()).version == SDK_WIRE else None
 
     async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
-        """Send a call; return its result. A write continues after its caller is cancelled.
+        """Send a call; return its result. A write continues after the caller is cancelled.
 
         Raises:
             UnsupportedError: The service speaks the Locus SDK's wire only, which has no such call.

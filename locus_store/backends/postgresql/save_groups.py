@@ -1,6 +1,6 @@
 """Saves in groups: those that arrive while a statement runs share the next one.
 
-Each save of a group is decided by itself, and its caller answered after the commit. What the
+Each save of a group is decided by itself, and the caller answered after the commit. What the
 statement refuses, and a group that failed whole, is done again one by one, each in a transaction
 under the full rules.
 """
@@ -166,7 +166,7 @@ class Saves:
         """Waiting saves in order, by line that has a save ready or in progress."""
 
     async def submit(self, save: Save) -> Written:
-        """Write a save, which continues if its caller is cancelled."""
+        """Write a save, which continues if the caller is cancelled."""
         database = self._database
         indexed, users = database.has_index, database.user_id_type
         row = row_of(save, database.store, indexed=indexed, users=users)
@@ -183,7 +183,7 @@ class Saves:
         return await item.done
 
     def _sends_now(self, item: _Item) -> bool:
-        """Send a save in its caller's step, if no other save is there to share a statement."""
+        """Send a save in the caller's step, if no other save is there to share a statement."""
         is_lone = self._last_size == 1 and self._idle_senders and not self._ready
         alone = self._alone_of([item]) if is_lone else None
         if alone is None:
@@ -203,7 +203,7 @@ class Saves:
     def _answered(
         self, item: _Item, line: int, over: asyncio.TimerHandle, rows: list[Any] | BaseException
     ) -> None:
-        """Answer a save that was sent in its caller's step."""
+        """Answer a save that was sent in the caller's step."""
         over.cancel()
         self._at_work.discard(item)
         self._free(item)
@@ -410,7 +410,7 @@ class Saves:
         try:
             with observe.within(item.operation):
                 result = await self._home.again(lambda: self._home.transaction(body, begin))
-        except Exception as exc:  # noqa: BLE001  (told to its caller)
+        except Exception as exc:  # noqa: BLE001  (told to the caller)
             result = exc
         self._finish(item, result)
 

@@ -81,7 +81,7 @@ class _LoopJob:
 
     def answer(self, result: object, error: BaseException | None) -> None:
         """Pass the result to the caller, in its event loop."""
-        if self.future.done():  # its caller was cancelled
+        if self.future.done():  # the caller was cancelled
             return
         if error is not None:
             loops.fail(self.future, error)
@@ -279,7 +279,7 @@ def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
     cursor.execute("SAVEPOINT job")
     try:
         result = body(connection)
-    except Exception as exc:  # noqa: BLE001  (told to its caller)
+    except Exception as exc:  # noqa: BLE001  (told to the caller)
         cursor.execute("ROLLBACK TO job")
         return None, exc
     finally:

@@ -30,7 +30,7 @@ class Runner(Protocol):
     """Bodies run in threads, where long work delays no other task of the caller's loop."""
 
     async def write(self, body: Body[T]) -> T:
-        """Run ``body`` and commit; it continues after its caller is cancelled."""
+        """Run ``body`` and commit; it continues after the caller is cancelled."""
 
     async def read(self, body: Body[T]) -> T:
         """Run ``body`` on one snapshot."""

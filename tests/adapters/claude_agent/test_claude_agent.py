@@ -248,7 +248,7 @@ async def test_a_cancelled_append_is_whole_or_nothing(store: LocusSessionStore) 
         with suppress(asyncio.CancelledError):
             await task
     await store.append({"project_key": PROJECT, "session_id": "end"}, [{"type": "x"}])
-    for n in range(12):  # an append may go on after its caller was cancelled
+    for n in range(12):  # an append may go on after the caller was cancelled
         before = {it["session_id"] for it in await store.list_sessions(PROJECT)}
         loaded = await store.load({"project_key": PROJECT, "session_id": f"s{n}"}) or []
         after = {it["session_id"] for it in await store.list_sessions(PROJECT)}
