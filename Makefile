@@ -161,6 +161,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python .ci/english
+	$(BIN)/python .ci/names
 	$(BIN)/python .ci/schemas
 	$(BIN)/zizmor -q --offline --min-severity medium .github/workflows
 	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint deploy/Dockerfile; \
