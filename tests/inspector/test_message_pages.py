@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from lazily import TESTS_RUN
 from services import parts
+from storages.memory import BareBackend
 from test_changes import client
 
 from locus_store import NewMessage
-from locus_store.backends.file.backend import FileBackend
 from locus_store.open import Storage
 from locus_store.types import PendingWrite
 
@@ -111,8 +111,8 @@ async def test_many_logs_are_listed_page_by_page(place: Any) -> None:
         assert "More message logs" not in (await asking.get(rest)).text
 
 
-async def test_a_backend_without_message_logs_has_no_page_of_them(tmp_path: Any) -> None:
-    backend = FileBackend(tmp_path)
+async def test_a_backend_without_message_logs_has_no_page_of_them() -> None:
+    backend = BareBackend()
     await backend.write_state("t", {}, checkpoint_id="v")
     async with client(app(backend)) as asking:
         assert "Messages</a>" not in (await asking.get("timeline?thread=t")).text
