@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from locus_store.backends.s3.client import S3Objects
 
 BUCKET = "agents"
+ATTEMPTS, START_SECONDS = 4, 30.0
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "tests",
     "AWS_SECRET_ACCESS_KEY": "of-locus-store",
@@ -76,7 +77,7 @@ class SeaweedFS(Service):
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        super().__init__(f"http://{LOOPBACK}:{free_port()}")
+        super().__init__("")
         self.process: subprocess.Popen[bytes] | None = None
         self._before = {name: os.environ.get(name) for name in CREDENTIALS}
         os.environ.update(CREDENTIALS)
@@ -90,25 +91,36 @@ class SeaweedFS(Service):
         keys = {"accessKey": "tests", "secretKey": "of-locus-store"}
         everything = {"name": "tests", "credentials": [keys], "actions": ["Admin"]}
         (self.directory / "s3.json").write_text(json.dumps({"identities": [everything]}))
+        for _ in range(ATTEMPTS):  # another process may take one of the nine ports meanwhile
+            self.url = f"http://{LOOPBACK}:{free_port()}"
+            self.process = self._started(binary)
+            (self.directory / "pid").write_text(str(self.process.pid))
+            with suppress(TimeoutError):
+                wait_until(self._is_ready, "SeaweedFS to start", seconds=START_SECONDS)
+                return
+            self.process.kill()
+            self.process.wait()
+        raise TimeoutError(f"SeaweedFS to start: {(self.directory / 'log').read_text()[-2000:]}")
+
+    def _started(self, binary: Path) -> subprocess.Popen[bytes]:
         ports = {
             f"{name}.{kind}": free_port()
             for name in ("master", "volume", "filer", "s3")
             for kind in ("port", "port.grpc")
         } | {"s3.port": self.url.rpartition(":")[2]}
-        options = {"dir": self.directory, "ip": LOOPBACK, "ip.bind": LOOPBACK, "volume.max": 20}
+        data = Path(tempfile.mkdtemp(dir=self.directory))
+        options = {"dir": data, "ip": LOOPBACK, "ip.bind": LOOPBACK, "volume.max": 20}
         options |= {"master.volumeSizeLimitMB": 256, "s3.config": self.directory / "s3.json"}
         given = [f"-{name}={value}" for name, value in {**options, **ports}.items()]
         with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(
+            return subprocess.Popen(
                 [binary, "server", "-s3", *given],
-                cwd=self.directory,
+                cwd=data,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the tests
             )
-        (self.directory / "pid").write_text(str(self.process.pid))
-        wait_until(self._is_ready, "SeaweedFS to start")
 
     def _is_ready(self) -> bool:
         from botocore.exceptions import BotoCoreError, ClientError

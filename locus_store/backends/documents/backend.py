@@ -95,7 +95,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
     async def _look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read; in a worker thread if it may block the event loop."""
         read = partial(self._threads.steadily, partial(work, *args, **kwargs))
-        return await self._documents.run(read)
+        return await self._documents.run_call(read)
 
     async def _make(self, thread_id: str, body: Callable[[Edit], T], *, removes: bool = False) -> T:
         """Change a thread, or create it; see ``DocumentThreads.write``."""

@@ -165,7 +165,7 @@ class Documents(Access, ABC):
         """The threads that calls run in; ``None``: those of the event loop."""
         return None
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run_call(self, call: Callable[[], T]) -> T:
         """Run a call that reads or writes documents; in a worker thread if it may block."""
         return await in_thread(call, pool=self.pool) if self.blocks else call()
 

@@ -78,7 +78,7 @@ class RedisDocuments(Documents):
 
     # --- calls
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run_call(self, call: Callable[[], T]) -> T:
         """See ``Documents``, also for the following methods."""
         return await run(call)
 
