@@ -91,7 +91,7 @@ class SeaweedFS(Service):
         keys = {"accessKey": "tests", "secretKey": "of-locus-store"}
         everything = {"name": "tests", "credentials": [keys], "actions": ["Admin"]}
         (self.directory / "s3.json").write_text(json.dumps({"identities": [everything]}))
-        for _ in range(ATTEMPTS):  # another process may take one of the nine ports meanwhile
+        for _ in range(ATTEMPTS):  # another process may take one of the ports meanwhile
             self.url = f"http://{LOOPBACK}:{free_port()}"
             self.process = self._started(binary)
             (self.directory / "pid").write_text(str(self.process.pid))
@@ -107,7 +107,9 @@ class SeaweedFS(Service):
             f"{name}.{kind}": free_port()
             for name in ("master", "volume", "filer", "s3")
             for kind in ("port", "port.grpc")
-        } | {"s3.port": self.url.rpartition(":")[2]}
+        }
+        # The last two are fixed ports of other services, which two servers cannot share.
+        ports |= {"s3.port": self.url.rpartition(":")[2], "s3.port.iceberg": 0, "s3.port.lance": 0}
         data = Path(tempfile.mkdtemp(dir=self.directory))
         options = {"dir": data, "ip": LOOPBACK, "ip.bind": LOOPBACK, "volume.max": 20}
         options |= {"master.volumeSizeLimitMB": 256, "s3.config": self.directory / "s3.json"}
