@@ -54,7 +54,7 @@ class Option(NamedTuple):
     default: Any
     description: str
     metadata: tuple[Any, ...] = ()
-    """What stands beside its type."""
+    """The annotations of its type."""
 
 
 Seconds = Annotated[float, bounded(gt=0, le=DAY)]

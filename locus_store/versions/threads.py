@@ -59,7 +59,7 @@ class Thread:
     """The message logs by namespace; never changed, only replaced."""
 
     outbox: Outbox | None = None
-    """What is still to be applied to other threads."""
+    """Edits of other threads that are not applied yet."""
 
     delivered: dict[str, str] = field(default_factory=dict)
     """The token of the last outbox that was applied here, by its thread; only replaced."""

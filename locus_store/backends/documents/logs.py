@@ -36,20 +36,24 @@ class DocumentLogs:
         return await self._threads.in_order(change.thread_id, lambda: self._changed_logs(change))
 
     def _changed_logs(self, change: LogChange) -> LogChanged:
-        for edit in change.edits():
-            thread = self._threads.read(edit.thread_id)
-            require_owner(edit.thread_id, thread.user_id if thread else None, edit.user_id)
-        name, edits = change.thread_id, [it for it in change.edits() if it.puts]
+        name, edits = change.thread_id, change.edits()
+        own = {it.user_id for it in edits if it.thread_id == name}
         others = [it for it in edits if it.thread_id != name]
-        outbox = Outbox(uuid4().hex, others) if others else None
+        for other in others:
+            thread = None if other.user_id is None else self._threads.read(other.thread_id)
+            require_owner(other.thread_id, thread.user_id if thread else None, other.user_id)
+        applied = [it for it in others if it.puts]
+        outbox = Outbox(uuid4().hex, applied) if applied else None
 
         def apply(edit: Edit) -> LogChanged:
+            for user_id in own:
+                require_owner(name, edit.thread.user_id if edit.thread else None, user_id)
             changed = logs.change(edit, change)
             if outbox is not None:
                 (edit.thread or edit.begin()).outbox = outbox
             return changed
 
-        changed = self._threads.write(name, apply, creates=bool(edits))
+        changed = self._threads.write(name, apply, creates=any(it.puts for it in edits))
         if changed is None:
             require_revision((name, change.namespace), change.expected_revision, 0)
         if outbox is not None:
@@ -86,14 +90,9 @@ class DocumentLogs:
 
     async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
         def find() -> list[LogRead]:
-            each = (
-                logs.look(
-                    it,
-                    head_of(it.thread_id, name, whole=wanted.whole),
-                    self._threads.max_state_bytes,
-                )
-                for it, name in self._matching(wanted)
-            )
+            most, found = self._threads.max_state_bytes, self._matching(wanted)
+            names = ((it, head_of(it.thread_id, name, whole=wanted.whole)) for it, name in found)
+            each = (logs.look(thread, head, most) for thread, head in names)
             return [it for it in each if it is not None]
 
         found: list[LogRead] = await self._look(find)

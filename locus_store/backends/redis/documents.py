@@ -72,7 +72,7 @@ class RedisDocuments(Documents):
         """Threads whose keys of the Locus SDK may stay."""
 
         self._ahead = timedelta()
-        """How far the server's clock is ahead."""
+        """The lead of the server's clock."""
 
         self._asked_at = -CLOCK_SECONDS
 

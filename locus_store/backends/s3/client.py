@@ -36,7 +36,7 @@ _WRONG: Final = {"IfMatch": f'"{0:032x}"'}
 """The tag of no object."""
 
 _conditional_deletions: dict[tuple[str | None, str], bool] = {}
-"""Whether a service keeps the condition of a deletion, by its URL and bucket."""
+"""By URL and bucket: the service keeps the conditions of deletions."""
 
 
 class S3Objects(Objects):

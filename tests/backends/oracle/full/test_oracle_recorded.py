@@ -233,8 +233,8 @@ async def test_metadata_of_any_size_is_bound_as_json(
 ) -> None:
     metadata = {"text": "x" * size, "float": 1.0, "least": 5e-324}
     await opened.backend.save("long", {"n": 1}, metadata=metadata)
-    (call,) = twin.calls
-    assert call.sizes["its_metadata"].name == "DB_TYPE_JSON"
+    sizes = [it.sizes["metadata"] for it in twin.calls if "metadata" in it.sizes]
+    assert [it.name for it in sizes] == ["DB_TYPE_JSON"]
     version = await opened.backend.version("long")
     assert version is not None
     assert sorted(map(repr, version.metadata.items())) == sorted(map(repr, metadata.items()))
@@ -270,7 +270,7 @@ def test_every_recorded_statement_is_oracles(oracle_grammar: grammars.Grammar) -
         asked["first"] += knows[0]
         asked["second"] += knows[1]
         asked["neither"] += not any(knows)
-    assert asked == {"first": 229, "second": 202, "neither": 14}
+    assert asked == {"first": 226, "second": 199, "neither": 14}
 
 
 def test_no_recorded_statement_ends_with_a_semicolon() -> None:
