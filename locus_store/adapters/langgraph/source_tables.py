@@ -24,7 +24,7 @@ from locus_store.errors import (
 )
 from locus_store.transfer.building import NewVersion
 from locus_store.types import PendingWrite
-from locus_store.types.arguments import not_a_url
+from locus_store.types.arguments import is_path, not_a_url
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.msgpack import MSGPACK, pack
@@ -113,12 +113,11 @@ def scheme_of(url: str) -> str:
     """Return the scheme of a URL, without a driver.
 
     Raises:
-        InvalidArgumentError: It has none, as a path has none.
+        InvalidArgumentError: It is a path.
     """
-    scheme = urlsplit(url).scheme.partition("+")[0]
-    if not scheme:
+    if is_path(url):
         raise not_a_url(url)
-    return scheme
+    return urlsplit(url).scheme.partition("+")[0]
 
 
 def unsupported(what: str, places: str, scheme: str) -> InvalidArgumentError:

@@ -362,6 +362,12 @@ async def test_a_path_that_is_no_url_is_told_its_url() -> None:
         await import_langgraph(MemoryBackend(), "graph.db")
 
 
+async def test_the_password_of_a_source_that_is_no_url_is_not_shown() -> None:
+    with pytest.raises(InvalidArgumentError, match="read from postgresql:// and") as refused:
+        await import_langgraph(MemoryBackend(), "host=db password=secret")
+    assert "secret" not in str(refused.value)
+
+
 # --- encrypted databases
 
 KEY = b"0123456789abcdef"

@@ -286,6 +286,12 @@ async def test_a_path_that_is_no_url_is_told_its_url() -> None:
         await import_langgraph_store(InMemoryStore(), "x.db")
 
 
+async def test_the_password_of_a_source_that_is_no_url_is_not_shown() -> None:
+    with pytest.raises(InvalidArgumentError, match="read from postgresql://,") as refused:
+        await import_langgraph_store(InMemoryStore(), "host=db password=secret")
+    assert "secret" not in str(refused.value)
+
+
 async def test_what_is_no_store_of_langgraphs_is_refused(tmp_path, postgresql, redis_url) -> None:
     path = tmp_path / "other.db"
     async with SQLiteStore(path) as other:
