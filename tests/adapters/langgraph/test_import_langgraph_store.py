@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -304,6 +306,20 @@ async def test_what_is_no_store_of_langgraphs_is_refused(tmp_path, postgresql, r
         await import_langgraph_store(InMemoryStore(), redis_url)
     with pytest.raises(InvalidArgumentError, match=r"LangGraph's stores are read .* not 'mysql'"):
         await import_langgraph_store(InMemoryStore(), "mysql://localhost/shop")
+
+
+def test_items_of_sqlite_are_imported_without_redis_py(tmp_path) -> None:
+    path = tmp_path / "theirs.db"
+    fill(lambda **options: SqliteStore.from_conn_string(str(path), **options))
+    code = f"""
+import asyncio, sys
+sys.modules["redis"] = None
+from locus_store import InMemoryStore
+from locus_store.adapters.langgraph.import_items import import_langgraph_store
+print(asyncio.run(import_langgraph_store(InMemoryStore(), {f"sqlite:///{path}"!r})).written)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("4\n", "")
 
 
 def test_the_command_imports_and_tells(tmp_path) -> None:
