@@ -15,8 +15,7 @@ from locus_store.runtime.portals import Portals, blocking_twin
 from locus_store.session import states
 from locus_store.session.cache import check_parts
 from locus_store.session.config import call_of, hand_on, most_of, thread_name
-from locus_store.session.messages import from_log, require_exact, to_log
-from locus_store.session.models import MODELS, info_of
+from locus_store.session.models import MODELS, from_log, info_of, require_exact, to_log
 from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
 from locus_store.session.runs import RunMethods, Values, Writes, writing
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from locus_store.messages import BaseMessageLog
     from locus_store.session.cache import CachedState, StateCache
     from locus_store.session.config import Call
-    from locus_store.session.messages import Message
-    from locus_store.session.models import Models, ThreadInfo
+    from locus_store.session.models import Message, Models, ThreadInfo
     from locus_store.types import Version
     from locus_store.types.marks import Lineage
     from locus_store.types.thread_info import ThreadFacts, UserIdType

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from locus_store.session.config import Call
-    from locus_store.session.messages import Message
+    from locus_store.session.models import Message
     from locus_store.session.owners import Owners
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace
