@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import PerLoop
@@ -289,19 +288,3 @@ class GuardedCache:
         self._failures += 1
         pause = FIRST_PAUSE_SECONDS * 2 ** min(before, 10)
         self._closed_until = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
-
-
-def check_parts(backend: object, cache: object, release_resources: object) -> None:
-    """Refuse arguments of a session that are of another type."""
-    if not isinstance(backend, StorageBackend) and not callable(backend):
-        raise TypeError(
-            f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
-        )
-    if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
-        raise InvalidArgumentError(
-            f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
-        )
-    if not isinstance(release_resources, bool):
-        raise InvalidArgumentError(
-            f"release_resources must be True or False, not {release_resources!r:.80}"
-        )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.states import checked_state_class
-from locus_store.types.arguments import MAX_COUNT, id_text
+from locus_store.types.arguments import id_text
 from locus_store.types.marks import Lineage, thread_key
 from locus_store.types.thread_info import user_name
 
@@ -57,7 +57,7 @@ def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
         raise InvalidArgumentError('config has no "thread_id"')
     thread_id = config.get("thread_id")
     return Call(
-        thread_id="" if thread_id is None else thread_name(thread_id),
+        thread_id="" if thread_id is None else id_text("thread_id", thread_id),
         user_id=user_name(config.get("user_id"), users),
         state_class=checked_state_class(config.get("state_class")),
         thread_name=config.get("thread_name"),
@@ -80,23 +80,3 @@ def _lineage_of(token: object) -> Lineage | None:
             "set it to None, and load the state again"
         )
     return lineage
-
-
-def hand_on(config: Mapping[str, Any], lineage: Lineage) -> None:
-    """Set the version in a config that has a place for it; others are not changed."""
-    if VERSION_KEY in config and isinstance(config, dict):
-        config[VERSION_KEY] = lineage.token()
-
-
-def thread_name(thread_id: object) -> str:
-    """Return a thread's id as text.
-
-    Raises:
-        InvalidArgumentError: It is neither a valid text nor a whole number.
-    """
-    return id_text("thread_id", thread_id)
-
-
-def most_of(limit: int | None) -> int:
-    """Return a limit as a number."""
-    return MAX_COUNT if limit is None else limit
