@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.adapters.log_imports import READABLE, archived, put_thread
-from locus_store.adapters.openai_agents.items import message_of
+from locus_store.adapters.openai_agents.session import message_of
 from locus_store.adapters.sql_sources import open_rows
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, SchemaError
