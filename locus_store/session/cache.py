@@ -236,13 +236,8 @@ class GuardedCache:
         if key in self._outdated:
             await self.drop(key)
             return None
-        found: list[CachedState | None] = []
-
-        async def get() -> None:
-            found.append(await self.cache.get(key))
-
-        await self._tried(get)
-        return found[0] if found else None
+        _, found = await self._try(lambda: self.cache.get(key))
+        return found
 
     async def put(
         self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
@@ -253,30 +248,31 @@ class GuardedCache:
         await self._write(key, lambda: self.cache.drop(key))
 
     async def _write(self, key: str, call: Callable[[], Awaitable[None]]) -> None:
-        if await self._tried(call):
+        is_done, _ = await self._try(call)
+        if is_done:
             self._outdated.pop(key, None)
             return
         self._outdated[key] = None
         while len(self._outdated) > _MOST_OUTDATED:
             self._outdated.popitem(last=False)
 
-    async def _tried(self, call: Callable[[], Awaitable[None]]) -> bool:
-        """Make a call; return ``False`` if it failed, or if the cache is left alone."""
+    async def _try(self, call: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
+        """Return whether a call succeeded, and its result; the cache may be left alone."""
         async with self._turn():
             now = time.monotonic()
             if now < self._closed_until:
-                return False
+                return False, None
             if self._failures:  # one call tries it out, and the others do without the cache
                 self._closed_until = now + ANSWER_SECONDS
             before = self._failures
             try:
                 async with nullcontext() if may_block() else asyncio.timeout(ANSWER_SECONDS):
-                    await call()
+                    found = await call()
             except Exception as exc:  # noqa: BLE001  (a cache may be the user's own)
                 self._failed(exc, before)
-                return False
+                return False, None
             self._closed_until, self._failures = 0.0, 0
-            return True
+            return True, found
 
     def _turn(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if may_block() else self._turns.here()

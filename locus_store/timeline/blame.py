@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.timeline.lineage import Ancestry, lineage, visit
 from locus_store.timeline.paths import CHANNELS, Located, inside, is_bookkeeping, located
@@ -206,25 +206,18 @@ async def trace(
 _ID: Final = "id"
 
 
-class _Steps(NamedTuple):
-    """The steps of one value."""
+@dataclass(slots=True, eq=False)
+class _Tree:
+    """The origins inside an object or a list that several steps made."""
 
     made: int
-    """The step that it came with."""
+    """The step that the value came with."""
 
     changed: int
     """The last step that changed anything in it."""
 
-
-class _Tree:
-    """The origins inside an object or a list that several steps made."""
-
-    __slots__ = ("changed", "children", "made")
-
-    def __init__(self, made: int, changed: int, children: dict[str, Node] | list[Node]) -> None:
-        self.made = made
-        self.changed = changed
-        self.children: Any = children
+    children: Any
+    """The nodes, by key or in a list."""
 
 
 Node: TypeAlias = int | _Tree
@@ -250,14 +243,14 @@ class Origins:
         """Note each operation of a folder, which holds the newest state, from now on."""
         folder.watch = partial(self._note, folder)
 
-    def steps(self, path: Path) -> _Steps:
-        """Return the steps of the value at a path of the state."""
+    def steps(self, path: Path) -> tuple[int, int]:
+        """Return the steps that made, and last changed, the value at a path of the state."""
         node = self._root
         for key in path:
             if not isinstance(node, _Tree):
                 break
             node = node.children[key]
-        return _Steps(node.made, node.changed) if isinstance(node, _Tree) else _Steps(node, node)
+        return (node.made, node.changed) if isinstance(node, _Tree) else (node, node)
 
     def _note(self, folder: Folder, operation: list[Any], root: Any) -> None:
         with suppress(LookupError, TypeError, ValueError):  # malformed: the folder refuses it

@@ -113,8 +113,10 @@ async def _take(store: BaseStore, rows: Sequence[ItemRow], counts: ItemCounts) -
     for put, there in zip(puts, found, strict=True):
         if there is None:
             new.append(put)
+        elif there.value == put[0].value:
+            counts.same += 1
         else:
-            _count_there(put[0], there.value, counts)
+            counts.newer += 1
     stored = await _written(store, new, counts) if new else []
     counts.written += len(stored)
     counts.without_embeddings += sum(not is_whole for _, is_whole in stored)
@@ -132,13 +134,6 @@ async def _written(
         counts.newer += 1
         return []
     return puts
-
-
-def _count_there(put: Put, value: Any, counts: ItemCounts) -> None:
-    if value == put.value:
-        counts.same += 1
-    else:
-        counts.newer += 1
 
 
 def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:

@@ -155,18 +155,15 @@ class _Sorter:
                     f"row {thread_id!r} was not written by the adapter that wrote {latest.key!r}"
                 )
             found[thread_id] = _thread(self._own[thread_id], latest)
-        _warn_of_rests([len(it) for name, it in self._own.items() if name not in self._latest])
+        rests = [len(it) for name, it in self._own.items() if name not in self._latest]
+        if rests:
+            logger.warning(
+                "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not"
+                " imported",
+                sum(rests),
+                len(rests),
+            )
         return found
-
-
-def _warn_of_rests(counts: list[int]) -> None:
-    if counts:
-        logger.warning(
-            "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not"
-            " imported",
-            sum(counts),
-            len(counts),
-        )
 
 
 def _plain(row: KeyRow) -> Entry:
@@ -186,7 +183,8 @@ def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
     """
     try:
         entries = {row.key: _entry(row) for row in rows}
-        head = next((it.key for it in rows if _is_copy(it, latest)), None)
+        whole = latest.saved_as, latest.fingerprint
+        head = next((it.key for it in rows if (it.saved_as, it.fingerprint) == whole), None)
         if head is None:
             head = latest.key
             entries[head] = replace(_entry(latest), checkpoint_id=LATEST)
@@ -195,10 +193,6 @@ def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
     return FoundThread(
         sorted(entries.values(), key=lambda it: (it.key == head, it.created_at, it.key))
     )
-
-
-def _is_copy(row: KeyRow, latest: KeyRow) -> bool:
-    return row.saved_as == latest.saved_as and row.fingerprint == latest.fingerprint
 
 
 def _entry(row: KeyRow) -> Entry:
