@@ -13,7 +13,7 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, blocking_twin
 from locus_store.session import states
-from locus_store.session.config import VERSION_KEY, call_of
+from locus_store.session.config import VERSION_KEY, call_of, check_options, checked_state_class
 from locus_store.session.models import MODELS, from_log, info_of, require_exact, to_log
 from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
@@ -86,7 +86,7 @@ class SessionCheckpointer(RunMethods):
         ttl_seconds: float | None = None,
         release_resources: bool = True,
     ) -> None:
-        states.check_options(backend, cache, on_conflict, release_resources)
+        check_options(backend, cache, on_conflict, release_resources)
         self._given = backend, cache
         self.user_id_type = checked_user_id_type(user_id_type)
         self.on_conflict: Final = on_conflict
@@ -138,7 +138,7 @@ class SessionCheckpointer(RunMethods):
 
     def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
         """Return states as this class, unless a config has a ``state_class``."""
-        self._state_class = states.checked_state_class(state_type)
+        self._state_class = checked_state_class(state_type)
 
     # --- life
 

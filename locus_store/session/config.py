@@ -1,4 +1,4 @@
-"""The configuration of a call: thread, user, and what else a caller's dict may say."""
+"""The options of a session, and the configuration of a call: what a caller's dict may say."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
-from locus_store.session.states import checked_state_class
+from locus_store.session.cache import StateCache
 from locus_store.types.arguments import id_text
 from locus_store.types.marks import Lineage, thread_key
+from locus_store.types.state_classes import is_model
 from locus_store.types.thread_info import user_name
 
 if TYPE_CHECKING:
@@ -80,3 +82,36 @@ def _lineage_of(token: object) -> Lineage | None:
             "set it to None, and load the state again"
         )
     return lineage
+
+
+def checked_state_class(kind: object) -> type[BaseModel] | None:
+    """Return the class that states come back as, if it is one.
+
+    Raises:
+        InvalidArgumentError: It is not a pydantic model.
+    """
+    if kind is None or (isinstance(kind, type) and is_model(kind)):
+        return kind
+    raise InvalidArgumentError(f"state_class must be a pydantic model, not {kind!r}")
+
+
+def check_options(
+    backend: object, cache: object, on_conflict: object, release_resources: object
+) -> None:
+    """Refuse arguments of a session that are of another type."""
+    if not isinstance(backend, StorageBackend) and not callable(backend):
+        raise TypeError(
+            f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
+        )
+    if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
+        raise InvalidArgumentError(
+            f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
+        )
+    if on_conflict not in {"raise", "overwrite"}:  # a session has no side branches
+        raise InvalidArgumentError(
+            f"on_conflict={on_conflict!r:.80} must be 'raise' or 'overwrite'"
+        )
+    if not isinstance(release_resources, bool):
+        raise InvalidArgumentError(
+            f"release_resources must be True or False, not {release_resources!r:.80}"
+        )

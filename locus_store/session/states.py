@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import StorageBackend
-from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.session.cache import StateCache
+from locus_store.errors import SerializationError
 from locus_store.session.models import AgentState, StateProvenance
 from locus_store.types.marks import Lineage, LoadedDict, Provenance
 from locus_store.types.state import dumped, restored
@@ -23,39 +21,6 @@ if TYPE_CHECKING:
 
 CHOOSE: Final = 'choose another class: config["state_class"] or bind_state_type()'
 """The advice for a stored state that does not fit its class."""
-
-
-def checked_state_class(kind: object) -> type[BaseModel] | None:
-    """Return the class that states come back as, if it is one.
-
-    Raises:
-        InvalidArgumentError: It is not a pydantic model.
-    """
-    if kind is None or (isinstance(kind, type) and is_model(kind)):
-        return kind
-    raise InvalidArgumentError(f"state_class must be a pydantic model, not {kind!r}")
-
-
-def check_options(
-    backend: object, cache: object, on_conflict: object, release_resources: object
-) -> None:
-    """Refuse arguments of a session that are of another type."""
-    if not isinstance(backend, StorageBackend) and not callable(backend):
-        raise TypeError(
-            f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
-        )
-    if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
-        raise InvalidArgumentError(
-            f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
-        )
-    if on_conflict not in {"raise", "overwrite"}:  # a session has no side branches
-        raise InvalidArgumentError(
-            f"on_conflict={on_conflict!r:.80} must be 'raise' or 'overwrite'"
-        )
-    if not isinstance(release_resources, bool):
-        raise InvalidArgumentError(
-            f"release_resources must be True or False, not {release_resources!r:.80}"
-        )
 
 
 def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:
