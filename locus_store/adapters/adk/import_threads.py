@@ -17,9 +17,8 @@ from locus_store.adapters.adk.records import (
     user_log,
     value_message,
 )
-from locus_store.adapters.log_imports import READABLE, archived, put_thread
 from locus_store.adapters.logs import names_in, thread_of
-from locus_store.adapters.sql_sources import open_rows, time_of
+from locus_store.adapters.sql_sources import READABLE, archived, open_rows, put_thread, time_of
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expected

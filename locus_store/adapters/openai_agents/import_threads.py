@@ -6,9 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.log_imports import READABLE, archived, put_thread
 from locus_store.adapters.openai_agents.session import message_of
-from locus_store.adapters.sql_sources import open_rows
+from locus_store.adapters.sql_sources import READABLE, archived, open_rows, put_thread
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expected
