@@ -45,6 +45,8 @@ async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableS
     async with open_rows(url, readable) as rows:
         source = (_SQLite if rows.is_sqlite else _PostgreSQL)(rows, cipher)
         await source.require_tables()
+        if "task_path" in await rows.columns(source.tables[-1]):
+            source.task_path = "task_path"
         yield source
 
 
@@ -105,6 +107,9 @@ class TableSource(ABC):
     payload: str
     """The column with the value of a pending write."""
 
+    task_path: str = "''"
+    """The column with the path of a task; else SQL that stands for it."""
+
     def __init__(self, rows: Rows, cipher: Cipher | None) -> None:
         self._rows = rows
         self._cipher = cipher
@@ -146,11 +151,9 @@ class TableSource(ABC):
 
     async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
         """Return pending writes, each with the id of its checkpoint."""
-        table = self.tables[-1]
-        path = "task_path" if "task_path" in await self._rows.columns(table) else "''"
         query = (
-            f"SELECT checkpoint_id, task_id, idx, channel, type, {self.payload}, {path}"  # noqa: S608
-            f" FROM {table} WHERE thread_id = ? AND checkpoint_ns = ?"
+            f"SELECT checkpoint_id, task_id, idx, channel, type, {self.payload}, {self.task_path}"  # noqa: S608
+            f" FROM {self.tables[-1]} WHERE thread_id = ? AND checkpoint_ns = ?"
         )
         return [self._write(it) for it in await self._rows.all(query, thread_id, namespace)]
 

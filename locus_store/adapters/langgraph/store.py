@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from langgraph.store.base import (
     NOT_PROVIDED,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from locus_store.store import BaseStore as Store
     from locus_store.types.items import Change, StoreItem
 
-T = TypeVar("T")
 Path: TypeAlias = "list[str] | str"
 
 _ITEM_OPS: Final = (GetOp, PutOp)

@@ -333,6 +333,13 @@ def test_a_graph_goes_on_with_an_imported_thread(
     assert isinstance(ours.get_next_version("0007.5", None), str)
 
 
+async def test_tables_of_a_release_without_paths_of_tasks_are_imported(database: str) -> None:
+    with opened_saver(database) as saver:
+        talk_to(saver)
+        saver.conn.execute("ALTER TABLE checkpoint_writes DROP COLUMN task_path")
+    assert (await import_langgraph(MemoryBackend(), database)).written == 3
+
+
 async def test_tables_in_another_schema_are_found(database: str) -> None:
     import asyncpg
 

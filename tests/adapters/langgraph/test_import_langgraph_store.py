@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 import subprocess
 import sys
 from contextlib import closing
@@ -172,6 +173,18 @@ async def test_embeddings_are_imported_where_the_dimension_is_the_same(tmp_path)
     if not hasattr(sqlite3.Connection, "enable_load_extension"):
         pytest.skip("this Python's SQLite loads no extension")
     fill(lambda **options: SqliteStore.from_conn_string(path, **options), index=INDEX)
+    await _has_embeddings(f"sqlite:///{path}")
+
+
+async def test_embeddings_of_sqlite_are_imported_without_its_extension(tmp_path) -> None:
+    path = tmp_path / "theirs.db"
+    fill(lambda **options: SqliteStore.from_conn_string(str(path), **options))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE store_vectors (prefix, key, field_name, embedding)")
+        connection.execute(
+            "INSERT INTO store_vectors SELECT prefix, key, 'text', ? FROM store",
+            (struct.pack("<3f", 3, 1, 0.5),),
+        )
     await _has_embeddings(f"sqlite:///{path}")
 
 
