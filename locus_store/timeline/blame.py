@@ -361,20 +361,16 @@ def _kept(node: Node, old: Any, new: Any, step: int) -> Node:
         return node
     if isinstance(old, dict) and isinstance(new, dict):
         tree = _expanded(node, old)
-        return _Tree(tree.made, step, _kept_keys(tree.children, old, new, step))
+        nodes = tree.children
+        kept = {
+            key: _kept(nodes[key], old[key], value, step) if key in old else step
+            for key, value in new.items()
+        }
+        return _Tree(tree.made, step, kept)
     if isinstance(old, list) and isinstance(new, list):
         tree = _expanded(node, old)
         return _Tree(tree.made, step, _kept_elements(tree.children, old, new, step))
     return step
-
-
-def _kept_keys(
-    nodes: dict[str, Node], old: dict[str, Any], new: dict[str, Any], step: int
-) -> dict[str, Node]:
-    return {
-        key: _kept(nodes[key], old[key], value, step) if key in old else step
-        for key, value in new.items()
-    }
 
 
 def _kept_elements(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:
