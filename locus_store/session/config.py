@@ -98,7 +98,12 @@ def checked_state_class(kind: object) -> type[BaseModel] | None:
 def check_options(
     backend: object, cache: object, on_conflict: object, release_resources: object
 ) -> None:
-    """Refuse arguments of a session that are of another type."""
+    """Refuse options of a session that are not valid.
+
+    Raises:
+        InvalidArgumentError: One is not.
+        TypeError: ``backend`` is not a backend.
+    """
     if not isinstance(backend, StorageBackend) and not callable(backend):
         raise TypeError(
             f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
