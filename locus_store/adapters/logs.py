@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from locus_store.blocking import BlockingMessageLog
 from locus_store.errors import IntegrityError
 from locus_store.messages import BaseMessageLog, LogInfo
 from locus_store.open import Storage, open_message_log
@@ -14,7 +13,6 @@ from locus_store.values.msgpack import FORM, TAG, frozen, thawed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-    from types import TracebackType
 
     from locus_store.backend import StorageBackend
     from locus_store.messages import LogSnapshot
@@ -25,62 +23,10 @@ PAGE: Final = 1000
 MAX_PLACES: Final = 4096
 """Ids of which an adapter remembers the thread."""
 
-T = TypeVar("T")
-Log = TypeVar("Log", BaseMessageLog, BlockingMessageLog)
 Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
 
 
-class _Adapter(ForTenants, Generic[Log]):
-    """An adapter that may own its log."""
-
-    log: Log
-    _owns = False
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.log!r})"
-
-    def _enter(self, tenant: str) -> None:
-        self.log = self.log.for_tenant(tenant)
-        self._owns = False
-
-
-class BlockingLogAdapter(_Adapter[BlockingMessageLog]):
-    """An adapter of a synchronous framework over a message log.
-
-    Args:
-        log: A blocking message log, which ``close`` leaves open, or a backend that has message
-            logs, which stays open, too.
-
-    Raises:
-        UnsupportedError: The backend has no message logs.
-    """
-
-    def __init__(self, log: BlockingMessageLog | StorageBackend) -> None:
-        self._owns = not isinstance(log, BlockingMessageLog)
-        self.log = (
-            log
-            if isinstance(log, BlockingMessageLog)
-            else BlockingMessageLog(Storage(log).messages())
-        )
-
-    def close(self) -> None:
-        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
-        if self._owns:
-            self.log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class LogAdapter(_Adapter[BaseMessageLog], Closing):
+class LogAdapter(ForTenants, Closing):
     """An adapter over a message log.
 
     Args:
@@ -90,8 +36,17 @@ class LogAdapter(_Adapter[BaseMessageLog], Closing):
         UnsupportedError: The backend has no message logs.
     """
 
+    _owns = False
+
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
         self.log = log if isinstance(log, BaseMessageLog) else Storage(log).messages()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log!r})"
+
+    def _enter(self, tenant: str) -> None:
+        self.log = self.log.for_tenant(tenant)
+        self._owns = False
 
     async def close(self) -> None:
         """Close what ``from_url`` opened; idempotent, and usable again afterwards."""

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store.session.cache import LocalCache, StateCache
 from locus_store.session.checkpointer import SessionCheckpointer
-from locus_store.session.messages import Block, Message
-from locus_store.session.models import AgentState, ExecutionState, ThreadInfo
+from locus_store.session.models import AgentState, Block, ExecutionState, Message, ThreadInfo
 from locus_store.session.ready import InMemoryCheckpointer, PgCheckpointer, SqliteCheckpointer
 
 if TYPE_CHECKING:

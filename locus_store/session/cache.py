@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import PerLoop
@@ -237,13 +236,8 @@ class GuardedCache:
         if key in self._outdated:
             await self.drop(key)
             return None
-        found: list[CachedState | None] = []
-
-        async def get() -> None:
-            found.append(await self.cache.get(key))
-
-        await self._tried(get)
-        return found[0] if found else None
+        _, found = await self._try(lambda: self.cache.get(key))
+        return found
 
     async def put(
         self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
@@ -254,30 +248,31 @@ class GuardedCache:
         await self._write(key, lambda: self.cache.drop(key))
 
     async def _write(self, key: str, call: Callable[[], Awaitable[None]]) -> None:
-        if await self._tried(call):
+        is_done, _ = await self._try(call)
+        if is_done:
             self._outdated.pop(key, None)
             return
         self._outdated[key] = None
         while len(self._outdated) > _MOST_OUTDATED:
             self._outdated.popitem(last=False)
 
-    async def _tried(self, call: Callable[[], Awaitable[None]]) -> bool:
-        """Make a call; return ``False`` if it failed, or if the cache is left alone."""
+    async def _try(self, call: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
+        """Return whether a call succeeded, and its result; the cache may be left alone."""
         async with self._turn():
             now = time.monotonic()
             if now < self._closed_until:
-                return False
+                return False, None
             if self._failures:  # one call tries it out, and the others do without the cache
                 self._closed_until = now + ANSWER_SECONDS
             before = self._failures
             try:
                 async with nullcontext() if may_block() else asyncio.timeout(ANSWER_SECONDS):
-                    await call()
+                    found = await call()
             except Exception as exc:  # noqa: BLE001  (a cache may be the user's own)
                 self._failed(exc, before)
-                return False
+                return False, None
             self._closed_until, self._failures = 0.0, 0
-            return True
+            return True, found
 
     def _turn(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if may_block() else self._turns.here()
@@ -289,19 +284,3 @@ class GuardedCache:
         self._failures += 1
         pause = FIRST_PAUSE_SECONDS * 2 ** min(before, 10)
         self._closed_until = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
-
-
-def check_parts(backend: object, cache: object, release_resources: object) -> None:
-    """Refuse arguments of a session that are of another type."""
-    if not isinstance(backend, StorageBackend) and not callable(backend):
-        raise TypeError(
-            f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
-        )
-    if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
-        raise InvalidArgumentError(
-            f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
-        )
-    if not isinstance(release_resources, bool):
-        raise InvalidArgumentError(
-            f"release_resources must be True or False, not {release_resources!r:.80}"
-        )

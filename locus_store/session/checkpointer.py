@@ -13,32 +13,27 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, blocking_twin
 from locus_store.session import states
-from locus_store.session.cache import check_parts
-from locus_store.session.config import call_of, hand_on, most_of, thread_name
-from locus_store.session.messages import from_log, require_exact, to_log
-from locus_store.session.models import MODELS, info_of
+from locus_store.session.config import VERSION_KEY, call_of, check_options, checked_state_class
+from locus_store.session.models import MODELS, from_log, info_of, require_exact, to_log
 from locus_store.session.owners import Owners, owner_label
 from locus_store.session.reads import StateReads, made_of
 from locus_store.session.runs import RunMethods, Values, Writes, writing
 from locus_store.types import Expected
-from locus_store.types.arguments import checked_ttl, id_text
+from locus_store.types.arguments import MAX_COUNT, checked_ttl, id_text
 from locus_store.types.codec import labels_of
-from locus_store.types.marks import Lineage
 from locus_store.types.thread_info import checked_user_id_type, user_name, user_of
 from locus_store.values.encoding import decode
 from locus_store.values.surrogates import restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import TracebackType
 
     from pydantic import BaseModel
 
     from locus_store.messages import BaseMessageLog
     from locus_store.session.cache import CachedState, StateCache
     from locus_store.session.config import Call
-    from locus_store.session.messages import Message
-    from locus_store.session.models import Models, ThreadInfo
+    from locus_store.session.models import Message, Models, ThreadInfo
     from locus_store.types import Version
     from locus_store.types.marks import Lineage
     from locus_store.types.thread_info import ThreadFacts, UserIdType
@@ -91,10 +86,10 @@ class SessionCheckpointer(RunMethods):
         ttl_seconds: float | None = None,
         release_resources: bool = True,
     ) -> None:
-        check_parts(backend, cache, release_resources)
+        check_options(backend, cache, on_conflict, release_resources)
         self._given = backend, cache
         self.user_id_type = checked_user_id_type(user_id_type)
-        self.on_conflict: Final = states.checked_on_conflict(on_conflict)
+        self.on_conflict: Final = on_conflict
         self.keep_last = checked_keep_last(keep_last)
         self.ttl_seconds = checked_ttl(ttl_seconds)
         self.release_resources = release_resources
@@ -138,17 +133,12 @@ class SessionCheckpointer(RunMethods):
         await self.asetup()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.arelease()
 
     def bind_state_type(self, state_type: type[BaseModel] | None) -> None:
         """Return states as this class, unless a config has a ``state_class``."""
-        self._state_class = states.checked_state_class(state_type)
+        self._state_class = checked_state_class(state_type)
 
     # --- life
 
@@ -357,9 +347,8 @@ class SessionCheckpointer(RunMethods):
         call = self._call(config)
         if not await self._owners.may_read(call):
             return []
-        found = await self.log.page(
-            call.thread_id, search=search, offset=offset or 0, limit=most_of(limit)
-        )
+        most = MAX_COUNT if limit is None else limit
+        found = await self.log.page(call.thread_id, search=search, offset=offset or 0, limit=most)
         return [from_log(it, self.models.message) for it in found]
 
     @writing
@@ -386,7 +375,7 @@ class SessionCheckpointer(RunMethods):
             NotOwnerError: The thread is another user's; nothing was written.
         """
         info = info_of(thread_info)
-        thread_id = thread_name(info.thread_id)
+        thread_id = id_text("thread_id", info.thread_id)
         call = self._call({"thread_id": thread_id, **config})
         user_id = user_name(info.user_id, self.user_id_type) or call.user_id
         if call.thread_id != thread_id or call.user_id not in {None, user_id}:
@@ -430,7 +419,10 @@ class SessionCheckpointer(RunMethods):
         call = call_of(config, self.user_id_type, needs_thread=False)
         threads = await self._owners.opened()
         found = await threads.threads_by_activity(
-            call.user_id, search=search, offset=offset or 0, limit=most_of(limit)
+            call.user_id,
+            search=search,
+            offset=offset or 0,
+            limit=MAX_COUNT if limit is None else limit,
         )
         return [self._info(it) for it in found]
 
@@ -479,7 +471,8 @@ class SessionCheckpointer(RunMethods):
 
     def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:
         """Give the version of a state to the next call, where the config has room for it."""
-        hand_on(config, lineage)
+        if VERSION_KEY in config and isinstance(config, dict):
+            config[VERSION_KEY] = lineage.token()
 
     def _info(self, found: ThreadFacts) -> Any:
         return self.models.thread_info(

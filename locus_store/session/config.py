@@ -1,4 +1,4 @@
-"""The configuration of a call: thread, user, and what else a caller's dict may say."""
+"""The options of a session, and the configuration of a call: what a caller's dict may say."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
-from locus_store.session.states import checked_state_class
-from locus_store.types.arguments import MAX_COUNT, id_text
+from locus_store.session.cache import StateCache
+from locus_store.types.arguments import id_text
 from locus_store.types.marks import Lineage, thread_key
+from locus_store.types.state_classes import is_model
 from locus_store.types.thread_info import user_name
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
         raise InvalidArgumentError('config has no "thread_id"')
     thread_id = config.get("thread_id")
     return Call(
-        thread_id="" if thread_id is None else thread_name(thread_id),
+        thread_id="" if thread_id is None else id_text("thread_id", thread_id),
         user_id=user_name(config.get("user_id"), users),
         state_class=checked_state_class(config.get("state_class")),
         thread_name=config.get("thread_name"),
@@ -82,21 +84,39 @@ def _lineage_of(token: object) -> Lineage | None:
     return lineage
 
 
-def hand_on(config: Mapping[str, Any], lineage: Lineage) -> None:
-    """Set the version in a config that has a place for it; others are not changed."""
-    if VERSION_KEY in config and isinstance(config, dict):
-        config[VERSION_KEY] = lineage.token()
-
-
-def thread_name(thread_id: object) -> str:
-    """Return a thread's id as text.
+def checked_state_class(kind: object) -> type[BaseModel] | None:
+    """Return the class that states come back as, if it is one.
 
     Raises:
-        InvalidArgumentError: It is neither a valid text nor a whole number.
+        InvalidArgumentError: It is not a pydantic model.
     """
-    return id_text("thread_id", thread_id)
+    if kind is None or (isinstance(kind, type) and is_model(kind)):
+        return kind
+    raise InvalidArgumentError(f"state_class must be a pydantic model, not {kind!r}")
 
 
-def most_of(limit: int | None) -> int:
-    """Return a limit as a number."""
-    return MAX_COUNT if limit is None else limit
+def check_options(
+    backend: object, cache: object, on_conflict: object, release_resources: object
+) -> None:
+    """Refuse options of a session that are not valid.
+
+    Raises:
+        InvalidArgumentError: One is not.
+        TypeError: ``backend`` is not a backend.
+    """
+    if not isinstance(backend, StorageBackend) and not callable(backend):
+        raise TypeError(
+            f"a session keeps its data in a StorageBackend, not a {type(backend).__name__}"
+        )
+    if not (cache is None or isinstance(cache, StateCache) or callable(cache)):
+        raise InvalidArgumentError(
+            f"cache must be a LocalCache, RedisCache or other StateCache, not {cache!r:.80}"
+        )
+    if on_conflict not in {"raise", "overwrite"}:  # a session has no side branches
+        raise InvalidArgumentError(
+            f"on_conflict={on_conflict!r:.80} must be 'raise' or 'overwrite'"
+        )
+    if not isinstance(release_resources, bool):
+        raise InvalidArgumentError(
+            f"release_resources must be True or False, not {release_resources!r:.80}"
+        )

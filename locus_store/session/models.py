@@ -1,18 +1,68 @@
-"""The state of a session, and the facts of its thread."""
+"""The state, the messages and the facts of a thread, and messages in a message log."""
 
 from __future__ import annotations
 
-from datetime import datetime  # noqa: TC003  (pydantic evaluates it)
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from locus_store.errors import InvalidArgumentError
-from locus_store.session.messages import Message
+from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.types.arguments import id_text, json_object
 from locus_store.types.marks import Lineage, Provenance
+from locus_store.types.messages import NewMessage, put_of
+from locus_store.types.state import dumped, refused_fields
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    from locus_store.types.messages import LoggedMessage
+
+
+class Block(BaseModel):
+    """A part of a message: ``text``, ``tool_call``, ``tool_result``, ``image``; any other fields.
+
+    A ``text`` block has ``text``; a ``tool_result`` block has ``output``.
+    """
+
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
+
+    type: str = "text"
+
+
+class Message(BaseModel):
+    """One message. Fields that this class does not name are kept."""
+
+    model_config = ConfigDict(extra="allow", ser_json_inf_nan="constants")
+
+    message_id: str | int = Field(default_factory=lambda: uuid4().hex)
+    """Unique in its thread; as a key, ``7`` and ``"7"`` are the same id."""
+
+    role: str
+    content: list[Block] = Field(default_factory=list)
+    delta: bool = False
+    """A part of a message that is being streamed."""
+
+    tools_calls: list[dict[str, Any]] | None = None
+    reasoning: str | None = None
+    timestamp: datetime | int | float | None = Field(default_factory=lambda: datetime.now(UTC))
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    usages: dict[str, Any] | None = None
+    raw: dict[str, Any] | None = None
+
+    @classmethod
+    def text_message(cls, content: str, role: str = "user", **fields: Any) -> Self:
+        """Return a message of one text block."""
+        return cls(role=role, content=[Block(type="text", text=content)], **fields)
+
+    def text(self) -> str:
+        """Return the text of the ``text`` blocks and of the outputs of ``tool_result`` blocks."""
+        names = {"text": "text", "tool_result": "output"}
+        found = (getattr(it, names.get(it.type, ""), None) for it in self.content)
+        return "".join(it for it in found if isinstance(it, str))
 
 
 class ExecutionState(BaseModel):
@@ -108,4 +158,133 @@ def info_of(info: BaseModel | Mapping[str, Any]) -> ThreadInfo:
         raise InvalidArgumentError(
             f"thread_info must be a ThreadInfo, or a dict of its fields: {exc.error_count()} "
             "field(s) are not valid"
+        ) from exc
+
+
+READABLE: Final = Readable(
+    said=frozenset(
+        {"content", "tools_calls", "function", "name", "reasoning", "summary", "details"}
+        | {"message", "transcript", "title"}
+    ),
+    given=frozenset({"args", "arguments", "input", "output"}),
+)
+"""Not ``text``, which is what the class of a message returns."""
+
+
+def to_log(message: object, kind: type[Any]) -> NewMessage:
+    """Return a message as a log stores it.
+
+    Args:
+        message: The message.
+        kind: The class of a session's messages.
+
+    Raises:
+        InvalidArgumentError: It is not of this class, or a field was assigned what the class
+            refuses.
+        SerializationError: A framework's message cannot be written as JSON.
+    """
+    if not isinstance(message, kind):
+        raise InvalidArgumentError(f"a message is a {_named(kind)}, not {_named(type(message))}")
+    content = _content(message) if isinstance(message, Message) else dumped(message)[0]
+    message_id = id_text("message_id", content["message_id"])
+    read = _read(content, kind)
+    text = _text(read.text() if type(message) is type(read) else message.text(), content)
+    role, metadata = content.pop("role"), content.pop("metadata")
+    for name in _absent(kind):  # type: ignore[arg-type]  # a class is hashable
+        if content.get(name) is None:
+            content.pop(name, None)
+    if isinstance(content["message_id"], str):  # else the row does not say that it is a number
+        del content["message_id"]
+    return NewMessage(content, role, message_id, metadata, text)
+
+
+def _text(said: str, content: Mapping[str, Any]) -> str:
+    """Return the text of a message for a search.
+
+    Args:
+        said: What its class returns: text, and the results of tools that are text.
+        content: Its fields: also reasoning, calls of tools, and results that are JSON.
+    """
+    blocks = content["content"] if isinstance(content["content"], list) else []
+    others = [
+        {**it, "output": None} if isinstance(it.get("output"), str) else it
+        for it in blocks
+        if isinstance(it, dict)
+    ]
+    return READABLE.text([said, {**content, "content": others}])
+
+
+def _read(content: dict[str, Any], kind: type[Any]) -> Any:
+    """Return the message that a load makes of this content.
+
+    Raises:
+        InvalidArgumentError: The class refuses it.
+    """
+    try:
+        return kind.model_validate(content, by_alias=False, by_name=True)
+    except ValidationError as exc:
+        raise InvalidArgumentError(
+            f"message {content['message_id']!r:.80} does not fit {_named(kind)}: "
+            f"{refused_fields(exc)}; nothing was written"
+        ) from exc
+
+
+@cache
+def _absent(kind: type[Any]) -> tuple[str, ...]:
+    """Return the fields that a log stores only if they are not ``None``: they fill a message."""
+    return tuple(name for name, it in kind.model_fields.items() if it.default is None)
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """Return the fields as they are: the log refuses what JSON would change."""
+    content = message.model_dump(
+        mode="python", by_alias=False, warnings=False, serialize_as_any=True
+    )
+    if isinstance(message.timestamp, datetime):
+        content["timestamp"] = message.timestamp.isoformat()
+    return content
+
+
+def _named(kind: type[Any]) -> str:
+    """Return a class's name, with its package if that is not this one."""
+    package = kind.__module__.partition(".")[0]
+    is_plain = package in {"builtins", "locus_store"}
+    return kind.__name__ if is_plain else f"{package} {kind.__name__}"
+
+
+def require_exact(
+    messages: Sequence[NewMessage], metadata: Mapping[str, Any] | None, max_state_bytes: int
+) -> None:
+    """Refuse messages that would not come back as they are.
+
+    Raises:
+        InvalidArgumentError, SerializationError: See ``BaseMessageLog.append``.
+    """
+    shared = json_object("metadata", metadata)
+    for it in messages:
+        put_of(it, "", shared, max_state_bytes)
+
+
+def from_log(logged: LoggedMessage, kind: type[Any]) -> Any:
+    """Return the message of a log's entry.
+
+    Args:
+        logged: The entry.
+        kind: The class to return.
+
+    Raises:
+        IntegrityError: The entry was not written by a session.
+    """
+    try:
+        data = {
+            "message_id": logged.message_id,
+            **logged.content,
+            "role": logged.role,
+            "metadata": logged.metadata,
+        }
+        return kind.model_validate(data, by_alias=False, by_name=True)
+    except (TypeError, ValidationError) as exc:
+        raise IntegrityError(
+            f"message {logged.message_id!r} was not written by a session; read it with the "
+            "backend's message log"
         ) from exc

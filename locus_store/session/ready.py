@@ -168,16 +168,14 @@ def _cache(
     if redis_url is None and redis is None:
         redis_url = os.environ.get(CACHE_VARIABLE) or None
     if cache_ttl is None:
-        cache_ttl = _ttl_of_environment()
+        text = os.environ.get(TTL_VARIABLE)
+        try:
+            cache_ttl = float(text) if text else CACHE_TTL_SECONDS
+        except ValueError as exc:
+            raise InvalidArgumentError(
+                f"{TTL_VARIABLE}={text!r} is not a number of seconds"
+            ) from exc
     return made_cache(redis_url, redis, cache_ttl, max_cached_threads)
-
-
-def _ttl_of_environment() -> float:
-    text = os.environ.get(TTL_VARIABLE)
-    try:
-        return float(text) if text else CACHE_TTL_SECONDS
-    except ValueError as exc:
-        raise InvalidArgumentError(f"{TTL_VARIABLE}={text!r} is not a number of seconds") from exc
 
 
 def made_cache(

@@ -16,15 +16,14 @@ from locus_store.runtime.loops import outlasting
 from locus_store.runtime.portals import Twins, blocking_twin
 from locus_store.runtime.stepping import ended, may_block
 from locus_store.session.cache import CACHE_TTL_SECONDS
-from locus_store.session.config import thread_name
-from locus_store.types.arguments import MAX_ID_CHARACTERS, json_object
+from locus_store.types.arguments import MAX_ID_CHARACTERS, id_text, json_object
 from locus_store.types.thread_info import user_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 
     from locus_store.session.config import Call
-    from locus_store.session.messages import Message
+    from locus_store.session.models import Message
     from locus_store.session.owners import Owners
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace
@@ -154,7 +153,7 @@ class RunMethods(Twins, ABC):
 
     async def aget_thread_owner(self, thread_id: str | int) -> str | int | None:
         """Return the user of a thread to any caller; ``None``: no such thread, or no user."""
-        found = await self._owners.threads.thread_facts(thread_name(thread_id))
+        found = await self._owners.threads.thread_facts(id_text("thread_id", thread_id))
         return None if found is None else user_of(found.user_id, self.user_id_type)
 
     # --- stop requests
@@ -203,7 +202,8 @@ class RunMethods(Twins, ABC):
         call = self._call(config)
         await self._owners.claim(call, lambda: json_object("result", result))
         place = await self._place(call, "tools")
-        await self._values.put_first(place, str(tool_call_id), result, TOOL_RESULT_SECONDS)
+        with suppress(ConflictError):
+            await self._values.put(place, str(tool_call_id), result, TOOL_RESULT_SECONDS, 0)
 
     async def aget_tool_result(
         self, config: Mapping[str, Any], tool_call_id: str
@@ -293,21 +293,17 @@ class Values:
     def __init__(self, store: BaseStore) -> None:
         self._store = store
 
-    async def put(self, place: Namespace, key: str, value: Any, ttl_seconds: float) -> None:
-        """Store a value in place of any existing one."""
-        await self._put(place, key, value, ttl_seconds, None)
-
-    async def put_first(self, place: Namespace, key: str, value: Any, ttl_seconds: float) -> None:
-        """Store a value, unless there is one."""
-        with suppress(ConflictError):
-            await self._put(place, key, value, ttl_seconds, 0)
-
-    async def _put(
-        self, place: Namespace, key: str, value: Any, ttl_seconds: float, expected: int | None
+    async def put(
+        self, place: Namespace, key: str, value: Any, ttl_seconds: float, version: int | None = None
     ) -> None:
+        """Store a value in place of that version of it; 0: of none, ``None``: of any.
+
+        Raises:
+            ConflictError: There is another version.
+        """
         whole = {"key": key, "value": value}
         await self._store.put(
-            place, _short(key), whole, ttl_seconds=ttl_seconds, expected_version=expected
+            place, _short(key), whole, ttl_seconds=ttl_seconds, expected_version=version
         )
 
     async def get(self, place: Namespace, key: str) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import InvalidArgumentError, SerializationError
+from locus_store.errors import SerializationError
 from locus_store.session.models import AgentState, StateProvenance
 from locus_store.types.marks import Lineage, LoadedDict, Provenance
 from locus_store.types.state import dumped, restored
@@ -21,32 +21,6 @@ if TYPE_CHECKING:
 
 CHOOSE: Final = 'choose another class: config["state_class"] or bind_state_type()'
 """The advice for a stored state that does not fit its class."""
-
-
-def checked_state_class(kind: object) -> type[BaseModel] | None:
-    """Return the class that states come back as, if it is one.
-
-    Raises:
-        InvalidArgumentError: It is not a pydantic model.
-    """
-    if kind is None or (isinstance(kind, type) and is_model(kind)):
-        return kind
-    raise InvalidArgumentError(f"state_class must be a pydantic model, not {kind!r}")
-
-
-def checked_on_conflict(
-    on_conflict: Literal["raise", "overwrite"],
-) -> Literal["raise", "overwrite"]:
-    """Return the option if it is valid: a session has no side branches.
-
-    Raises:
-        InvalidArgumentError: It is not.
-    """
-    if on_conflict not in {"raise", "overwrite"}:
-        raise InvalidArgumentError(
-            f"on_conflict={on_conflict!r:.80} must be 'raise' or 'overwrite'"
-        )
-    return on_conflict
 
 
 def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.timeline.lineage import Ancestry, lineage, visit
 from locus_store.timeline.paths import CHANNELS, Located, inside, is_bookkeeping, located
@@ -53,26 +53,24 @@ class Blame:
     """The origins of all values of one version's state; see ``blame``.
 
     Args:
-        way: The version and its ancestors.
+        found: The origins.
         state: Of the version; neither copied nor changed.
-        origins: Of its values.
     """
 
-    def __init__(self, way: Ancestry, state: dict[str, Any], origins: Origins) -> None:
-        self._way = way
-        self._origins = origins
+    def __init__(self, found: Trace, state: dict[str, Any]) -> None:
+        self.trace = found
         self.state = state
         """The state of the version."""
 
     @property
     def version(self) -> Version:
         """The version whose values are explained."""
-        return self._way.versions[-1]
+        return self.trace.version
 
     @property
     def way(self) -> list[Version]:
         """The version and its ancestors, the oldest first."""
-        return self._way.versions
+        return self.trace.way.versions
 
     def of(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
@@ -97,11 +95,12 @@ class Blame:
         return [self._blamed(it, (*path, it.path[-1])) for it in parts]
 
     def _blamed(self, found: Located, query: Query) -> Blamed:
-        made, changed = map(self._origin, self._origins.steps(found.path))
+        way = self.trace.way
+        made, changed = (
+            Origin(way.versions[step], way.exact[step])
+            for step in self.trace.origins.steps(found.path)
+        )
         return Blamed(found.path, query, found.value, made, changed)
-
-    def _origin(self, step: int) -> Origin:
-        return Origin(self._way.versions[step], self._way.exact[step])
 
 
 def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
@@ -116,21 +115,21 @@ def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
         yield from (Located((*path, at), item) for at, item in enumerate(value))
 
 
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The origins of the values of one version, without its state; see ``trace``."""
 
-    def __init__(self, way: Ancestry, origins: Origins) -> None:
-        self._way = way
-        self._origins = origins
+    way: Ancestry
+    origins: Origins
 
     @property
     def version(self) -> Version:
         """The version whose values are explained."""
-        return self._way.versions[-1]
+        return self.way.versions[-1]
 
     def of(self, state: dict[str, Any]) -> Blame:
         """Return the origins beside the values of the version's state."""
-        return Blame(self._way, state, self._origins)
+        return Blame(self, state)
 
 
 class _Tracer:
@@ -183,8 +182,12 @@ async def blame(
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
-    found = await _traced(backend, thread_id, checkpoint_id, namespace, step)
-    return None if found is None else found[0].of(found[1])
+    way = await lineage(backend, thread_id, checkpoint_id, namespace=namespace)
+    if way is None:
+        return None
+    tracer = _Tracer()
+    await visit(backend, way.versions, tracer, step)
+    return Trace(way, tracer.origins).of(tracer.state())
 
 
 async def trace(
@@ -196,47 +199,25 @@ async def trace(
     step: Callable[[], None] | None = None,
 ) -> Trace | None:
     """Return what ``blame`` does, without the state, for a caller who has it."""
-    found = await _traced(backend, thread_id, checkpoint_id, namespace, step)
-    return None if found is None else found[0]
-
-
-async def _traced(
-    backend: StorageBackend,
-    thread_id: str,
-    checkpoint_id: str | None,
-    namespace: str,
-    step: Callable[[], None] | None,
-) -> tuple[Trace, dict[str, Any]] | None:
-    way = await lineage(backend, thread_id, checkpoint_id, namespace=namespace)
-    if way is None:
-        return None
-    tracer = _Tracer()
-    await visit(backend, way.versions, tracer, step)
-    return Trace(way, tracer.origins), tracer.state()
+    found = await blame(backend, thread_id, checkpoint_id, namespace=namespace, step=step)
+    return None if found is None else found.trace
 
 
 _ID: Final = "id"
 
 
-class _Steps(NamedTuple):
-    """The steps of one value."""
+@dataclass(slots=True, eq=False)
+class _Tree:
+    """The origins inside an object or a list that several steps made."""
 
     made: int
-    """The step that it came with."""
+    """The step that the value came with."""
 
     changed: int
     """The last step that changed anything in it."""
 
-
-class _Tree:
-    """The origins inside an object or a list that several steps made."""
-
-    __slots__ = ("changed", "children", "made")
-
-    def __init__(self, made: int, changed: int, children: dict[str, Node] | list[Node]) -> None:
-        self.made = made
-        self.changed = changed
-        self.children: Any = children
+    children: Any
+    """The nodes, by key or in a list."""
 
 
 Node: TypeAlias = int | _Tree
@@ -262,14 +243,14 @@ class Origins:
         """Note each operation of a folder, which holds the newest state, from now on."""
         folder.watch = partial(self._note, folder)
 
-    def steps(self, path: Path) -> _Steps:
-        """Return the steps of the value at a path of the state."""
+    def steps(self, path: Path) -> tuple[int, int]:
+        """Return the steps that made, and last changed, the value at a path of the state."""
         node = self._root
         for key in path:
             if not isinstance(node, _Tree):
                 break
             node = node.children[key]
-        return _Steps(node.made, node.changed) if isinstance(node, _Tree) else _Steps(node, node)
+        return (node.made, node.changed) if isinstance(node, _Tree) else (node, node)
 
     def _note(self, folder: Folder, operation: list[Any], root: Any) -> None:
         with suppress(LookupError, TypeError, ValueError):  # malformed: the folder refuses it
@@ -380,20 +361,16 @@ def _kept(node: Node, old: Any, new: Any, step: int) -> Node:
         return node
     if isinstance(old, dict) and isinstance(new, dict):
         tree = _expanded(node, old)
-        return _Tree(tree.made, step, _kept_keys(tree.children, old, new, step))
+        nodes = tree.children
+        kept = {
+            key: _kept(nodes[key], old[key], value, step) if key in old else step
+            for key, value in new.items()
+        }
+        return _Tree(tree.made, step, kept)
     if isinstance(old, list) and isinstance(new, list):
         tree = _expanded(node, old)
         return _Tree(tree.made, step, _kept_elements(tree.children, old, new, step))
     return step
-
-
-def _kept_keys(
-    nodes: dict[str, Node], old: dict[str, Any], new: dict[str, Any], step: int
-) -> dict[str, Node]:
-    return {
-        key: _kept(nodes[key], old[key], value, step) if key in old else step
-        for key, value in new.items()
-    }
 
 
 def _kept_elements(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:

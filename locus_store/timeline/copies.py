@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.saver import line_labels, line_name, namespace_of
-from locus_store.timeline.lineage import PAGE
+from locus_store.timeline.lineage import read_line
 from locus_store.timeline.task_ids import (
     NO_TASK,
     Side,
@@ -107,7 +107,7 @@ class StepCopies:
         if isinstance(step, int):
             old = Side(version.checkpoint_id, namespace_of(version))
             ids = TaskIds(with_json(found.state), step, old, new, self.names)
-            stored = _whole(found, self.backend.max_state_bytes)
+            stored = whole_writes(found, self.backend.max_state_bytes)
             tasks += await self._below(ids, stored, is_left=is_left)
             tasks += await self._remembering(ids, version, stored, is_left=is_left)
             writes = self._writes(ids, stored, tasks, is_left=is_left)
@@ -271,14 +271,7 @@ class StepCopies:
 
     async def _versions(self, line: str) -> list[Version]:
         """Return the versions of a line, newest first."""
-        before: str | None = None
-        versions: list[Version] = []
-        while page := await self.backend.history(
-            self.thread_id, namespace=line_name(line), limit=PAGE, before=before
-        ):
-            before = page[-1].checkpoint_id
-            versions += page
-        return versions
+        return [it async for it in read_line(self.backend, self.thread_id, line_name(line))]
 
     async def _first_stop(self, line: str, versions: Sequence[Version]) -> str | None:
         """Return the oldest of versions that an interrupt or an error stopped."""
@@ -295,7 +288,7 @@ def new_graph_id() -> str:
     return str(uuid.UUID(int=number))
 
 
-def _whole(found: Snapshot, max_bytes: int) -> list[PendingWrite]:
+def whole_writes(found: Snapshot, max_bytes: int) -> list[PendingWrite]:
     """Return the writes of a version, without frames."""
     writes = current(found.writes or [], found.version.mark.sequence)
     return [whole_write(it, found.state, max_bytes) for it in writes]
@@ -320,15 +313,10 @@ def _caller(version: Version, checkpoint_ns: str) -> Any:
 
 async def _is_left(backend: StorageBackend, version: Version) -> bool:
     """Return whether a graph ran on from a version: a child of it has a later step."""
-    before: str | None = None
     step = version.metadata.get("step")
-    while page := await backend.history(
-        version.thread_id, namespace=version.namespace, limit=PAGE, before=before
-    ):
-        before = page[-1].checkpoint_id
-        for it in page:
-            if it.mark.sequence <= version.mark.sequence:
-                return False
-            if it.parent_id == version.checkpoint_id and it.metadata.get("step") != step:
-                return True
+    async for other in read_line(backend, version.thread_id, version.namespace):
+        if other.mark.sequence <= version.mark.sequence:
+            return False
+        if other.parent_id == version.checkpoint_id and other.metadata.get("step") != step:
+            return True
     return False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from locus_store.backend import StoresThreads, needs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from locus_store.backend import StorageBackend
     from locus_store.types import Version
@@ -50,20 +50,27 @@ async def lineage(
     if at is None:
         return None
     versions, exact, since = [at], [], 0
-    before: str = at.checkpoint_id
-    while page := await backend.history(thread_id, namespace=namespace, limit=PAGE, before=before):
-        before = page[-1].checkpoint_id
-        for version in page:
-            newest = versions[-1]
-            if version.checkpoint_id == newest.parent_id:
-                exact.append(newest.mark.sequence - version.mark.sequence == since + 1)
-                versions.append(version)
-                since = 0
-            else:
-                since += 1
+    async for version in read_line(backend, thread_id, namespace, at.checkpoint_id):
+        newest = versions[-1]
+        if version.checkpoint_id == newest.parent_id:
+            exact.append(newest.mark.sequence - version.mark.sequence == since + 1)
+            versions.append(version)
+            since = 0
+        else:
+            since += 1
     oldest = versions[-1]
     exact.append(oldest.parent_id is None and oldest.mark.sequence == since + 1)
     return Ancestry(versions[::-1], exact[::-1])
+
+
+async def read_line(
+    backend: StorageBackend, thread_id: str, namespace: str, before: str | None = None
+) -> AsyncIterator[Version]:
+    """Yield the versions of a line, or those older than one, the newest first."""
+    while page := await backend.history(thread_id, namespace=namespace, limit=PAGE, before=before):
+        before = page[-1].checkpoint_id
+        for version in page:
+            yield version
 
 
 async def visit(

@@ -15,12 +15,12 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.runtime.loops import settled
-from locus_store.timeline.copies import Copy, StepCopies, new_graph_id
+from locus_store.timeline.copies import Copy, StepCopies, new_graph_id, whole_writes
 from locus_store.timeline.paths import is_graphs
 from locus_store.timeline.task_ids import names_in
 from locus_store.types import Expected
 from locus_store.values.msgpack import with_json
-from locus_store.versions import REBUILT, current, new_checkpoint_id, whole_write
+from locus_store.versions import REBUILT, new_checkpoint_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -144,13 +144,12 @@ async def prepared(
 
 def _plain(backend: StorageBackend, found: Snapshot) -> Copy:
     """Return the copy of a version that no graph saved."""
-    version, limit = found.version, backend.max_state_bytes
-    writes = current(found.writes or [], version.mark.sequence)
+    version = found.version
     return Copy(
         found=found,
         namespace=version.namespace,
         checkpoint_id=new_checkpoint_id(),
-        writes=[whole_write(it, found.state, limit) for it in writes],
+        writes=whole_writes(found, backend.max_state_bytes),
         metadata=version.metadata,
         labels=version.labels,
     )

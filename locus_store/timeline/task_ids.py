@@ -41,7 +41,7 @@ _NO_CALL, _CALL = f"{0:010d}", f"{1:010d}"
 """The ends of the paths of a ``Send`` and of a call."""
 
 _HANDLER: Final = ", node_error_handler, "
-"""In the path of an error handler's task, behind that of the task that failed."""
+"""In the path of an error handler's task, which LangGraph runs in each resume."""
 
 _TEXTS: Final = 100
 """Strings of one ``Send`` among which the name of its node is looked for."""
@@ -241,16 +241,6 @@ def parts_below(checkpoint_ns: str, place: str) -> list[str]:
     return place[len(above) :].split("|") if place != above and place.startswith(above) else []
 
 
-def is_call_of(task_path: str, caller: str) -> bool:
-    """Return whether a task was called by another one, or by what that one called."""
-    return task_path.startswith(f"{_PUSH}~") and f"{caller}, " in task_path
-
-
-def is_handler(task_path: str) -> bool:
-    """Return whether a task is that of an error handler, which LangGraph runs in each resume."""
-    return _HANDLER in task_path
-
-
 def told(task_path: str) -> str:
     """Return a task's path in words."""
     rest = task_path.removeprefix(_PUSH)
@@ -307,7 +297,7 @@ def finished(writes: Sequence[PendingWrite]) -> set[str]:
     return {
         it.task_id
         for it in writes
-        if it.channel not in _NO_RESULTS and it.task_id != NO_TASK and not is_handler(it.task_path)
+        if it.channel not in _NO_RESULTS and it.task_id != NO_TASK and _HANDLER not in it.task_path
     }
 
 
@@ -322,13 +312,13 @@ def before_stop(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
     What a stopped task called is left out: whether it was before the stop is not stored.
     """
     ids = stopped(writes)
-    paths = {it.task_path for it in writes if it.task_id in ids}
+    callers = {f"{it.task_path}, " for it in writes if it.task_id in ids}
     if not ids:
         return []
     return [
         it
         for it in writes
-        if not any(is_call_of(it.task_path, path) for path in paths)
+        if not (it.task_path.startswith(f"{_PUSH}~") and any(at in it.task_path for at in callers))
         and (it.channel in {_ERROR, INTERRUPT} or it.task_id not in {*ids, NO_TASK})
     ]
 

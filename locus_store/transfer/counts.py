@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from locus_store.errors import (
     ConflictError,
@@ -25,12 +25,6 @@ class Counts:
 
     written: int = 0
     same: int = 0
-
-    def and_one(self, *, is_new: bool) -> Counts:
-        """Return the counts with one more thread."""
-        if is_new:
-            return replace(self, written=self.written + 1)
-        return replace(self, same=self.same + 1)
 
 
 _OF_A_THREAD = (
@@ -69,7 +63,8 @@ class Tally:
             step()
             return
         if is_new is not None:
-            self._counts = self._counts.and_one(is_new=is_new)
+            done = self._counts
+            self._counts = Counts(done.written + is_new, done.same + (not is_new))
             if self._progress:
                 self._progress(thread_id, is_new)
 

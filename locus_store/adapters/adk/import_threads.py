@@ -17,8 +17,8 @@ from locus_store.adapters.adk.records import (
     user_log,
     value_message,
 )
-from locus_store.adapters.log_imports import archived, opened_rows, put_thread, time_of
 from locus_store.adapters.logs import names_in, thread_of
+from locus_store.adapters.sql_sources import READABLE, archived, open_rows, put_thread, time_of
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expected
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from locus_store.adapters.adk.records import Document
-    from locus_store.adapters.log_imports import Rows
+    from locus_store.adapters.sql_sources import Rows
     from locus_store.backend import StorageBackend
     from locus_store.types import ArchivedMessage
     from locus_store.types.messages import LogName
@@ -79,7 +79,7 @@ async def import_adk(
     backend = needs(backend, StoresThreads)
     await backend.exists("-")  # creates its schema before the source is read
     tally = Tally(progress)
-    async with opened_rows(source) as rows:
+    async with open_rows(source, READABLE) as rows, rows.snapshot():
         await _require_tables(rows)
         found = await _threads(backend, rows)
         for thread_id in thread_ids or ():
@@ -140,7 +140,7 @@ async def _take_session(
     at = time_of(updated)
     exact = updated if isinstance(updated, int | float) else at.timestamp()
     record = SessionRecord(_json(state, "the state"), exact)
-    events = await rows.all(_EVENTS.format(tie=rows.tie), *names)
+    events = await rows.all(_EVENTS.format(tie="rowid" if rows.is_sqlite else "id"), *names)
     messages = [_archived(backend, row, sequence) for sequence, row in enumerate(events, 1)]
     messages.append(archived(record.message(), 1, at, backend, STATE))
     return await put_thread(backend, thread_id, messages, user_id=names[1] or None)

@@ -212,7 +212,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
                 ID: checkpoint.checkpoint_id,
                 TIME: checkpoint.timestamp,
                 WORKFLOW: checkpoint.workflow_name,
-                **self._owner(),
+                **({} if self.user_id is None else {"user_id": self.user_id}),
             },
             "keep_last": self.checkpointer.keep_last,
             "ttl_seconds": self.checkpointer.ttl_seconds,
@@ -263,9 +263,6 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
                 return
             seen.update(it.thread_id for it in page)
             limit *= GROWTH
-
-    def _owner(self) -> dict[str, str]:
-        return {} if self.user_id is None else {"user_id": self.user_id}
 
     async def _latest(self, thread_id: str, workflow_name: str) -> Version | None:
         """Return the checkpoint of a thread with the latest time, without its state."""

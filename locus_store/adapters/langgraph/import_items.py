@@ -5,32 +5,23 @@ LangGraph joins a namespace with dots and parts it at dots again, and so does th
 
 from __future__ import annotations
 
-import importlib
 import json
-import sqlite3
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
 
-from locus_store.adapters.langgraph.source_redis_items import ItemRow
-from locus_store.adapters.langgraph.source_tables import scheme_of, unsupported
-from locus_store.errors import (
-    ConflictError,
-    ConnectionFailedError,
-    IntegrityError,
-    SchemaError,
-)
+from locus_store.adapters.langgraph.source_redis_items import ItemRow, opened
+from locus_store.adapters.sql_sources import open_rows, scheme_of, time_of
+from locus_store.errors import ConflictError, IntegrityError, SchemaError
 from locus_store.types.items import PutItem
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from locus_store.adapters.langgraph.source_redis_items import Pages
+    from locus_store.adapters.sql_sources import Rows
     from locus_store.store import BaseStore
     from locus_store.types.items import Put
 
@@ -122,8 +113,10 @@ async def _take(store: BaseStore, rows: Sequence[ItemRow], counts: ItemCounts) -
     for put, there in zip(puts, found, strict=True):
         if there is None:
             new.append(put)
+        elif there.value == put[0].value:
+            counts.same += 1
         else:
-            _count_there(put[0], there.value, counts)
+            counts.newer += 1
     stored = await _written(store, new, counts) if new else []
     counts.written += len(stored)
     counts.without_embeddings += sum(not is_whole for _, is_whole in stored)
@@ -141,13 +134,6 @@ async def _written(
         counts.newer += 1
         return []
     return puts
-
-
-def _count_there(put: Put, value: Any, counts: ItemCounts) -> None:
-    if value == put.value:
-        counts.same += 1
-    else:
-        counts.newer += 1
 
 
 def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
@@ -169,137 +155,59 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
     return replace(put, vectors=tuple(packed)), True
 
 
-def _opened(url: str) -> AbstractAsyncContextManager[tuple[str, Pages]]:
-    """Open the source: yield its name for messages, and its items, least recently updated first."""
-    scheme = scheme_of(url)
-    if scheme in {"postgresql", "postgres"}:
-        return _opened_postgresql(url)
-    if scheme == "sqlite":
-        return _opened_sqlite(url)
-    if scheme in {"redis", "rediss", "valkey", "valkeys", "unix"}:
-        module = importlib.import_module("locus_store.adapters.langgraph.source_redis_items")
-        return module.opened(url)  # type: ignore[no-any-return]
-    raise unsupported("LangGraph's stores", "postgresql://, sqlite:/// and redis://", scheme)
-
-
-def _missing(shown: str) -> SchemaError:
-    return SchemaError(
-        f"{shown} has no table 'store' of LangGraph's own stores; name the database (and in "
-        "PostgreSQL the schema, by options=-csearch_path%3Dschema) that PostgresStore or "
-        "SqliteStore wrote"
-    )
-
-
-# --- SQLite
-
-
 @asynccontextmanager
-async def _opened_sqlite(url: str) -> AsyncIterator[tuple[str, Pages]]:
-    path = _file(url)
-    shown = f"SQLite {path}"
-    try:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
-    except sqlite3.OperationalError as exc:
-        raise ConnectionFailedError(f"{shown}: cannot be opened: check the path") from exc
-    connection.row_factory = sqlite3.Row
-    try:
-        if not set(_COLUMNS) <= _columns(connection, "store"):
-            raise _missing(shown)
-        yield shown, _sqlite_pages(connection)
-    except sqlite3.Error as exc:
-        raise IntegrityError(f"{shown}: {exc}") from exc
-    finally:
-        connection.close()
+async def _opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
+    """Open the source: yield its name for messages, and its items, least recently updated first."""
+    if scheme_of(url) in {"redis", "rediss", "valkey", "valkeys", "unix"}:
+        async with opened(url) as found:
+            yield found
+        return
+    readable = "LangGraph's stores are read from postgresql://, sqlite:/// and redis://"
+    async with open_rows(url, readable) as rows:
+        if not set(_COLUMNS) <= await rows.columns("store"):
+            raise SchemaError(
+                f"{rows.shown} has no table 'store' of LangGraph's own stores; name the database "
+                "(and in PostgreSQL the schema, by options=-csearch_path%3Dschema) that "
+                "PostgresStore or SqliteStore wrote"
+            )
+        async with rows.snapshot():
+            yield rows.shown, _pages(rows)
 
 
-def _file(url: str) -> Path:
-    return Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    return {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
-
-
-async def _sqlite_pages(connection: sqlite3.Connection) -> Pages:
-    there = _columns(connection, "store")
-    ttl = (it if it in there else f"NULL AS {it}" for it in _OF_TTL)
-    has_vectors = bool(_columns(connection, "store_vectors"))
-    connection.execute("BEGIN")
-    found = connection.execute(
-        f"SELECT {', '.join([*_COLUMNS, *ttl])} FROM store ORDER BY updated_at, rowid"  # noqa: S608
+async def _pages(rows: Rows) -> Pages:
+    there = await rows.columns("store")
+    ttl = ", ".join(f"s.{it}" if it in there else f"NULL AS {it}" for it in _OF_TTL)
+    has_vectors = bool(await rows.columns("store_vectors"))
+    embeddings, ties = ("NULL", "s.rowid") if rows.is_sqlite else (_EMBEDDINGS, "s.prefix, s.key")
+    query = (
+        "SELECT s.prefix, s.key, CAST(s.value AS text) AS value, s.created_at, s.updated_at,"  # noqa: S608
+        f" {ttl}, {embeddings if has_vectors else 'NULL'} AS embeddings FROM store s"
+        f" ORDER BY s.updated_at, {ties}"
     )
-    while rows := found.fetchmany(PAGE):
+    async for page in rows.pages(query, PAGE):
         yield [
             ItemRow(
                 it["prefix"],
                 it["key"],
                 it["value"],
-                _moment(it["created_at"]),
-                _moment(it["updated_at"]),
-                _moment(it["expires_at"]) if it["expires_at"] else None,
+                time_of(it["created_at"]),
+                time_of(it["updated_at"]),
+                time_of(it["expires_at"]) if it["expires_at"] else None,
                 it["ttl_minutes"],
-                _sqlite_embeddings(connection, it) if has_vectors else [],
+                await _embeddings(rows, it) if has_vectors else [],
             )
-            for it in rows
+            for it in page
         ]
 
 
-def _sqlite_embeddings(connection: sqlite3.Connection, row: sqlite3.Row) -> list[list[float]]:
+_EMBEDDINGS: Final = (
+    "ARRAY(SELECT v.embedding::text FROM store_vectors v WHERE v.prefix = s.prefix"
+    " AND v.key = s.key ORDER BY v.field_name)"
+)
+
+
+async def _embeddings(rows: Rows, row: Any) -> list[list[float]]:
+    if not rows.is_sqlite:
+        return [json.loads(it) for it in row["embeddings"]]
     query = "SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name"
-    found = connection.execute(query, (row["prefix"], row["key"]))
-    return [vectors.unpacked(it[0]) for it in found]
-
-
-def _moment(text: str) -> datetime:
-    """Return a timestamp of SQLite, which is UTC."""
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-# --- PostgreSQL
-
-
-@asynccontextmanager
-async def _opened_postgresql(url: str) -> AsyncIterator[tuple[str, Pages]]:
-    from locus_store.backends.postgresql import connecting, dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
-
-    target = dsn.parse(url)
-    connection = await connecting.connect(target, statement_cache_size=0)
-    shown = f"PostgreSQL {target.shown}"
-    try:
-        if not set(_COLUMNS) <= await _postgresql_columns(connection, "store"):
-            raise _missing(shown)
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            yield shown, _postgresql_pages(connection)
-    finally:
-        await connection.close()
-
-
-async def _postgresql_columns(connection: Any, table: str) -> set[str]:
-    query = (
-        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0"
-        " AND NOT attisdropped"
-    )
-    return {row[0] for row in await connection.fetch(query, table)}
-
-
-async def _postgresql_pages(connection: Any) -> Pages:
-    there = await _postgresql_columns(connection, "store")
-    ttl = (f"s.{it}" if it in there else f"NULL AS {it}" for it in _OF_TTL)
-    embeddings = "NULL::text[]"
-    if await _postgresql_columns(connection, "store_vectors"):
-        embeddings = (
-            "ARRAY(SELECT v.embedding::text FROM store_vectors v WHERE v.prefix = s.prefix"
-            " AND v.key = s.key ORDER BY v.field_name)"
-        )
-    query = (
-        f"SELECT s.prefix, s.key, s.value::text AS value, s.created_at, s.updated_at,"  # noqa: S608
-        f" {', '.join(ttl)}, {embeddings} AS embeddings FROM store s"
-        " ORDER BY s.updated_at, s.prefix, s.key"
-    )
-    cursor = await connection.cursor(query)
-    while rows := await cursor.fetch(PAGE):
-        yield [
-            ItemRow(**{**it, "embeddings": [json.loads(e) for e in it["embeddings"] or ()]})
-            for it in rows
-        ]
+    return [vectors.unpacked(it[0]) for it in await rows.all(query, row["prefix"], row["key"])]

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from locus_store.backends.redis import addresses
 from locus_store.errors import SchemaError
 from locus_store.values import vectors
 
@@ -42,6 +41,8 @@ async def opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
     Raises:
         SchemaError: There are none.
     """
+    from locus_store.backends.redis import addresses  # noqa: PLC0415  (an extra)
+
     plain, prefixes = _parted(url)
     connections = addresses.named(plain)
     try:

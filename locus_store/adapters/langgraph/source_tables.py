@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import asynccontextmanager, contextmanager
+from abc import ABC, abstractmethod
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from locus_store.adapters.langgraph.typed_values import (
     members,
@@ -16,50 +14,21 @@ from locus_store.adapters.langgraph.typed_values import (
     plain_to_json,
     stored,
 )
-from locus_store.errors import (
-    ConnectionFailedError,
-    IntegrityError,
-    InvalidArgumentError,
-    SchemaError,
-)
+from locus_store.adapters.sql_sources import open_rows, time_of
+from locus_store.errors import IntegrityError, SchemaError
 from locus_store.transfer.building import NewVersion
 from locus_store.types import PendingWrite
-from locus_store.types.arguments import not_a_url
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.msgpack import MSGPACK, pack
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
+    from locus_store.adapters.sql_sources import Rows
 
-UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class TableSource(Protocol):
-    """The protocol for reading LangGraph's rows."""
-
-    shown: str
-    """The source as messages show it."""
-
-    def snapshot(self) -> Any:
-        """Read everything within the block as it was when the block began."""
-
-    async def threads(self) -> list[str]:
-        """Return all threads."""
-
-    async def namespaces(self, thread_id: str) -> list[str]:
-        """Return the namespaces that have a checkpoint or a pending write."""
-
-    async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
-        """Return the ids of checkpoints, each with its parent's."""
-
-    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
-        """Return one checkpoint, whatever its parent."""
-
-    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
-        """Return pending writes, each with the id of its checkpoint."""
+UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Cipher(Protocol):
@@ -69,61 +38,16 @@ class Cipher(Protocol):
         """Return the plain bytes."""
 
 
-Clear: TypeAlias = "Callable[[str, bytes], tuple[str, bytes]]"
-"""Gives the type and bytes of a value without its encryption, where that is asked for."""
-
-
-def clear_by(cipher: Cipher | None) -> Clear:
-    """Return the function that decrypts values of an ``EncryptedSerializer``, given a cipher.
-
-    Raises:
-        IntegrityError: A value cannot be decrypted.
-    """
-
-    def clear(kind: str, data: bytes) -> tuple[str, bytes]:
-        plain, _, name = kind.partition("+")
-        if cipher is None or not name:
-            return kind, data
-        try:
-            return plain, cipher.decrypt(name, data)
-        except Exception as exc:  # a user's cipher may raise any error
-            raise IntegrityError(
-                f"a value of type {kind!r} cannot be decrypted: it was written with another key, "
-                "or is damaged"
-            ) from exc
-
-    return clear
-
-
 @asynccontextmanager
 async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableSource]:
     """Open the tables of a URL; see ``import_threads.import_langgraph``."""
-    scheme, clear = scheme_of(url), clear_by(cipher)
-    if scheme in {"postgresql", "postgres"}:
-        async with _opened_postgresql(url, clear) as source:
-            yield source
-    elif scheme == "sqlite":
-        with _opened_sqlite(url, clear) as source:
-            yield source
-    else:
-        raise unsupported("LangGraph's threads", "postgresql:// and sqlite:///", scheme)
-
-
-def scheme_of(url: str) -> str:
-    """Return the scheme of a URL, without a driver.
-
-    Raises:
-        InvalidArgumentError: It has none, as a path has none.
-    """
-    scheme = urlsplit(url).scheme.partition("+")[0]
-    if not scheme:
-        raise not_a_url(url)
-    return scheme
-
-
-def unsupported(what: str, places: str, scheme: str) -> InvalidArgumentError:
-    """Return the error for a source that cannot be read."""
-    return InvalidArgumentError(f"{what} are read from {places}, not {scheme!r}")
+    readable = "LangGraph's threads are read from postgresql:// and sqlite:///"
+    async with open_rows(url, readable) as rows:
+        source = (_SQLite if rows.is_sqlite else _PostgreSQL)(rows, cipher)
+        await source.require_tables()
+        if "task_path" in await rows.columns(source.tables[-1]):
+            source.task_path = "task_path"
+        yield source
 
 
 def _version(
@@ -147,7 +71,7 @@ def _version(
     )
 
 
-_COUNTERS = "counters_since_delta_snapshot"
+_COUNTERS: Final = "counters_since_delta_snapshot"
 
 
 def _parsed(text: str | bytes, what: str) -> Any:
@@ -164,205 +88,162 @@ def _parsed(text: str | bytes, what: str) -> Any:
 
 def _moment(text: Any) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
-    except (TypeError, ValueError):
+        return time_of(str(text))
+    except ValueError:
         return UNKNOWN_TIME
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _write(row: Any, payload: bytes | None, clear: Clear) -> tuple[str, PendingWrite]:
-    return row["checkpoint_id"], PendingWrite(
-        task_id=row["task_id"],
-        idx=row["idx"],
-        channel=row["channel"],
-        type=JSON_WRITE,
-        payload=frames.value_payload(
-            stored(*clear(row["type"] or "", payload or b"")), UNLIMITED, packed=True
-        ),
-        task_path=row["task_path"],
-    )
+class TableSource(ABC):
+    """LangGraph's rows.
 
+    Args:
+        rows: The database.
+        cipher: Decrypts values, if given.
+    """
 
-# --- SQLite
+    tables: tuple[str, ...]
+    """The tables of checkpoints and of pending writes, the latter last."""
 
-_SQLITE_PARTS = {"checkpoints": "checkpoint", "writes": "value"}
+    payload: str
+    """The column with the value of a pending write."""
 
+    task_path: str = "''"
+    """The column with the path of a task; else SQL that stands for it."""
 
-@contextmanager
-def _opened_sqlite(url: str, clear: Clear) -> Iterator[_SQLite]:
-    path = Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
-    try:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
-    except sqlite3.OperationalError as exc:
-        raise ConnectionFailedError(f"SQLite {path}: cannot be opened: check the path") from exc
-    connection.row_factory = sqlite3.Row
-    try:
-        source = _SQLite(connection, path, clear)
-        yield source
-    except sqlite3.Error as exc:
-        raise IntegrityError(f"SQLite {path}: {exc}") from exc
-    finally:
-        connection.close()
+    def __init__(self, rows: Rows, cipher: Cipher | None) -> None:
+        self._rows = rows
+        self._cipher = cipher
+        self.shown = rows.shown
+        self.snapshot = rows.snapshot
 
+    @abstractmethod
+    async def require_tables(self) -> None:
+        """Refuse a database without LangGraph's tables.
 
-class _SQLite:
-    """The tables ``checkpoints`` and ``writes``."""
+        Raises:
+            SchemaError: One is not there.
+        """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, clear: Clear) -> None:
-        self._connection = connection
-        self._clear = clear
-        self.shown = f"SQLite {path}"
-        for table, column in _SQLITE_PARTS.items():
-            found = {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
-            if not {column, "checkpoint_ns", "thread_id"} <= found:
-                raise SchemaError(
-                    f"SQLite {path} has no table {table!r} of langgraph-checkpoint-sqlite; name "
-                    "the database that its SqliteSaver wrote"
-                )
-            if table == "writes":
-                self._task_path = "task_path" if "task_path" in found else "''"
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        self._connection.execute("BEGIN")
-        try:
-            yield
-        finally:
-            self._connection.execute("ROLLBACK")
-
-    @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[None]:
-        with self._reading():
-            yield
-
-    def _rows(self, query: str, *values: str) -> list[sqlite3.Row]:
-        return self._connection.execute(query, values).fetchall()
+    @abstractmethod
+    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
+        """Return one checkpoint, whatever its parent."""
 
     async def threads(self) -> list[str]:
-        query = "SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM writes ORDER BY 1"
-        return [row[0] for row in self._rows(query)]
+        """Return all threads."""
+        query = f"SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM {self.tables[-1]}"  # noqa: S608
+        return sorted(row[0] for row in await self._rows.all(query))
 
     async def namespaces(self, thread_id: str) -> list[str]:
+        """Return the namespaces that have a checkpoint or a pending write."""
         query = (
-            "SELECT checkpoint_ns FROM checkpoints WHERE thread_id = ?"
-            " UNION SELECT checkpoint_ns FROM writes WHERE thread_id = ? ORDER BY 1"
+            "SELECT checkpoint_ns FROM checkpoints WHERE thread_id = ?"  # noqa: S608
+            f" UNION SELECT checkpoint_ns FROM {self.tables[-1]} WHERE thread_id = ?"
         )
-        return [row[0] for row in self._rows(query, thread_id, thread_id)]
+        return sorted(row[0] for row in await self._rows.all(query, thread_id, thread_id))
 
     async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
+        """Return the ids of checkpoints, each with its parent's."""
         query = (
             "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ?"
         )
-        return {row[0]: row[1] for row in self._rows(query, thread_id, namespace)}
+        return {row[0]: row[1] for row in await self._rows.all(query, thread_id, namespace)}
+
+    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
+        """Return pending writes, each with the id of its checkpoint."""
+        query = (
+            f"SELECT checkpoint_id, task_id, idx, channel, type, {self.payload}, {self.task_path}"  # noqa: S608
+            f" FROM {self.tables[-1]} WHERE thread_id = ? AND checkpoint_ns = ?"
+        )
+        return [self._write(it) for it in await self._rows.all(query, thread_id, namespace)]
+
+    def _clear(self, kind: str | None, data: bytes | None) -> tuple[str, bytes]:
+        """Return the type and bytes of a value, without its encryption if there is a cipher.
+
+        Raises:
+            IntegrityError: It cannot be decrypted.
+        """
+        kind, data = kind or "", data or b""
+        plain, _, name = kind.partition("+")
+        if self._cipher is None or not name:
+            return kind, data
+        try:
+            return plain, self._cipher.decrypt(name, data)
+        except Exception as exc:  # a user's cipher may raise any error
+            raise IntegrityError(
+                f"a value of type {kind!r} cannot be decrypted: it was written with another key, "
+                "or is damaged"
+            ) from exc
+
+    def _write(self, row: Any) -> tuple[str, PendingWrite]:
+        checkpoint_id, task_id, idx, channel, kind, data, task_path = row
+        value = stored(*self._clear(kind, data))
+        return checkpoint_id, PendingWrite(
+            task_id=task_id,
+            idx=idx,
+            channel=channel,
+            type=JSON_WRITE,
+            payload=frames.value_payload(value, UNLIMITED, packed=True),
+            task_path=task_path,
+        )
+
+
+class _SQLite(TableSource):
+    tables = ("checkpoints", "writes")
+    payload = "value"
+
+    async def require_tables(self) -> None:
+        for table, column in zip(self.tables, ("checkpoint", self.payload), strict=True):
+            if not {column, "checkpoint_ns", "thread_id"} <= await self._rows.columns(table):
+                raise SchemaError(
+                    f"{self.shown} has no table {table!r} of langgraph-checkpoint-sqlite; name "
+                    "the database that its SqliteSaver wrote"
+                )
 
     async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
         query = (
             "SELECT type, checkpoint, metadata FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
         )
-        (row,) = self._rows(query, thread_id, namespace, checkpoint_id)
-        kind, data = row["type"] or "", row["checkpoint"] or b""
+        ((kind, data, told),) = await self._rows.all(query, thread_id, namespace, checkpoint_id)
         fields = members_to_json(*self._clear(kind, data))
-        metadata = _parsed(row["metadata"] or b"{}", f"the metadata of {checkpoint_id!r}")
+        metadata = _parsed(told or b"{}", f"the metadata of {checkpoint_id!r}")
         return _version(checkpoint_id, fields, fields[CHANNELS], metadata)
 
-    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
-        query = (
-            f"SELECT checkpoint_id, task_id, idx, channel, type, value, {self._task_path} AS"  # noqa: S608
-            " task_path FROM writes WHERE thread_id = ? AND checkpoint_ns = ?"
-        )
-        rows = self._rows(query, thread_id, namespace)
-        return [_write(row, row["value"], self._clear) for row in rows]
 
+class _PostgreSQL(TableSource):
+    tables = ("checkpoints", "checkpoint_blobs", "checkpoint_writes")
+    payload = "blob"
 
-# --- PostgreSQL
-
-
-@asynccontextmanager
-async def _opened_postgresql(url: str, clear: Clear) -> AsyncIterator[_PostgreSQL]:
-    from locus_store.backends.postgresql import connecting, dsn  # noqa: PLC0415  (SQLAlchemy is not needed for SQLite)
-
-    target = dsn.parse(url)
-    connection = await connecting.connect(target, statement_cache_size=0)
-    try:
-        await _require_tables(connection, target.shown)
-        yield _PostgreSQL(connection, target.shown, clear)
-    finally:
-        await connection.close()
-
-
-async def _require_tables(connection: Any, shown: str) -> None:
-    for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
-        if await connection.fetchval("SELECT to_regclass($1)", table) is None:
-            raise SchemaError(
-                f"PostgreSQL {shown} has no table {table!r} of langgraph-checkpoint-postgres; name "
-                "the database (and the schema, by options=-csearch_path%3Dschema) that its "
-                "PostgresSaver wrote"
-            )
-
-
-class _PostgreSQL:
-    """The tables ``checkpoints``, ``checkpoint_blobs`` and ``checkpoint_writes``."""
-
-    def __init__(self, connection: Any, shown: str, clear: Clear) -> None:
-        self._connection = connection
-        self._clear = clear
-        self.shown = f"PostgreSQL {shown}"
-
-    def snapshot(self) -> Any:
-        return self._connection.transaction(isolation="repeatable_read", readonly=True)
-
-    async def threads(self) -> list[str]:
-        query = "SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM checkpoint_writes"
-        return sorted(row[0] for row in await self._connection.fetch(query))
-
-    async def namespaces(self, thread_id: str) -> list[str]:
-        query = (
-            "SELECT checkpoint_ns FROM checkpoints WHERE thread_id = $1 UNION"
-            " SELECT checkpoint_ns FROM checkpoint_writes WHERE thread_id = $1"
-        )
-        return sorted(row[0] for row in await self._connection.fetch(query, thread_id))
-
-    async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
-        query = (
-            "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
-            " WHERE thread_id = $1 AND checkpoint_ns = $2"
-        )
-        rows = await self._connection.fetch(query, thread_id, namespace)
-        return {row[0]: row[1] for row in rows}
+    async def require_tables(self) -> None:
+        for table in self.tables:
+            if not await self._rows.columns(table):
+                raise SchemaError(
+                    f"{self.shown} has no table {table!r} of langgraph-checkpoint-postgres; name "
+                    "the database (and the schema, by options=-csearch_path%3Dschema) that its "
+                    "PostgresSaver wrote"
+                )
 
     async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
         key = (thread_id, namespace, checkpoint_id)
-        row = await self._connection.fetchrow(
-            "SELECT checkpoint::text AS checkpoint, metadata::text AS metadata FROM checkpoints"
-            " WHERE thread_id = $1 AND checkpoint_ns = $2 AND checkpoint_id = $3",
+        ((text, told),) = await self._rows.all(
+            "SELECT checkpoint::text, metadata::text FROM checkpoints"
+            " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
             *key,
         )
-        blobs = await self._connection.fetch(
+        blobs = await self._rows.all(
             "SELECT b.channel, b.type, b.blob FROM checkpoints c"
             " CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') v"
             " JOIN checkpoint_blobs b ON b.thread_id = c.thread_id"
             " AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = v.key AND b.version = v.value"
-            " WHERE c.thread_id = $1 AND c.checkpoint_ns = $2 AND c.checkpoint_id = $3"
+            " WHERE c.thread_id = ? AND c.checkpoint_ns = ? AND c.checkpoint_id = ?"
             " AND b.type <> 'empty'",
             *key,
         )
-        checkpoint = _parsed(row["checkpoint"], f"checkpoint {checkpoint_id!r}")
-        metadata = _parsed(row["metadata"], f"the metadata of {checkpoint_id!r}")
-        channels = {
-            name: stored(MSGPACK, pack(it)) for name, it in (checkpoint.get(CHANNELS) or {}).items()
-        }
-        channels |= {
-            it["channel"]: stored(*self._clear(it["type"], it["blob"] or b"")) for it in blobs
-        }
+        checkpoint = _parsed(text, f"checkpoint {checkpoint_id!r}")
+        metadata = _parsed(told, f"the metadata of {checkpoint_id!r}")
+        inline = checkpoint.get(CHANNELS) or {}
+        channels = {name: stored(MSGPACK, pack(it)) for name, it in inline.items()}
+        channels |= {name: stored(*self._clear(kind, it)) for name, kind, it in blobs}
         fields = {name: plain_to_json(it) for name, it in checkpoint.items()}
         return _version(checkpoint_id, fields, channels, metadata)
-
-    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
-        query = (
-            "SELECT checkpoint_id, task_id, idx, channel, type, blob, task_path"
-            " FROM checkpoint_writes WHERE thread_id = $1 AND checkpoint_ns = $2"
-        )
-        rows = await self._connection.fetch(query, thread_id, namespace)
-        return [_write(row, row["blob"], self._clear) for row in rows]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 from langgraph.store.base import (
     NOT_PROVIDED,
@@ -54,14 +54,12 @@ from locus_store.values.vectors import packed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
     from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
 
     from locus_store.store import BaseStore as Store
     from locus_store.types.items import Change, StoreItem
 
-T = TypeVar("T")
 Path: TypeAlias = "list[str] | str"
 
 _ITEM_OPS: Final = (GetOp, PutOp)
@@ -186,23 +184,13 @@ class LangGraphStore(Twins, ForTenants, BaseStore):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     # --- operations

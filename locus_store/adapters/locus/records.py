@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from locus_store.errors import IntegrityError, LocusStoreError
 from locus_store.values.encoding import MAX_INT, MIN_INT
@@ -78,6 +78,22 @@ class KeyRow:
     column_id: str | None
     updated_at: datetime
 
+    @classmethod
+    def of(
+        cls, key: str, data: Mapping[str, Any], *, column_id: str | None, updated_at: datetime
+    ) -> Self:
+        """Return the row of a key and its data."""
+        saved_as = data.get("_checkpoint_id")
+        return cls(
+            key=key,
+            saved_as=saved_as if isinstance(saved_as, str) else None,
+            saved_at=data.get("_checkpoint_timestamp"),
+            fingerprint=fingerprint(data),
+            is_index=key.endswith(INDEX) and isinstance(data.get("checkpoints"), list),
+            column_id=column_id,
+            updated_at=updated_at,
+        )
+
 
 def grouped(
     rows: Iterable[KeyRow], damaged: Mapping[str, LocusStoreError]
@@ -139,18 +155,15 @@ class _Sorter:
                     f"row {thread_id!r} was not written by the adapter that wrote {latest.key!r}"
                 )
             found[thread_id] = _thread(self._own[thread_id], latest)
-        _warn_of_rests([len(it) for name, it in self._own.items() if name not in self._latest])
+        rests = [len(it) for name, it in self._own.items() if name not in self._latest]
+        if rests:
+            logger.warning(
+                "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not"
+                " imported",
+                sum(rests),
+                len(rests),
+            )
         return found
-
-
-def _warn_of_rests(counts: list[int]) -> None:
-    if counts:
-        logger.warning(
-            "import: %d rows of %d deleted threads, which the Locus SDK left behind, are not"
-            " imported",
-            sum(counts),
-            len(counts),
-        )
 
 
 def _plain(row: KeyRow) -> Entry:
@@ -170,7 +183,8 @@ def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
     """
     try:
         entries = {row.key: _entry(row) for row in rows}
-        head = next((it.key for it in rows if _is_copy(it, latest)), None)
+        whole = latest.saved_as, latest.fingerprint
+        head = next((it.key for it in rows if (it.saved_as, it.fingerprint) == whole), None)
         if head is None:
             head = latest.key
             entries[head] = replace(_entry(latest), checkpoint_id=LATEST)
@@ -179,10 +193,6 @@ def _thread(rows: list[KeyRow], latest: KeyRow) -> FoundThread:
     return FoundThread(
         sorted(entries.values(), key=lambda it: (it.key == head, it.created_at, it.key))
     )
-
-
-def _is_copy(row: KeyRow, latest: KeyRow) -> bool:
-    return row.saved_as == latest.saved_as and row.fingerprint == latest.fingerprint
 
 
 def _entry(row: KeyRow) -> Entry:
@@ -232,6 +242,11 @@ def content(state: Any, metadata: Any, where: str) -> Content:
     return Content(state, metadata)
 
 
+def changed(entry: Entry) -> IntegrityError:
+    """Return the error for a checkpoint that is not what it was when the threads were listed."""
+    return IntegrityError(f"{entry.where} changed meanwhile; stop the agents, and run again")
+
+
 def repeated(entries: Iterable[Entry]) -> Iterator[str]:
     """Yield the checkpoint ids that more than one entry has."""
     counts = Counter(it.checkpoint_id for it in entries)
@@ -251,6 +266,18 @@ def parsed(text: str | bytes, where: str) -> Any:
         return json.loads(text if isinstance(text, str) else text.decode(), parse_int=_integer)
     except (ValueError, RecursionError) as exc:
         raise IntegrityError(f"{where} is not JSON, or damaged: {exc}") from exc
+
+
+def parsed_object(text: str | bytes, where: str) -> dict[str, Any]:
+    """Return the object of a JSON text.
+
+    Raises:
+        IntegrityError: It is damaged, or not an object.
+    """
+    data = parsed(text, where)
+    if not isinstance(data, dict):
+        raise IntegrityError(f"{where} is not a JSON object")
+    return data
 
 
 def _integer(text: str) -> int | float:

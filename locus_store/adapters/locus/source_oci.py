@@ -11,6 +11,7 @@ from locus_store.adapters.locus.records import (
     Content,
     Entry,
     FoundThread,
+    changed,
     content,
     moment,
     parsed,
@@ -126,9 +127,7 @@ class SourceObjects:
             there = self._objects.get(entry.key)
             beside = self._objects.get(entry.key.removesuffix(_STATE) + _METADATA)
             if there is None or there.tag != self._seen[entry.key]:
-                raise IntegrityError(
-                    f"{entry.where} changed meanwhile; stop the agents, and run again"
-                )
+                raise changed(entry)
             told = parsed(beside.content or b"", entry.where) if beside else {}
             return parsed(there.content or b"", entry.where), told
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from locus_store.adapters.locus.records import (
-    INDEX,
     Content,
     Entry,
     FoundThread,
     KeyRow,
+    changed,
     fingerprint,
     grouped,
     moment,
-    parsed,
+    parsed_object,
     unwrapped,
 )
 from locus_store.backends.redis import addresses
@@ -110,27 +111,19 @@ class SourceKeys:
     def _row(self, name: bytes, value: bytes) -> KeyRow:
         key = self._key(name)
         where = f"row {key!r}"
-        data = _object(value, where)
-        saved_as = data.get("_checkpoint_id")
-        is_index = key.endswith(INDEX) and isinstance(data.get("checkpoints"), list)
-        is_plain = not (is_index or isinstance(saved_as, str))
-        self._seen[name] = fingerprint(data)
-        return KeyRow(
-            key=key,
-            saved_as=saved_as if isinstance(saved_as, str) else None,
-            saved_at=data.get("_checkpoint_timestamp"),
-            fingerprint=self._seen[name],
-            is_index=is_index,
-            column_id=None,
-            updated_at=_updated_at(data, where) if is_plain else EPOCH,
-        )
+        data = parsed_object(value, where)
+        row = KeyRow.of(key, data, column_id=None, updated_at=EPOCH)
+        self._seen[name] = row.fingerprint
+        if row.is_index or row.saved_as is not None:
+            return row
+        return replace(row, updated_at=_updated_at(data, where))
 
     async def read(self, entry: Entry) -> Content:
         name = self._prefix.encode() + entry.key.encode(errors="surrogateescape")
         value = await self._home.command("GET", name)
-        data = _object(value, entry.where) if value is not None else None
+        data = parsed_object(value, entry.where) if value is not None else None
         if data is None or fingerprint(data) != self._seen[name]:
-            raise IntegrityError(f"{entry.where} changed meanwhile; stop the agents, and run again")
+            raise changed(entry)
         return unwrapped(data, None, entry.where)
 
 
@@ -138,10 +131,3 @@ def _updated_at(data: dict[str, Any], where: str) -> datetime:
     """Return the time of a state that the SDK stored without its adapter; keys have no time."""
     found = data.get("updated_at")
     return datetime.now(UTC) if found is None else moment(found, where)
-
-
-def _object(value: bytes, where: str) -> dict[str, Any]:
-    data = parsed(value, where)
-    if not isinstance(data, dict):
-        raise IntegrityError(f"{where} is not a JSON object")
-    return data

@@ -8,21 +8,21 @@ from collections import defaultdict
 from contextlib import asynccontextmanager, closing
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from locus_store.adapters.locus.records import (
-    INDEX,
     Content,
     Entry,
     FoundThread,
     KeyRow,
+    changed,
     content,
-    fingerprint,
     grouped,
     logger,
     moment,
     parsed,
+    parsed_object,
     repeated,
     unwrapped,
 )
@@ -69,17 +69,18 @@ def opened(
     source: str, *, table_name: str | None, tenant: str | None
 ) -> AbstractAsyncContextManager[LocusSource]:
     """Return the reader for a URL or directory; see ``import_threads.import_locus``."""
-    scheme = re.match(r"([A-Za-z][\w.+-]*)://|(file):", source)
-    name = (
-        "postgresql" if _KEYWORDS.match(source) else (scheme[1] or scheme[2] if scheme else "file")
-    )
-    reader = READERS.get(name.partition("+")[0].lower())
-    if reader is None:
+    found = re.match(r"([A-Za-z][\w.+-]*)://|(file):", source)
+    name = "postgresql" if _KEYWORDS.match(source) else (found[1] or found[2] if found else "file")
+    scheme = name.partition("+")[0].lower()
+    if scheme not in READERS:
         raise InvalidArgumentError(
             f"the Locus SDK's data is not read from {name}://; pass a directory, "
             + ", ".join(f"{it}://" for it in READERS)
         )
-    return reader(source, table_name, tenant)
+    open_source, what, known = READERS[scheme]
+    options = {"table_name": table_name, "tenant": tenant}
+    _require_no(what, **{it: options[it] for it in _OPTIONS if it not in known})
+    return open_source(source, **{it: options[it] for it in known})
 
 
 def _names(table_name: str | None) -> Sequence[str]:
@@ -98,10 +99,7 @@ def _require_no(reader: str, **options: str | None) -> None:
 
 
 @asynccontextmanager
-async def _opened_files(
-    source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[LocusSource]:
-    _require_no("files", table_name=table_name, tenant=tenant)
+async def _open_files(source: str) -> AsyncIterator[LocusSource]:
     path = Path(source)
     if source.startswith("file:"):
         parts = urlsplit(source)
@@ -118,14 +116,11 @@ async def _opened_files(
 
 
 @asynccontextmanager
-async def _opened_sqlite(
-    source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[LocusSource]:
+async def _open_sqlite(source: str, table_name: str | None) -> AsyncIterator[LocusSource]:
     parts = urlsplit(source)
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := given.keys() - {"table_name"}:
         raise InvalidArgumentError(f"a SQLite source has no option {min(unknown)!r}")
-    _require_no("SQLite", tenant=tenant)
     path = unquote(parts.path.removeprefix("/"))
     with closing(_connected(path)) as connection:
         yield _SQLite(connection, path, table_name or given.get("table_name"))
@@ -179,28 +174,17 @@ class _SQLite:
         if not isinstance(key, str):
             raise IntegrityError(f"{where} has a key that is not a string")
         data, _ = self._data(key, where)
-        if not isinstance(data, dict):
-            raise IntegrityError(f"{where} is not a JSON object")
         query = f"SELECT checkpoint_id, updated_at FROM {self._table} WHERE thread_id = ?"  # noqa: S608
         column_id, updated_at = self._rows(query, key)[0]
-        saved_as = data.get("_checkpoint_id")
-        return KeyRow(
-            key=key,
-            saved_as=saved_as if isinstance(saved_as, str) else None,
-            saved_at=data.get("_checkpoint_timestamp"),
-            fingerprint=fingerprint(data),
-            is_index=key.endswith(INDEX) and isinstance(data.get("checkpoints"), list),
-            column_id=column_id,
-            updated_at=moment(updated_at, where),
-        )
+        return KeyRow.of(key, data, column_id=column_id, updated_at=moment(updated_at, where))
 
-    def _data(self, key: str, where: str) -> tuple[Any, Any]:
+    def _data(self, key: str, where: str) -> tuple[dict[str, Any], Any]:
         query = (
             f"SELECT CAST(data AS BLOB), CAST(metadata AS BLOB) FROM {self._table}"  # noqa: S608
             " WHERE thread_id = ?"
         )
         data, metadata = self._rows(query, key)[0]
-        return parsed(data or b"", where), parsed(metadata, where) if metadata else None
+        return parsed_object(data or b"", where), parsed(metadata, where) if metadata else None
 
     async def read(self, entry: Entry) -> Content:
         return unwrapped(*self._data(entry.key, entry.where), entry.where)
@@ -233,7 +217,7 @@ def _the_one(columns: Mapping[str, set[str]], where: str) -> str:
 
 
 @asynccontextmanager
-async def _opened_postgresql(
+async def _open_postgresql(
     source: str, table_name: str | None, tenant: str | None
 ) -> AsyncIterator[LocusSource]:
     from locus_store.backends.postgresql import connecting, dsn  # noqa: PLC0415  (files need no SQLAlchemy)
@@ -356,42 +340,36 @@ class _PostgreSQL:
         return made(parsed(data, entry.where), told, entry.where)
 
 
-# --- Redis
+# --- Redis, OCI
 
 
-@asynccontextmanager
-async def _opened_redis(
-    source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[LocusSource]:
+def _open_redis(source: str) -> AbstractAsyncContextManager[LocusSource]:
     from locus_store.adapters.locus import source_redis  # noqa: PLC0415  (others need no redis-py)
 
-    _require_no("Redis", table_name=table_name, tenant=tenant)
-    async with source_redis.opened(source) as keys:
-        yield keys
+    return source_redis.opened(source)
 
 
-@asynccontextmanager
-async def _opened_oci(
-    source: str, table_name: str | None, tenant: str | None
-) -> AsyncIterator[LocusSource]:
+def _open_oci(source: str) -> AbstractAsyncContextManager[LocusSource]:
     from locus_store.adapters.locus import source_oci  # noqa: PLC0415  (others need no SDK)
 
-    _require_no("OCI", table_name=table_name, tenant=tenant)
-    async with source_oci.opened(source) as objects:
-        yield objects
+    return source_oci.opened(source)
 
 
-READERS: Final[
-    dict[str, Callable[[str, str | None, str | None], AbstractAsyncContextManager[LocusSource]]]
-] = {
-    "file": _opened_files,
-    "sqlite": _opened_sqlite,
-    "postgresql": _opened_postgresql,
-    "postgres": _opened_postgresql,
-    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _opened_redis),
-    "oci": _opened_oci,
+_Reader: TypeAlias = (
+    "tuple[Callable[..., AbstractAsyncContextManager[LocusSource]], str, tuple[str, ...]]"
+)
+_POSTGRESQL: Final[_Reader] = _open_postgresql, "PostgreSQL", _OPTIONS
+_REDIS: Final[_Reader] = _open_redis, "Redis", ()
+
+READERS: Final[dict[str, _Reader]] = {
+    "file": (_open_files, "files", ()),
+    "sqlite": (_open_sqlite, "SQLite", ("table_name",)),
+    "postgresql": _POSTGRESQL,
+    "postgres": _POSTGRESQL,
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix"), _REDIS),
+    "oci": (_open_oci, "OCI", ()),
 }
-"""Readers by the scheme of the URL."""
+"""Readers by the scheme of the URL, with their names in errors, and the options that they take."""
 
 
 class _Files:
@@ -454,7 +432,7 @@ class _Files:
         except FileNotFoundError:
             is_same = False
         if not is_same:
-            raise IntegrityError(f"{entry.where} changed meanwhile; stop the agents, and run again")
+            raise changed(entry)
         return content(data.get("state"), data.get("metadata"), entry.where)
 
 
@@ -471,7 +449,4 @@ def _parsed(path: Path, where: str) -> dict[str, Any]:
         raise
     except OSError as exc:
         raise BackendError(f"{where} cannot be read: {exc.strerror}") from exc
-    data = parsed(raw, where)
-    if not isinstance(data, dict):
-        raise IntegrityError(f"{where} is not a JSON object")
-    return data
+    return parsed_object(raw, where)

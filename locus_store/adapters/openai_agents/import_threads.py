@@ -6,8 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.log_imports import archived, opened_rows, put_thread
-from locus_store.adapters.openai_agents.items import message_of
+from locus_store.adapters.openai_agents.session import message_of
+from locus_store.adapters.sql_sources import READABLE, archived, open_rows, put_thread
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expected
@@ -16,7 +16,7 @@ from locus_store.transfer.counts import Counts, Progress, Tally
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.adapters.log_imports import Rows
+    from locus_store.adapters.sql_sources import Rows
     from locus_store.backend import StorageBackend
     from locus_store.types import ArchivedMessage
 
@@ -66,7 +66,7 @@ async def import_openai_agents(
     if not _NAME.fullmatch(messages_table):
         raise InvalidArgumentError(f"messages_table={messages_table!r} is not a name of a table")
     tally = Tally(progress)
-    async with opened_rows(source) as rows:
+    async with open_rows(source, READABLE) as rows, rows.snapshot():
         if not await rows.columns(messages_table):
             raise SchemaError(
                 f"{rows.shown} has no table {messages_table!r} of the OpenAI Agents SDK; name the "

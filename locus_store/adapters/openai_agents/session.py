@@ -6,28 +6,39 @@ import json
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
-from locus_store.adapters.logs import LogAdapter, numbers_in
-from locus_store.adapters.openai_agents.items import message_of
+from locus_store.adapters.logs import LogAdapter, numbers_in, with_numbers
 from locus_store.errors import ConflictError, SerializationError
+from locus_store.messages import ROLE, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settled
 from locus_store.types.arguments import check_text, checked_user
+from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from agents import TResponseInputItem
 
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
+    from locus_store.messages import BaseMessageLog, LogSnapshot
 
 Settings = SessionSettings | dict[str, Any] | None
+
+READABLE: Final = Readable(
+    said=frozenset(
+        {"content", "text", "refusal", "summary", "transcript", "filename", "name", "reason"}
+        | {"action", "actions", "query", "queries", "results", "command", "commands", "code"}
+        | {"outputs", "logs", "operation", "path", "diff", "revised_prompt", "error", "message"}
+    ),
+    given=frozenset({"arguments", "input", "output"}),
+)
+"""Not ``result``: that of a generated image is its bytes."""
 
 
 class LocusSession(LogAdapter, Session):
@@ -197,3 +208,11 @@ async def _put(
             await put([message_of(it) for it in items])
             return
     await put([message_of(json.loads(json.dumps(it, ensure_ascii=False))) for it in items])
+
+
+def message_of(item: Mapping[str, Any]) -> NewMessage:
+    """Return the message of an item; its role, or else its type, is the message's role."""
+    role = item.get("role") or item.get("type")
+    return NewMessage(
+        with_numbers(item), role if isinstance(role, str) else ROLE, text=READABLE.text(item)
+    )

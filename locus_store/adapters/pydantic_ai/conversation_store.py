@@ -90,7 +90,8 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         found = await self.log.read(conversation_id, newest=1)
         if found is None or not _has_record(found):
             return None
-        (record,) = _records_of(found.messages)
+        record: ConversationRecord
+        (record,) = _restored(_RECORDS, found.messages)
         self._note(record, found.info.revision)
         return record
 
@@ -103,7 +104,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """
         logs = all_of(self.log.heads, namespace="", user_id=_owner(scope))
         heads = [it async for it in logs if _has_record(it)]
-        found = _records_of([it.messages[0] for it in heads])
+        found: list[ConversationRecord] = _restored(_RECORDS, [it.messages[0] for it in heads])
         mine = [it for it in found if scope is None or it.scope == scope]
         return sorted(mine, key=lambda it: it.updated_at, reverse=True)[:limit]
 
@@ -333,21 +334,8 @@ def _json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:
     return made
 
 
-def _records_of(messages: Sequence[LoggedMessage]) -> list[ConversationRecord]:
-    """Return the records of messages.
-
-    Raises:
-        IntegrityError: A message is not a record.
-    """
-    return _restored(_RECORDS, messages)
-
-
 def entries_of(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
-    """Return the entries of messages.
-
-    Raises:
-        IntegrityError: A message is not one of Pydantic AI.
-    """
+    """Return the entries of messages."""
     restored = _restored(_MESSAGES, messages)
     return [
         ConversationEntry(id=it.message_id, message=message, parent_id=_parent(it))
@@ -356,6 +344,11 @@ def entries_of(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
 
 
 def _restored(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> list[Any]:
+    """Return the records or messages that stored messages hold.
+
+    Raises:
+        IntegrityError: One is not of Pydantic AI.
+    """
     text, is_cut = _text([it.content for it in messages])
     try:
         made: list[Any] = adapter.validate_json(text)

@@ -9,18 +9,19 @@ from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
-from locus_store.adapters.logs import BlockingLogAdapter, numbers_in, with_numbers
-from locus_store.blocking import open_message_log
+from locus_store.adapters.logs import numbers_in, with_numbers
+from locus_store.blocking import BlockingMessageLog, open_message_log
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
+from locus_store.open import Storage
 from locus_store.types.arguments import MAX_COUNT, checked_user
+from locus_store.types.tenants import ForTenants
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
     from strands.multiagent.base import MultiAgentBase
 
     from locus_store.backend import StorageBackend
-    from locus_store.blocking import BlockingMessageLog
 
 SESSION: Final = "strands-session"
 """Namespace of the log whose one message is the session."""
@@ -47,7 +48,7 @@ class SessionNotFoundError(NotFoundError, SessionException):
     """The session, agent or message does not exist; nothing was written."""
 
 
-class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
+class LocusSessionRepository(ForTenants, SessionRepository):
     """Keeps the sessions of Strands Agents in message logs; a session is the thread of its id.
 
     Usable from any number of threads. Two managers that append to one agent do not overwrite each
@@ -66,7 +67,10 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
     def __init__(
         self, log: BlockingMessageLog | StorageBackend, *, user_id: str | None = None
     ) -> None:
-        super().__init__(log)
+        self._owns = not isinstance(log, BlockingMessageLog)
+        if not isinstance(log, BlockingMessageLog):
+            log = BlockingMessageLog(Storage(log).messages())
+        self.log = log
         self.user_id = checked_user(user_id)
 
     @classmethod
@@ -75,6 +79,24 @@ class LocusSessionRepository(BlockingLogAdapter, SessionRepository):
         opened = cls(open_message_log(url, **options), user_id=user_id)
         opened._owns = True
         return opened
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.log!r})"
+
+    def _enter(self, tenant: str) -> None:
+        self.log = self.log.for_tenant(tenant)
+        self._owns = False
+
+    def close(self) -> None:
+        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
+        if self._owns:
+            self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     # --- sessions
 

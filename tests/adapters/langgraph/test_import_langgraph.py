@@ -333,6 +333,13 @@ def test_a_graph_goes_on_with_an_imported_thread(
     assert isinstance(ours.get_next_version("0007.5", None), str)
 
 
+async def test_tables_of_a_release_without_paths_of_tasks_are_imported(database: str) -> None:
+    with opened_saver(database) as saver:
+        talk_to(saver)
+        saver.conn.execute("ALTER TABLE checkpoint_writes DROP COLUMN task_path")
+    assert (await import_langgraph(MemoryBackend(), database)).written == 3
+
+
 async def test_tables_in_another_schema_are_found(database: str) -> None:
     import asyncpg
 
@@ -360,6 +367,12 @@ def test_a_parent_comes_before_its_children_whatever_their_clocks_said() -> None
 async def test_a_path_that_is_no_url_is_told_its_url() -> None:
     with pytest.raises(InvalidArgumentError, match=r"'graph.db' is not a URL.*sqlite:///graph.db"):
         await import_langgraph(MemoryBackend(), "graph.db")
+
+
+async def test_the_password_of_a_source_that_is_no_url_is_not_shown() -> None:
+    with pytest.raises(InvalidArgumentError, match="read from postgresql:// and") as refused:
+        await import_langgraph(MemoryBackend(), "host=db password=secret")
+    assert "secret" not in str(refused.value)
 
 
 # --- encrypted databases

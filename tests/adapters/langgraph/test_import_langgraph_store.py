@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
+import subprocess
+import sys
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -173,6 +176,18 @@ async def test_embeddings_are_imported_where_the_dimension_is_the_same(tmp_path)
     await _has_embeddings(f"sqlite:///{path}")
 
 
+async def test_embeddings_of_sqlite_are_imported_without_its_extension(tmp_path) -> None:
+    path = tmp_path / "theirs.db"
+    fill(lambda **options: SqliteStore.from_conn_string(str(path), **options))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE store_vectors (prefix, key, field_name, embedding)")
+        connection.execute(
+            "INSERT INTO store_vectors SELECT prefix, key, 'text', ? FROM store",
+            (struct.pack("<3f", 3, 1, 0.5),),
+        )
+    await _has_embeddings(f"sqlite:///{path}")
+
+
 async def test_embeddings_of_postgresql_are_imported(postgresql) -> None:
     url = postgresql.url(postgresql.new_database())
     fill(lambda **options: PostgresStore.from_conn_string(url, **options), index=INDEX)
@@ -286,6 +301,12 @@ async def test_a_path_that_is_no_url_is_told_its_url() -> None:
         await import_langgraph_store(InMemoryStore(), "x.db")
 
 
+async def test_the_password_of_a_source_that_is_no_url_is_not_shown() -> None:
+    with pytest.raises(InvalidArgumentError, match="read from postgresql://,") as refused:
+        await import_langgraph_store(InMemoryStore(), "host=db password=secret")
+    assert "secret" not in str(refused.value)
+
+
 async def test_what_is_no_store_of_langgraphs_is_refused(tmp_path, postgresql, redis_url) -> None:
     path = tmp_path / "other.db"
     async with SQLiteStore(path) as other:
@@ -298,6 +319,20 @@ async def test_what_is_no_store_of_langgraphs_is_refused(tmp_path, postgresql, r
         await import_langgraph_store(InMemoryStore(), redis_url)
     with pytest.raises(InvalidArgumentError, match=r"LangGraph's stores are read .* not 'mysql'"):
         await import_langgraph_store(InMemoryStore(), "mysql://localhost/shop")
+
+
+def test_items_of_sqlite_are_imported_without_redis_py(tmp_path) -> None:
+    path = tmp_path / "theirs.db"
+    fill(lambda **options: SqliteStore.from_conn_string(str(path), **options))
+    code = f"""
+import asyncio, sys
+sys.modules["redis"] = None
+from locus_store import InMemoryStore
+from locus_store.adapters.langgraph.import_items import import_langgraph_store
+print(asyncio.run(import_langgraph_store(InMemoryStore(), {f"sqlite:///{path}"!r})).written)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("4\n", "")
 
 
 def test_the_command_imports_and_tells(tmp_path) -> None:
