@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +15,22 @@ from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Ye
 from locus_store.cli.output import (
     PROBLEMS,
     confirm,
+    counted,
     note,
     progress,
     put_json,
     say,
 )
-from locus_store.errors import LocusStoreError, UnsupportedError
+from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.backends.oci import BucketBackend
+    from locus_store.backends.opensearch.client import IndexClient
+    from locus_store.backends.opensearch.index_status import IndexStatus
     from locus_store.types.facts import Fact
+
 
 db = typer.Typer(
     help="Create, upgrade and check the database schema.",
@@ -58,9 +65,8 @@ class TableOptions:
 
     @property
     def definition(self) -> Any:
-        """The module that upgrades what the URL names."""
-        is_index = self.url.startswith("opensearch")
-        return importlib.import_module("locus_store.cli.indexes") if is_index else _migrate()
+        """The operations on the schema of what the URL names."""
+        return _Indexes() if self.url.startswith("opensearch") else _migrate()
 
 
 @command(db)
@@ -235,3 +241,109 @@ def history(*, as_json: AsJson = False) -> None:
 
 def _migrate() -> Any:
     return importlib.import_module("locus_store.sql.migrate")
+
+
+class _Indexes:
+    """The operations of ``sql.migrate`` on OpenSearch: the mappings of its two indexes."""
+
+    def upgrade(self, url: str, revision: str, *, prefix: str, schema: str | None) -> str:
+        """Create the index of threads if there is none; return the version of its mapping.
+
+        Raises:
+            InvalidArgumentError: Only ``head`` can be reached.
+            SchemaError: This index, or that of the store, has another mapping.
+        """
+        if revision != "head":
+            raise InvalidArgumentError(f"an index is upgraded to 'head' only, not to {revision!r}")
+        with _indexes(url, prefix, schema) as (threads, store):
+            store.own()
+            threads.create()
+            return str(threads.layout.version)
+
+    def downgrade(self, url: str, revision: str, *, prefix: str, schema: str | None) -> str:
+        """Refuse: an index has one mapping.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            f"an index of OpenSearch is not downgraded to {revision!r}; restore a snapshot of it"
+        )
+
+    def current(self, url: str, *, prefix: str, schema: str | None) -> str | None:
+        """Return the version of the mapping of threads."""
+        with _indexes(url, prefix, schema) as (threads, _):
+            return _status(threads).revision
+
+    def check(self, url: str, *, prefix: str, schema: str | None) -> IndexStatus:
+        """Return the status of the index of threads, or of the store's if that is not usable."""
+        with _indexes(url, prefix, schema) as both:
+            threads, store = map(_status, both)
+        return store if threads.usable and not store.usable else threads
+
+
+def _status(index: IndexClient) -> IndexStatus:
+    module = importlib.import_module("locus_store.backends.opensearch.index_status")
+    found: IndexStatus = module.check(index)
+    return found
+
+
+@contextmanager
+def _indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexClient, ...]]:
+    """Yield the indexes of threads and of items that a URL names.
+
+    Raises:
+        InvalidArgumentError: An index has no prefix of tables and no schema.
+    """
+    if prefix != DEFAULT_PREFIX or schema is not None:
+        raise InvalidArgumentError(
+            "an opensearch:// URL names the index: leave out --prefix and --schema"
+        )
+    backend: Any = opened(url)
+    items = importlib.import_module("locus_store.backends.opensearch.item_index")
+    store = items.item_index(backend.index.place, backend.index.access)
+    try:
+        yield backend.index, store
+    finally:
+        store.close()
+        run(backend.close())
+
+
+oci = typer.Typer(help="Manage threads in a bucket of OCI.", no_args_is_help=True, cls=HelpGroup)
+
+Days = Annotated[int, typer.Option(help="Idle days after which a thread is removed.")]
+Write = Annotated[bool, typer.Option("--write", help="Add the rule to the bucket's policy.")]
+
+
+@oci.callback()
+def group() -> None:
+    """Keep ``lifecycle`` a command of its own."""
+
+
+@command(oci)
+def lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT_URL) -> None:
+    """Print the lifecycle rule that removes idle threads, as JSON.
+
+    With --write it is added to the bucket's policy, whose other rules stay. The rule covers the
+    heads of threads only: run 'threads vacuum' to remove what belonged to them.
+    """
+    rules = importlib.import_module("locus_store.backends.oci.lifecycle")
+    run(_applied(_bucket(url), rules, days, write=write))
+
+
+def _bucket(url: str) -> BucketBackend:
+    if not url.startswith("oci://"):
+        raise InvalidArgumentError("pass --url oci://namespace/bucket/prefix")
+    backend: Any = opened(url)
+    return backend  # type: ignore[no-any-return]  # the scheme says so
+
+
+async def _applied(backend: BucketBackend, rules: Any, days: int, *, write: bool) -> None:
+    rule = rules.rule_for(backend.documents.prefix, days)
+    try:
+        if write:
+            others = rules.write(backend.bucket, rule)
+            note(f"The rule was written; {counted(others, 'other rule')} stayed.")
+    finally:
+        await backend.close()
+    put_json(rule)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
     DryRun,
     Thread,
@@ -15,6 +14,8 @@ from locus_store.cli.opening import (
     contents,
     require,
     run,
+    thread_named,
+    version_named,
 )
 from locus_store.cli.output import confirm, counted, progress, put_json, say
 from locus_store.cli.tenants import (

@@ -1,4 +1,4 @@
-"""``locus-store threads …``: show, compare and copy threads."""
+"""``locus-store threads …``: show, compare and copy threads, and show their message logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
     Namespace,
     Thread,
     contents,
     require,
+    thread_named,
+    version_named,
 )
 from locus_store.cli.output import (
     counted,
@@ -31,18 +32,21 @@ from locus_store.cli.output import (
     visible,
 )
 from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
+from locus_store.errors import NotFoundError
 from locus_store.timeline import readable
 from locus_store.timeline.graph import Cursor, graph, marked
 from locus_store.timeline.paths import shown
-from locus_store.timeline.readable import Difference, changed_part, differences
+from locus_store.timeline.readable import Difference, changed_part, differences, text_of
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
+    from locus_store.messages import LogSnapshot
     from locus_store.timeline.graph import Node
     from locus_store.types import Snapshot, Version
     from locus_store.versions.sizes import Marked
+
 
 threads = typer.Typer(
     help="Show, compare, copy and remove threads.",
@@ -366,3 +370,47 @@ def fork(
         put_json({"thread_id": new, "checkpoint_id": head, "versions": versions})
     else:
         say(f"{new}: {told}")
+
+
+# --- messages
+
+MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
+
+
+def messages(
+    thread: Thread,
+    *,
+    namespace: Namespace = "",
+    newest: Annotated[int, typer.Option(min=0, help="Only the newest so many.")] = 100,
+    at: TenantOptions,
+) -> None:
+    """Print the messages of a thread's log, oldest first, as 'role: text'.
+
+    --json: [{message_id, role, created_at, metadata, content}].
+    """
+    found = at.ask(lambda it: _read_log(it, thread, namespace, newest))
+    if at.as_json:
+        put_json([{name: getattr(it, name) for name in MESSAGE_FIELDS} for it in found.messages])
+        return
+    for it in found.messages:
+        say(f"{it.role}: {text_of(it.content)}")
+    if found.info.count > len(found.messages):
+        note(f"The log has {found.info.count:,} messages: see --newest.")
+
+
+async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
+    log = importlib.import_module("locus_store.open").Storage(backend).messages()
+    thread = await thread_named(backend, thread)
+    found: LogSnapshot | None = await log.read(thread, namespace=namespace, newest=newest)
+    if found is None:
+        others = [repr(it.namespace) for it in await log.logs(thread)]
+        if not others:
+            raise NotFoundError(
+                f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
+                " threads"
+            )
+        raise NotFoundError(
+            f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
+            f" have --namespace {', '.join(others)}"
+        )
+    return found

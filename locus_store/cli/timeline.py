@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from locus_store.cli.naming import thread_named, version_named
-from locus_store.cli.opening import Namespace, Thread, require
+from locus_store.cli.opening import Namespace, Thread, require, thread_named, version_named
 from locus_store.cli.output import counted, cut, note, put_json, put_line, put_table, say
 from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells

@@ -1,12 +1,13 @@
-"""``locus-store verify | copy | export | import``: operations on whole threads."""
+"""``locus-store verify | copy | export | backup``: operations on whole threads and databases."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import sqlite3
 import sys
 import tempfile
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -14,8 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
     counted,
@@ -23,6 +23,7 @@ from locus_store.cli.output import (
     progress,
     put_line,
     put_table,
+    say,
     shown_json,
 )
 from locus_store.cli.tenants import (
@@ -37,20 +38,21 @@ from locus_store.cli.tenants import (
     require_tenants,
     tell,
 )
-from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.errors import (
+    BackendError,
+    InvalidArgumentError,
+    LocusStoreError,
+    NotFoundError,
+    UnsupportedError,
+)
+from locus_store.runtime.progress import expect
 from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from locus_store.backend import FullBackend
-    from locus_store.transfer.counts import Counts
 
-imports = typer.Typer(
-    help="Import threads from another store; existing threads stay as they are.",
-    no_args_is_help=True,
-    cls=HelpGroup,
-)
 
 Only = Annotated[
     list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
@@ -172,7 +174,7 @@ def copy(
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     one_of(at.choice, "--thread", is_named=bool(thread))
     found, into = run(_copied(at, target, thread or None))
-    tell(found, lambda it: _moved(it, "copied") + into, at)
+    tell(found, lambda it: describe_moved(it, "copied") + into, at)
 
 
 async def _copied(
@@ -211,15 +213,9 @@ def _of_target(target: str, choice: Choice) -> dict[str, Any]:
     return choice.options if takes else {}
 
 
-def _moved(counts: dict[str, int], done: str) -> str:
+def describe_moved(counts: dict[str, int], done: str) -> str:
+    """Return how many threads were moved."""
     return f"{counted(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
-
-
-def tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
-    """Print how many threads were imported."""
-    tell(
-        {tenant: asdict(counts)}, lambda it: _moved(it, "imported"), TenantsOptions(as_json=as_json)
-    )
 
 
 # --- files
@@ -288,7 +284,7 @@ async def _exported(
 
             found = await each(backends, exported)
         if user is not None:
-            leftovers = importlib.import_module("locus_store.cli.leftovers")
+            leftovers = importlib.import_module("locus_store.cli.forgetting")
             for left in await leftovers.left_of(at.url, backends, at.choice.options, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
@@ -315,7 +311,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
         return
     if os.path.lexists(output):
         raise there_already(output)
-    with _told(output, "written"):
+    with naming_file(output, "written"):
         folder = Path(output).absolute().parent
         file = tempfile.NamedTemporaryFile(dir=folder, prefix=".export-", delete=False)  # noqa: SIM115  (closed below)
         try:
@@ -347,7 +343,7 @@ def there_already(output: str) -> InvalidArgumentError:
 
 
 @contextmanager
-def _told(file: str, done: str) -> Iterator[None]:
+def naming_file(file: str, done: str) -> Iterator[None]:
     """Translate the system's errors into one that names the file."""
     try:
         yield
@@ -357,53 +353,83 @@ def _told(file: str, done: str) -> Iterator[None]:
         raise InvalidArgumentError(f"{file} cannot be {done}: {exc.strerror}") from exc
 
 
-@command(imports, "file")
-def import_file(
-    file: Annotated[str, typer.Argument(help="Output of 'export'; - is standard input.")],
+# --- backups
+
+PAGES = 1000
+"""Pages that are copied at a time; writers have their turn between them."""
+
+TOOLS = {
+    "postgresql": "pg_dump",
+    "oracle": "expdp or RMAN",
+    "redis": "BGSAVE, and copy the file",
+    "opensearch": "a snapshot",
+    "file": "a copy of the directory",
+}
+"""The means of each technology, by the folder of its backend."""
+
+
+def backup(
+    file: Annotated[str, typer.Argument(help="A new file.")],
     *,
-    tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The target; overrides ?tenant=.")
-    ] = None,
-    all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Each thread into the tenant named in the file.")
-    ] = False,
-    from_tenant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
-    ] = None,
-    at: UrlOptions,
+    url: Url = DEFAULT_URL,
 ) -> None:
-    """Import threads from JSON Lines; run again, it continues where it stopped.
+    """Copy an SQLite database while it is in use, with all tenants, and check the copy.
 
-    Threads of 'export --all-tenants' name their tenant: say --all-tenants or --from-tenant. --json:
-    {written, same, tenant}, in threads.
+    The file appears once it is complete. Restore it by a copy in the other direction, or in place
+    of the database when no process has that open.
     """
-    if all_tenants and (tenant, from_tenant) != (None, None):
-        raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
-
-    async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
-        archive = importlib.import_module("locus_store.transfer.archive")
-        options = {"all_tenants": all_tenants, "from_tenant": from_tenant}
-        async with opened(at.url, creates=True, **Choice(tenant).options) as backend:
-            with progress("importing", _threads_in(lines)) as advance:
-                counts: Counts = await archive.import_threads(
-                    backend, lines, progress=advance, **options
-                )
-                return counts, None if all_tenants else backend.tenant
-
-    with _told("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
-        counts, into = run(imported(lines))
-    tell_imported(counts, into, as_json=at.as_json)
-
-
-def _threads_in(lines: BinaryIO) -> int | None:
-    """Return how many threads a file holds, for a bar on a terminal; ``None``: of a pipe."""
-    if not (sys.stderr.isatty() and lines.seekable()):
-        return None
-    count = sum(it.startswith(b'{"kind":"thread"') for it in lines)
-    lines.seek(0)
-    return count
+    source = run(_path_of(url))
+    if os.path.lexists(file):
+        raise there_already(file)
+    folder = Path(file).absolute().parent
+    number, unfinished = tempfile.mkstemp(dir=folder, prefix=".backup-")  # private, as its content
+    os.close(number)
+    try:
+        with progress("copying") as advance:
+            size = _copy_database(source, unfinished, advance)
+        place_file(unfinished, file)
+    except sqlite3.Error as exc:
+        raise BackendError(f"{file} was not written: {exc}; run the command again") from exc
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished)
+    say(f"{file}: {counted(size, 'byte')}")
 
 
-def _read(file: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if file == STANDARD else Path(file).open("rb")
+async def _path_of(url: str) -> str:
+    """Return the path of the SQLite file that a URL names, if its schema is ours."""
+    async with opened(url) as backend:
+        folder = type(backend).__module__.split(".")[2]
+        path = getattr(backend, "path", None)
+        if folder != "sqlite" or path in {None, ":memory:"}:
+            tool = TOOLS.get(folder)
+            how = f"use {tool}, or " if tool else ""
+            raise UnsupportedError(
+                f"{type(backend).__name__} is not copied as a file: {how}"
+                "'locus-store export --all-tenants --output FILE'"
+            )
+        await backend.open()
+        return str(path)
+
+
+def _copy_database(source: str, target: str, advance: Any) -> int:
+    """Copy a database; return the number of bytes."""
+    done = 0
+
+    def seen(_: int, left: int, pages: int) -> None:
+        nonlocal done
+        if not done:
+            expect(-(-pages // PAGES))
+        done += 1
+        advance()
+
+    place = f"{Path(source).absolute().as_uri()}?mode=ro"
+    with (
+        closing(sqlite3.connect(place, uri=True)) as live,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        live.backup(copy, pages=PAGES, progress=seen)
+        found = copy.execute("PRAGMA quick_check").fetchone()[0]
+    if found != "ok":
+        raise BackendError(f"the copy is damaged: {found}; check the database: locus-store verify")
+    return os.path.getsize(target)

@@ -1,21 +1,98 @@
-"""``locus-store import``: threads and items of other software."""
+"""``locus-store import``: threads of files, and threads and items of other software."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from locus_store.cli.help import command
+from locus_store.cli.help import HelpGroup, command
 from locus_store.cli.opening import UrlOptions, opened, run
 from locus_store.cli.output import counted, progress, put_json, say
-from locus_store.cli.transfer import Only, imports, tell_imported
+from locus_store.cli.tenants import Choice, TenantsOptions, tell
+from locus_store.cli.transfer import STANDARD, Only, describe_moved, naming_file
+from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from locus_store.transfer.counts import Counts
 
-__all__ = ["imports"]
+imports = typer.Typer(
+    help="Import threads from another store; existing threads stay as they are.",
+    no_args_is_help=True,
+    cls=HelpGroup,
+)
+
+
+# --- files
+
+
+def _tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
+    """Print how many threads were imported."""
+    tell(
+        {tenant: asdict(counts)},
+        lambda it: describe_moved(it, "imported"),
+        TenantsOptions(as_json=as_json),
+    )
+
+
+@command(imports, "file")
+def import_file(
+    file: Annotated[str, typer.Argument(help="Output of 'export'; - is standard input.")],
+    *,
+    tenant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The target; overrides ?tenant=.")
+    ] = None,
+    all_tenants: Annotated[
+        bool, typer.Option("--all-tenants", help="Each thread into the tenant named in the file.")
+    ] = False,
+    from_tenant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
+    ] = None,
+    at: UrlOptions,
+) -> None:
+    """Import threads from JSON Lines; run again, it continues where it stopped.
+
+    Threads of 'export --all-tenants' name their tenant: say --all-tenants or --from-tenant. --json:
+    {written, same, tenant}, in threads.
+    """
+    if all_tenants and (tenant, from_tenant) != (None, None):
+        raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
+
+    async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
+        archive = importlib.import_module("locus_store.transfer.archive")
+        options = {"all_tenants": all_tenants, "from_tenant": from_tenant}
+        async with opened(at.url, creates=True, **Choice(tenant).options) as backend:
+            with progress("importing", _threads_in(lines)) as advance:
+                counts: Counts = await archive.import_threads(
+                    backend, lines, progress=advance, **options
+                )
+                return counts, None if all_tenants else backend.tenant
+
+    with naming_file("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
+        counts, into = run(imported(lines))
+    _tell_imported(counts, into, as_json=at.as_json)
+
+
+def _threads_in(lines: BinaryIO) -> int | None:
+    """Return how many threads a file holds, for a bar on a terminal; ``None``: of a pipe."""
+    if not (sys.stderr.isatty() and lines.seekable()):
+        return None
+    count = sum(it.startswith(b'{"kind":"thread"') for it in lines)
+    lines.seek(0)
+    return count
+
+
+def _read(file: str) -> AbstractContextManager[BinaryIO]:
+    return nullcontext(sys.stdin.buffer) if file == STANDARD else Path(file).open("rb")
+
+
+# --- other software
 
 SqlSource = Annotated[
     str, typer.Argument(envvar="LOCUS_STORE_FROM", help="URL of a database, SQLite or PostgreSQL")
@@ -39,7 +116,7 @@ def import_locus(
 
     --json: {written, same}, in threads.
     """
-    tell_imported(*run(_taken("locus", at.url, source, thread)), as_json=at.as_json)
+    _tell_imported(*run(_taken("locus", at.url, source, thread)), as_json=at.as_json)
 
 
 @command(imports, "langgraph")
@@ -62,7 +139,7 @@ def import_langgraph(
         module = importlib.import_module("locus_store.adapters.langgraph.import_threads")
         options["cipher"] = module.aes_cipher()
     taken = run(_taken("langgraph", at.url, source, thread, **options))
-    tell_imported(*taken, as_json=at.as_json)
+    _tell_imported(*taken, as_json=at.as_json)
 
 
 @command(imports, "openai-agents")
@@ -80,7 +157,7 @@ def import_openai_agents(
     --json: {written, same}, in threads.
     """
     taken = run(_taken("openai_agents", at.url, source, thread, messages_table=table))
-    tell_imported(*taken, as_json=at.as_json)
+    _tell_imported(*taken, as_json=at.as_json)
 
 
 @command(imports, "adk")
@@ -94,7 +171,7 @@ def import_adk(
 
     --json: {written, same}, in threads: sessions, and the states of users and apps.
     """
-    tell_imported(*run(_taken("adk", at.url, source, thread)), as_json=at.as_json)
+    _tell_imported(*run(_taken("adk", at.url, source, thread)), as_json=at.as_json)
 
 
 @command(imports, "langgraph-store")
