@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
     confirm,
     counted,
     note,
+    pick,
     progress,
     put_json,
+    put_outcome,
     say,
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
@@ -32,11 +34,7 @@ if TYPE_CHECKING:
     from locus_store.types.facts import Fact
 
 
-db = typer.Typer(
-    help="Create, upgrade and check the database schema.",
-    no_args_is_help=True,
-    cls=HelpGroup,
-)
+db = make_group("Create, upgrade and check the database schema.")
 
 Prefix = Annotated[str, typer.Option(help="Prefix of every table's name.")]
 Schema = Annotated[
@@ -128,10 +126,7 @@ def current(
 ) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
     revision = at.definition.current(at.url, **at.names)
-    if as_json:
-        put_json({"revision": revision})
-    else:
-        say(revision or "none")
+    put_outcome({"revision": revision}, revision or "none", as_json=as_json)
 
 
 @command(db)
@@ -147,8 +142,7 @@ def check(
     """
     status = at.definition.check(at.url, **at.names)
     if as_json:
-        keys = ("state", "revision", "usable", "message")
-        put_json({key: getattr(status, key) for key in keys})
+        put_json(pick(status, ("state", "revision", "usable", "message")))
     else:
         (say if status.usable else note)(status.message)
     if not status.usable:
@@ -309,7 +303,7 @@ def _indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexC
         run(backend.close())
 
 
-oci = typer.Typer(help="Manage threads in a bucket of OCI.", no_args_is_help=True, cls=HelpGroup)
+oci = make_group("Manage threads in a bucket of OCI.")
 
 Days = Annotated[int, typer.Option(help="Idle days after which a thread is removed.")]
 Write = Annotated[bool, typer.Option("--write", help="Add the rule to the bucket's policy.")]

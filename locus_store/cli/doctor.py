@@ -12,7 +12,7 @@ import typer
 
 from locus_store import __version__
 from locus_store.cli.opening import opened, run
-from locus_store.cli.output import PROBLEMS, counted, progress, put_json, put_table
+from locus_store.cli.output import PROBLEMS, counted, progress, put_found
 from locus_store.cli.tenants import TenantsOptions, covering
 from locus_store.errors import (
     BackendError,
@@ -51,11 +51,9 @@ def doctor(
     facts = [Fact("locus-store", __version__), Fact("Python", platform.python_version())]
     facts += run(_facts(at.url, at.choice, sizes=sizes))
     is_well = all(it.verdict != "fail" for it in facts)
-    if at.as_json:
-        put_json({"ok": is_well, "facts": [asdict(it) for it in facts]})
-    else:
-        rows = ((it.verdict, it.name, it.value, it.remedy) for it in facts)
-        put_table(("", "what", "found", "what to do"), rows)
+    document = {"ok": is_well, "facts": [asdict(it) for it in facts]}
+    rows = ((it.verdict, it.name, it.value, it.remedy) for it in facts)
+    put_found(document, ("", "what", "found", "what to do"), rows, as_json=at.as_json)
     at.choice.tell_others()
     if not is_well:
         raise typer.Exit(PROBLEMS)

@@ -60,6 +60,11 @@ def _untyped(parameters: Iterable[Any]) -> list[Any]:
     return found
 
 
+def make_group(text: str) -> typer.Typer:
+    """Return a group of commands, which prints its help page if none of them is named."""
+    return typer.Typer(help=text, no_args_is_help=True, cls=HelpGroup)
+
+
 # --- groups of options
 
 

@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import UrlOptions, opened, run
 from locus_store.cli.output import counted, progress, put_json, say
 from locus_store.cli.tenants import Choice, TenantsOptions, tell
 from locus_store.cli.transfer import STANDARD, Only, describe_moved, naming_file
 from locus_store.errors import InvalidArgumentError
+from locus_store.open import open_store
+from locus_store.transfer.archive import import_threads
 
 if TYPE_CHECKING:
     from locus_store.transfer.counts import Counts
 
-imports = typer.Typer(
-    help="Import threads from another store; existing threads stay as they are.",
-    no_args_is_help=True,
-    cls=HelpGroup,
-)
+imports = make_group("Import threads from another store; existing threads stay as they are.")
 
 
 # --- files
@@ -65,12 +63,14 @@ def import_file(
         raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
 
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
-        archive = importlib.import_module("locus_store.transfer.archive")
-        options = {"all_tenants": all_tenants, "from_tenant": from_tenant}
         async with opened(at.url, creates=True, **Choice(tenant).options) as backend:
             with progress("importing", _threads_in(lines)) as advance:
-                counts: Counts = await archive.import_threads(
-                    backend, lines, progress=advance, **options
+                counts = await import_threads(
+                    backend,
+                    lines,
+                    all_tenants=all_tenants,
+                    from_tenant=from_tenant,
+                    progress=advance,
                 )
                 return counts, None if all_tenants else backend.tenant
 
@@ -196,8 +196,7 @@ def import_langgraph_store(
 
     async def imported() -> dict[str, int]:
         module = importlib.import_module("locus_store.adapters.langgraph.import_items")
-        opening = importlib.import_module("locus_store.open")
-        async with opening.open_store(at.url, dimension=dimension) as store:
+        async with open_store(at.url, dimension=dimension) as store:
             with progress("importing") as advance:
                 done = await module.import_langgraph_store(store, source, progress=advance)
         names = ("written", "same", "newer", "without_embeddings")

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import glob
-import importlib
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
 from locus_store.cli.output import counted
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.open import open_storage, options_of
 from locus_store.types.arguments import check_names, did_you_mean
 
 if TYPE_CHECKING:
@@ -68,10 +68,8 @@ def opened(url: str, *, creates: bool = False, **options: Any) -> FullBackend:
     Raises:
         InvalidArgumentError: The URL takes no such option.
     """
-    opening = importlib.import_module("locus_store.open")
-    wanted = options_for(url, options, creates=creates)
-    backend: FullBackend = opening.open_checkpointer(url, **wanted).backend
-    return backend
+    storage = open_storage(url, **options_for(url, options, creates=creates))
+    return cast("FullBackend", storage.backend)
 
 
 def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
@@ -80,7 +78,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
     Raises:
         InvalidArgumentError: The URL takes no such option.
     """
-    known = importlib.import_module("locus_store.open").options_of(url)
+    known = options_of(url)
     if "tenant" in options.keys() - known:
         scheme = url.partition(":")[0]
         raise InvalidArgumentError(f"a {scheme}: URL has no tenants: leave --tenant out")

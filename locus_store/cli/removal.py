@@ -17,7 +17,7 @@ from locus_store.cli.opening import (
     thread_named,
     version_named,
 )
-from locus_store.cli.output import confirm, counted, progress, put_json, say
+from locus_store.cli.output import confirm, counted, progress, put_outcome
 from locus_store.cli.tenants import (
     Outcome,
     TenantOptions,
@@ -70,10 +70,8 @@ def delete(
 
     held: list[str] = []
     count = at.ask(removed)
-    if at.as_json:
-        put_json({"removed": count})
-    else:
-        say(f"{', '.join(held) or counted(count, 'version')} removed")
+    text = f"{', '.join(held) or counted(count, 'version')} removed"
+    put_outcome({"removed": count}, text, as_json=at.as_json)
 
 
 async def _owned(backend: FullBackend, thread: str, checkpoint: str | None, namespace: str) -> str:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib
 import re
 import webbrowser
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened
-from locus_store.cli.output import note, put_json, put_table, say
+from locus_store.cli.output import note, pick, put_found, say
 from locus_store.errors import InvalidArgumentError
+from locus_store.open import Storage
 
-tokens = typer.Typer(help="The tokens of a service.", no_args_is_help=True, cls=HelpGroup)
+tokens = make_group("The tokens of a service.")
 
 TokenFile = Annotated[
     str, typer.Option(help="The file of the tokens.", envvar="LOCUS_STORE_TOKEN_FILE")
@@ -132,15 +132,11 @@ def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
 
     --json: {tokens: [{name, tenant, rights, created_at}]}
     """
-    found = [asdict(it) for it in _file(token_file).tokens()]
-    if as_json:
-        keys = ("name", "tenant", "rights", "created_at")
-        put_json({"tokens": [{key: it[key] for key in keys} for it in found]})
-        return
-    rows = (
-        (it["name"], it["tenant"] or "", ",".join(it["rights"]), it["created_at"]) for it in found
-    )
-    put_table(("name", "tenant", "rights", "created"), rows)
+    found = _file(token_file).tokens()
+    document = {"tokens": [pick(it, ("name", "tenant", "rights", "created_at")) for it in found]}
+    columns = ("name", "tenant", "rights", "created")
+    rows = ((it.name, it.tenant or "", ",".join(it.rights), it.created_at) for it in found)
+    put_found(document, columns, rows, as_json=as_json)
 
 
 @command(tokens, "revoke")
@@ -175,7 +171,7 @@ def inspect(
             webbrowser.open(server.start_page(link).as_uri())
 
     backend = opened(url)
-    storage = importlib.import_module("locus_store.open").Storage(backend)
+    storage = Storage(backend)
     store = storage.store() if storage.has_store else None
     options = importlib.import_module("locus_store.server.options").InspectOptions(
         port=port, allow_write=allow_write

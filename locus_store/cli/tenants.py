@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,20 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
+from locus_store.backend import SharedByTenants, needs
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
-from locus_store.cli.output import confirm, counted, note, put_json, put_table, say
+from locus_store.cli.output import confirm, counted, note, put_found, put_json, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from locus_store.backend import FullBackend, SharedByTenants
+    from locus_store.backend import FullBackend
     from locus_store.types import Tenant
 
 T = TypeVar("T")
 
-tenants = typer.Typer(help="Show the tenants of a database.", no_args_is_help=True, cls=HelpGroup)
+tenants = make_group("Show the tenants of a database.")
 
 OfTenant = Annotated[
     str | None,
@@ -154,9 +154,7 @@ async def opened_of(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
 
 def _shared(backend: FullBackend) -> SharedByTenants:
     """Return the backend, if its storage has tenants."""
-    contract = importlib.import_module("locus_store.backend")
-    shared: SharedByTenants = contract.needs(backend, contract.SharedByTenants)
-    return shared
+    return needs(backend, SharedByTenants)
 
 
 async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
@@ -286,9 +284,7 @@ def list_tenants(*, at: UrlOptions) -> None:
             return await _shared(backend).tenants()
 
     found = run(listed())
-    if at.as_json:
-        put_json([{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found])
-        return
+    document = [{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found]
     columns = ("tenant", "threads", "store items")
     rows = ((it.name, f"{it.threads:,}", f"{it.items:,}") for it in found)
-    put_table(columns, rows, ids=columns[:1])
+    put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)

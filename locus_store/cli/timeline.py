@@ -12,7 +12,17 @@ import orjson
 import typer
 
 from locus_store.cli.opening import Namespace, Thread, require, thread_named, version_named
-from locus_store.cli.output import counted, cut, note, put_json, put_line, put_table, say
+from locus_store.cli.output import (
+    counted,
+    cut,
+    note,
+    pick,
+    put_found,
+    put_json,
+    put_line,
+    put_outcome,
+    say,
+)
 from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
@@ -51,8 +61,7 @@ def _saved(version: Version, names: list[str | None], *, raw: bool = False) -> t
 
 
 def _reported(version: Version) -> dict[str, Any]:
-    names = ("checkpoint_id", "created_at", "metadata")
-    return {name: getattr(version, name) for name in names}
+    return pick(version, ("checkpoint_id", "created_at", "metadata"))
 
 
 async def _named_in(
@@ -93,14 +102,17 @@ def blame(
         return await _explained(backend, require(told, name, version), wanted, limit, raw)
 
     told, values, tasks = at.ask(found)
-    if at.as_json:
-        document = {"thread_id": told.version.thread_id, "namespace": namespace}
-        document |= {"checkpoint_id": told.version.checkpoint_id, "path": path}
-        put_json(document | {"values": [_value_json(it, tasks) for it in values]})
-        return
+    document = {
+        "thread_id": told.version.thread_id,
+        "namespace": namespace,
+        "checkpoint_id": told.version.checkpoint_id,
+        "path": path,
+        "values": [_value_json(it, tasks) for it in values],
+    }
     columns = ("value", "", "introduced in", "last change", "by", "saved", "metadata")
-    put_table(columns, (_value_row(it, tasks, raw=raw) for it in values), ids=columns[:1])
-    if len(values) == limit:
+    rows = (_value_row(it, tasks, raw=raw) for it in values)
+    put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
+    if len(values) == limit and not at.as_json:
         note("There may be more: a path to a part, or a greater --limit.")
 
 
@@ -266,16 +278,20 @@ def bisect(
 
     answers, tasks = at.ask(found)
     first = answers.first
-    if at.as_json:
-        document: dict[str, Any] = {"thread_id": answers.version.thread_id, "namespace": namespace}
-        document |= {"checkpoint_id": answers.version.checkpoint_id}
-        document |= {"asked": answers.asked, "skipped": answers.skipped}
-        document |= {"first": first.version.checkpoint_id if first else None}
-        put_json(document | {"turns": [_turn_json(it, tasks) for it in answers.turns]})
-        return
+    document = {
+        "thread_id": answers.version.thread_id,
+        "namespace": namespace,
+        "checkpoint_id": answers.version.checkpoint_id,
+        "asked": answers.asked,
+        "skipped": answers.skipped,
+        "first": first.version.checkpoint_id if first else None,
+        "turns": [_turn_json(it, tasks) for it in answers.turns],
+    }
     rows = (_turn_row(it, tasks, raw=raw) for it in answers.turns)
     columns = ("version", "from here on", "by", "saved", "metadata")
-    put_table(columns, rows, ids=columns[:1])
+    put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
+    if at.as_json:
+        return
     skipped = f", {answers.skipped:,} skipped" if answers.skipped else ""
     told = f"first in {first.version.checkpoint_id}" if first else "in none"
     say(f"The condition holds {told} of {counted(answers.asked, 'version')}{skipped}.")
@@ -390,11 +406,9 @@ def rewind(
         return found, old, name
 
     thread, checkpoint, name = at.ask(saved)
-    if at.as_json:
-        document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
-        put_json(document | {"from": checkpoint})
-    else:
-        say(f"{thread}: the head is {name}, with the state of {checkpoint}")
+    document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
+    text = f"{thread}: the head is {name}, with the state of {checkpoint}"
+    put_outcome(document | {"from": checkpoint}, text, as_json=at.as_json)
 
 
 # --- reports

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sqlite3
 import sys
@@ -15,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
+from locus_store.cli.forgetting import left_of
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
@@ -45,11 +45,16 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from locus_store.open import options_of
 from locus_store.runtime.progress import expect
+from locus_store.transfer.archive import all_threads, export_threads
+from locus_store.transfer.copying import copy as copy_threads
+from locus_store.transfer.verifying import Checked
+from locus_store.transfer.verifying import verify as check_stored
 from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from locus_store.backend import FullBackend
 
@@ -106,8 +111,7 @@ def _checked(counts: dict[str, int]) -> str:
 
 async def _verified(
     at: TenantsOptions, threads: list[str] | None
-) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
-    verifying = importlib.import_module("locus_store.transfer.verifying")
+) -> tuple[list[dict[str, Any]], Outcome, set[str | None]]:
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None
@@ -116,10 +120,10 @@ async def _verified(
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
-                check = verifying.verify(backend, threads, storage=is_first)
+                check = check_stored(backend, threads, storage=is_first)
                 async for it in check:
                     seen.add(it.thread_id)
-                    if isinstance(it, verifying.Checked):
+                    if isinstance(it, Checked):
                         counts["threads"] += 1
                         counts["versions"] += it.versions
                         advance()
@@ -132,7 +136,7 @@ async def _verified(
     return problems, found, seen
 
 
-def _require_all(wanted: Any, found: set[str]) -> None:
+def _require_all(wanted: Sequence[str], found: Collection[str | None]) -> None:
     missing = [it for it in wanted if it not in found]
     if missing:
         raise NotFoundError(f"there is no thread {', '.join(map(repr, missing))}")
@@ -182,7 +186,6 @@ async def _copied(
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
     choice = at.choice
-    copying = importlib.import_module("locus_store.transfer.copying")
     options = _of_target(target, choice)
     async with (
         covered(at) as sources,
@@ -197,7 +200,7 @@ async def _copied(
         with progress("copying") as advance:
 
             async def copied(here: FullBackend) -> dict[str, int]:
-                return asdict(await copying.copy(here, place(here), threads, progress=advance))
+                return asdict(await copy_threads(here, place(here), threads, progress=advance))
 
             found = await each(sources, copied)
         to = place(sources[0]).tenant
@@ -207,9 +210,8 @@ async def _copied(
 
 def _of_target(target: str, choice: Choice) -> dict[str, Any]:
     """Return the tenant of a copy's target, unless its URL or backend determines it."""
-    opening = importlib.import_module("locus_store.open")
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
-    takes = "tenant" in opening.options_of(target) and not is_named
+    takes = "tenant" in options_of(target) and not is_named
     return choice.options if takes else {}
 
 
@@ -261,7 +263,6 @@ async def _exported(
     *,
     prints: bool,
 ) -> Outcome:
-    archive = importlib.import_module("locus_store.transfer.archive")
     seen = set()
     total = len(threads) if threads else None
     async with covered(at) as backends:
@@ -272,20 +273,19 @@ async def _exported(
                 advance()
 
             async def exported(backend: FullBackend) -> dict[str, int]:
-                wanted: Any = threads or archive.all_threads(backend)
+                wanted: Any = threads or all_threads(backend)
                 if user is not None:
                     wanted = await backend.threads_of(user)
                 names = at.choice.everyone
                 return {
-                    "threads": await archive.export_threads(
+                    "threads": await export_threads(
                         backend, wanted, file, names_tenant=names, progress=noted
                     )
                 }
 
             found = await each(backends, exported)
         if user is not None:
-            leftovers = importlib.import_module("locus_store.cli.forgetting")
-            for left in await leftovers.left_of(at.url, backends, at.choice.options, user, []):
+            for left in await left_of(at.url, backends, at.choice.options, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)
