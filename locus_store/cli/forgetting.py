@@ -260,11 +260,11 @@ def forget(
     writes, messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of
     each.
     """
-    owner, choice = _owner(user, where), at.choice
+    owner = _owner(user, where)
     wheres = [namespace_of(it) for it in namespace or ()]
     if () in wheres:
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
-    if wheres and choice.everyone:
+    if wheres and at.all_tenants:
         raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
         (held, *each_tenant), left = run(_held(at, owner, wheres))
@@ -273,7 +273,7 @@ def forget(
             for it in each_tenant:
                 say(it)
             _tell_left(left, "not covered")
-            choice.tell_others()
+            at.tell_others()
             return
         for it in each_tenant:
             note(it)
@@ -281,14 +281,14 @@ def forget(
     found, left = run(_forgotten(at, owner, wheres))
     if not any(total(found).values()):
         _tell_left(left)
-        choice.tell_others()
+        at.tell_others()
         beside = any(it.namespaces or it.pending_only or it.unowned for it in left)
         raise NotFoundError(
             f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
         )
     if at.as_json:
-        put_json({**described(found, choice), "left": [it.described() for it in left]})
-        choice.tell_others()
+        put_json({**described(found, at), "left": [it.described() for it in left]})
+        at.tell_others()
     else:
         tell(found, _removed, at)
         _tell_left(left)
@@ -322,7 +322,6 @@ async def _held(
     at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[list[str], list[Left]]:
     """Return the amount of data to be deleted, in all and by tenant, and what is left."""
-    choice = at.choice
     ids: list[str] = []
     held: list[str] = []
     async with covered(at) as backends:
@@ -333,9 +332,9 @@ async def _held(
                 told = await contents(backend, found, advance)
             threads = counted(len(found), "thread")
             held.append(f"{threads} with {told}" if told else threads)
-        left = await left_of(at.url, backends, at.choice.options, owner.user, wheres)
+        left = await left_of(at.url, backends, at.options, owner.user, wheres)
         names = [it.tenant for it in backends]
-    if choice.everyone:
+    if at.all_tenants:
         told = counted(len(ids), "thread") + of_tenant(names)
         held = [f"tenant {name!r}: {it}" for name, it in zip(names, held, strict=True)]
     else:
@@ -343,7 +342,7 @@ async def _held(
         told = threads + of_tenant(names) + with_ + told
     if not wheres:
         return [told, *held], left
-    async with opened_store(at.url, **choice.options) as store:
+    async with opened_store(at.url, **at.options) as store:
         items = sum([await items_in(store, it, recursive=True) for it in wheres])
     beside = f"{counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
     return [f"{told}; {beside}"], left
@@ -356,7 +355,7 @@ async def _forgotten(
         cleared = await _cleared(at, wheres) if wheres else 0
         async with covered(at) as backends:
             found = await each(backends, owner.forget)
-            left = await left_of(at.url, backends, at.choice.options, owner.user, wheres)
+            left = await left_of(at.url, backends, at.options, owner.user, wheres)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}
@@ -364,7 +363,7 @@ async def _forgotten(
 
 
 async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
-    async with opened_store(at.url, **at.choice.options) as store:
+    async with opened_store(at.url, **at.options) as store:
         removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
         await store.expire()  # expired items are not counted, but may be the user's
         return removed

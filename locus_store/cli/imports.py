@@ -14,7 +14,7 @@ import typer
 from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import UrlOptions, opened, run
 from locus_store.cli.output import counted, progress, put_json, say
-from locus_store.cli.tenants import Choice, TenantsOptions, tell
+from locus_store.cli.tenants import TenantsOptions, tell, tenant_option
 from locus_store.cli.transfer import STANDARD, Only, describe_moved, naming_file
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_store
@@ -63,7 +63,7 @@ def import_file(
         raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
 
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
-        async with opened(at.url, creates=True, **Choice(tenant).options) as backend:
+        async with opened(at.url, creates=True, **tenant_option(tenant)) as backend:
             with progress("importing", _threads_in(lines)) as advance:
                 counts = await import_threads(
                     backend,

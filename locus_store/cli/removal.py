@@ -26,7 +26,6 @@ from locus_store.cli.tenants import (
     covered,
     each,
     of_tenant,
-    one_of,
     tell,
     total,
 )
@@ -226,7 +225,7 @@ def prune(
     --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces.
     With --dry-run, skipped is 0.
     """
-    one_of(at.choice, "THREADS", is_named=bool(threads))
+    at.require_one("THREADS", is_named=bool(threads))
     if dry_run or not yes:
         found = run(_pruned(at, threads, keep_last, removes=False))
         what = f"{_versions(total(found))}{of_tenant(found)}, and keeps {keep_last:,} of each"

@@ -30,16 +30,15 @@ from locus_store.cli.output import (
     show,
 )
 from locus_store.cli.tenants import (
-    Choice,
     Outcome,
     TenantOptions,
     TenantsOptions,
     covered,
     each,
     of_tenant,
-    one_of,
     opened_of,
     tell,
+    tenant_option,
     total,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -97,7 +96,7 @@ def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
         if at.tenant is not None:
             async with opened_of(at.url, at.tenant):
                 pass
-        async with opened_store(at.url, **Choice(at.tenant).options) as opened:
+        async with opened_store(at.url, **tenant_option(at.tenant)) as opened:
             return await work(opened)
 
     return run(asked())
@@ -359,7 +358,7 @@ def put_item(
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
 
     async def stored() -> int:
-        async with opened_store(at.url, **Choice(at.tenant).options) as opened:
+        async with opened_store(at.url, **tenant_option(at.tenant)) as opened:
             return await opened.put(where, key, document, about, ttl, expected_version)
 
     version = run(stored())
@@ -387,10 +386,10 @@ def delete(
 
     --json: {removed, tenant}, in items.
     """
-    where, choice = namespace_of(namespace), at.choice
+    where = namespace_of(namespace)
     if (key is None) is not everything or (recursive and not everything):
         raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
-    one_of(choice, "a key", is_named=key is not None)
+    at.require_one("a key", is_named=key is not None)
 
     async def there(opened: BaseStore) -> dict[str, int]:
         if key is not None:

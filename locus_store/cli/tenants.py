@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
@@ -71,43 +70,42 @@ class TenantOptions(OneTenant):
     as_json: AsJson = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TenantsOptions:
-    """The options of a command on the data of one tenant, or of all."""
+    """The options of a command on the data of one tenant, or of all.
+
+    Raises:
+        InvalidArgumentError: They contradict each other.
+    """
 
     tenant: OfTenant = None
     all_tenants: AllTenants = False
     url: Url = DEFAULT_URL
     as_json: AsJson = False
-
-    @cached_property
-    def choice(self) -> Choice:
-        """The choice that the options express.
-
-        Raises:
-            InvalidArgumentError: They contradict each other.
-        """
-        if self.tenant is not None and self.all_tenants:
-            raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
-        return Choice(self.tenant, self.all_tenants)
-
-
-@dataclass(slots=True)
-class Choice:
-    """The tenants of ``--tenant`` and ``--all-tenants``."""
-
-    tenant: str | None = None
-    everyone: bool = False
-    others: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list, init=False)
     """Tenants that were left out, once a storage was opened."""
 
-    is_named: bool = False
+    is_named: bool = field(default=False, init=False)
     """The named threads belong to one tenant, so no data of other tenants was left out."""
+
+    def __post_init__(self) -> None:
+        if self.tenant is not None and self.all_tenants:
+            raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of ``opened``."""
-        return {} if self.tenant is None else {"tenant": self.tenant}
+        return tenant_option(self.tenant)
+
+    def require_one(self, what: str, *, is_named: bool) -> None:
+        """Refuse a thread's name together with ``--all-tenants``.
+
+        Raises:
+            InvalidArgumentError: All tenants were chosen.
+        """
+        if self.all_tenants and is_named:
+            raise InvalidArgumentError(f"{what} is of one tenant: pass --tenant")
+        self.is_named = is_named
 
     def tell_others(self) -> None:
         """Warn of tenants that the command does not cover."""
@@ -120,22 +118,16 @@ class Choice:
             )
 
 
-def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
-    """Refuse a thread's name together with ``--all-tenants``.
-
-    Raises:
-        InvalidArgumentError: All tenants were chosen.
-    """
-    if choice.everyone and is_named:
-        raise InvalidArgumentError(f"{what} is of one tenant: pass --tenant")
-    choice.is_named = is_named
+def tenant_option(tenant: str | None) -> dict[str, Any]:
+    """Return the option of ``opened`` for a tenant; none: the URL may name one."""
+    return {} if tenant is None else {"tenant": tenant}
 
 
 @asynccontextmanager
 async def covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
     """Open the storage; yield the backends of ``covering``."""
-    async with opened(at.url, **at.choice.options) as backend:
-        yield await covering(backend, at.choice)
+    async with opened(at.url, **at.options) as backend:
+        yield await covering(backend, at)
 
 
 @asynccontextmanager
@@ -145,10 +137,9 @@ async def opened_of(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
     Raises:
         NotFoundError: Nothing is stored of the tenant that was named.
     """
-    choice = Choice(tenant)
-    async with opened(url, **choice.options) as backend:
+    async with opened(url, **tenant_option(tenant)) as backend:
         if tenant is not None:
-            await covering(backend, choice)
+            await covering(backend, TenantsOptions(tenant=tenant))
         yield backend
 
 
@@ -157,7 +148,7 @@ def _shared(backend: FullBackend) -> SharedByTenants:
     return needs(backend, SharedByTenants)
 
 
-async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
+async def covering(backend: FullBackend, at: TenantsOptions) -> list[FullBackend]:
     """Return a backend for each chosen tenant, by name.
 
     Raises:
@@ -165,27 +156,26 @@ async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
         NotFoundError: There is no such tenant.
     """
     if not backend.capabilities.tenants:
-        require_tenants(backend, choice)
+        require_tenants(backend, at)
         return [backend]
     names = [it.name for it in await _shared(backend).tenants()]
-    if choice.everyone:
+    if at.all_tenants:
         return [backend.for_tenant(it) for it in names] or [backend]
-    choice.others = [it for it in names if it != backend.tenant]
-    if choice.tenant is not None and choice.tenant not in names:
+    at.others = [it for it in names if it != backend.tenant]
+    if at.tenant is not None and at.tenant not in names:
         raise NotFoundError(
-            f"no data of tenant {choice.tenant!r} exists; 'locus-store tenants list' shows the"
-            " tenants"
+            f"no data of tenant {at.tenant!r} exists; 'locus-store tenants list' shows the tenants"
         )
     return [backend]
 
 
-def require_tenants(backend: FullBackend, choice: Choice) -> None:
+def require_tenants(backend: FullBackend, at: TenantsOptions) -> None:
     """Refuse ``--all-tenants`` if the storage has no tenants.
 
     Raises:
         InvalidArgumentError: It was given.
     """
-    if choice.everyone and not backend.capabilities.tenants:
+    if at.all_tenants and not backend.capabilities.tenants:
         raise InvalidArgumentError(
             f"{type(backend).__name__} has no tenants: leave --all-tenants out"
         )
@@ -236,15 +226,14 @@ def total(found: Outcome) -> dict[str, int]:
 
 def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOptions) -> None:
     """Print each tenant's counts and the sum, and warn of tenants that are not covered."""
-    choice = at.choice
     if at.as_json:
-        put_json(described(found, choice))
+        put_json(described(found, at))
     else:
         for name, counts in found.items():
             say(text(counts) if name is None else f"tenant {name!r}: {text(counts)}")
-        if choice.everyone:
+        if at.all_tenants:
             say(f"{counted(len(found), 'tenant')}: {text(total(found)) if found else 'nothing'}")
-    choice.tell_others()
+    at.tell_others()
 
 
 def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> bool:
@@ -257,16 +246,16 @@ def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> 
         confirm(f"This deletes {what}.")
         return True
     if at.as_json:
-        put_json(described(found, at.choice))
+        put_json(described(found, at))
     else:
         say(f"This would delete {what}.")
-    at.choice.tell_others()
+    at.tell_others()
     return False
 
 
-def described(found: Outcome, choice: Choice) -> dict[str, Any]:
+def described(found: Outcome, at: TenantsOptions) -> dict[str, Any]:
     """Return the sum with ``tenant``, or with the counts by name in ``tenants``."""
-    if choice.everyone:
+    if at.all_tenants:
         return {**total(found), "tenants": found}
     ((name, counts),) = found.items()
     return counts if name is None else {**counts, "tenant": name}

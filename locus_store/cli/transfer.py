@@ -27,14 +27,12 @@ from locus_store.cli.output import (
     shown_json,
 )
 from locus_store.cli.tenants import (
-    Choice,
     OfTenant,
     Outcome,
     TenantsOptions,
     covered,
     described,
     each,
-    one_of,
     require_tenants,
     tell,
 )
@@ -80,16 +78,16 @@ def verify(
     --json: JSON Lines as they come, {kind: "problem", tenant, thread_id, namespace, checkpoint_id,
     what}, and at last {kind: "summary", threads, versions, problems, tenant}.
     """
-    one_of(at.choice, "THREADS", is_named=bool(threads))
+    at.require_one("THREADS", is_named=bool(threads))
     for it in threads or ():
         check_text("thread", it)
     problems, counts, seen = run(_verified(at, threads or None))
     if at.as_json:
-        put_line({"kind": "summary", **described(counts, at.choice)})
-        at.choice.tell_others()
+        put_line({"kind": "summary", **described(counts, at)})
+        at.tell_others()
     else:
         if problems:
-            _show(problems, at.choice)
+            _show(problems, at)
         tell(counts, _checked, at)
     if problems:
         note("Restore a backup, or delete what is damaged; other versions still load.")
@@ -97,10 +95,10 @@ def verify(
     _require_all(threads or (), seen)
 
 
-def _show(problems: list[dict[str, Any]], choice: Choice) -> None:
+def _show(problems: list[dict[str, Any]], at: TenantsOptions) -> None:
     keys: tuple[str, ...] = ("thread_id", "namespace", "checkpoint_id", "what")
     columns: tuple[str, ...] = ("thread", "namespace", "version", "problem")
-    if choice.everyone:
+    if at.all_tenants:
         keys, columns = ("tenant", *keys), ("tenant", *columns)
     put_table(columns, ([it[key] for key in keys] for it in problems), ids=columns[:-1])
 
@@ -176,7 +174,7 @@ def copy(
     other versions is a conflict. --json: {written, same, tenant}, in threads.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
-    one_of(at.choice, "--thread", is_named=bool(thread))
+    at.require_one("--thread", is_named=bool(thread))
     found, into = run(_copied(at, target, thread or None))
     tell(found, lambda it: describe_moved(it, "copied") + into, at)
 
@@ -185,16 +183,15 @@ async def _copied(
     at: TenantsOptions, target: str, threads: list[str] | None
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
-    choice = at.choice
-    options = _of_target(target, choice)
+    options = _of_target(target, at)
     async with (
         covered(at) as sources,
         opened(target, creates=True, **options) as there,
     ):
-        require_tenants(there, choice)
+        require_tenants(there, at)
 
         def place(here: FullBackend) -> FullBackend:
-            is_other = choice.everyone and here.tenant is not None
+            is_other = at.all_tenants and here.tenant is not None
             return there.for_tenant(str(here.tenant)) if is_other else there
 
         with progress("copying") as advance:
@@ -204,15 +201,15 @@ async def _copied(
 
             found = await each(sources, copied)
         to = place(sources[0]).tenant
-        is_same = choice.everyone or to in {None, sources[0].tenant}
+        is_same = at.all_tenants or to in {None, sources[0].tenant}
         return found, "" if is_same else f", into tenant {to!r}"
 
 
-def _of_target(target: str, choice: Choice) -> dict[str, Any]:
+def _of_target(target: str, at: TenantsOptions) -> dict[str, Any]:
     """Return the tenant of a copy's target, unless its URL or backend determines it."""
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
     takes = "tenant" in options_of(target) and not is_named
-    return choice.options if takes else {}
+    return at.options if takes else {}
 
 
 def describe_moved(counts: dict[str, int], done: str) -> str:
@@ -243,7 +240,7 @@ def export(
     user's id as a segment are listed with the commands that print their items.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
-    one_of(at.choice, "THREADS", is_named=bool(threads))
+    at.require_one("THREADS", is_named=bool(threads))
     everything = everything or (all_tenants and user is None)
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
@@ -252,7 +249,7 @@ def export(
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
         note(f"{about}{counted(counts['threads'], 'thread')} exported")
-    at.choice.tell_others()
+    at.tell_others()
 
 
 async def _exported(
@@ -276,7 +273,7 @@ async def _exported(
                 wanted: Any = threads or all_threads(backend)
                 if user is not None:
                     wanted = await backend.threads_of(user)
-                names = at.choice.everyone
+                names = at.all_tenants
                 return {
                     "threads": await export_threads(
                         backend, wanted, file, names_tenant=names, progress=noted
@@ -285,7 +282,7 @@ async def _exported(
 
             found = await each(backends, exported)
         if user is not None:
-            for left in await left_of(at.url, backends, at.choice.options, user, []):
+            for left in await left_of(at.url, backends, at.options, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)
