@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from locus_store.backends.opensearch.index_status import IndexStatus
     from locus_store.types.facts import Fact
 
-
 db = make_group("Create, upgrade and check the database schema.")
 
 Prefix = Annotated[str, typer.Option(help="Prefix of every table's name.")]

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace
 
-
 PAGE = 1000
 AT_ONCE = 8
 """Threads that are looked at together."""

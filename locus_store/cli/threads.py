@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from locus_store.types import Snapshot, Version
     from locus_store.versions.sizes import Marked
 
-
 threads = make_group("Show, compare, copy and remove threads.")
 
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]

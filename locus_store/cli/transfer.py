@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
     from locus_store.backend import FullBackend
 
-
 Only = Annotated[
     list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
 ]

@@ -132,6 +132,11 @@ class Visit:
         """Return the address of a page of the same thread and namespace."""
         return self.links.to(page, thread=self.thread, namespace=self.namespace, **query)
 
+    def page(self, template: str, title: str, values: dict[str, Any]) -> Page:
+        """Return a page of the thread, with the names of the thread and of the namespace."""
+        place = {"thread_id": self.thread, "namespace": self.namespace}
+        return Page(template, title, place | values)
+
     def hidden(self, **query: str | int | None) -> str:
         """Return the place of this page for the field ``at`` of a form."""
         return self.links.hidden(thread=self.thread, namespace=self.namespace, **query)

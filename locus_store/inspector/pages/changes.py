@@ -149,8 +149,6 @@ def _form(
 ) -> Page:
     shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence, **more}
     values: dict[str, Any] = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version": version,
         "head": head.checkpoint_id,
         "action": action,
@@ -159,7 +157,7 @@ def _form(
         "field": field and {"is_optional": False, **field},
         "at": visit.hidden(**shown),
     }
-    return Page("change", f"{verb} {visible(version or visit.thread)}", values)
+    return visit.page("change", f"{verb} {visible(version or visit.thread)}", values)
 
 
 async def _head(visit: Visit) -> _Head:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.inspector.bounds import ROWS, CutText, Room, VersionRow, row
+from locus_store.inspector.bounds import ROWS, Room, row
 from locus_store.inspector.pages.versions import heavy, read
 from locus_store.inspector.visits import Page, missing_version
 from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked, bisect
@@ -25,19 +24,6 @@ LONG: Final = 200
 """Characters of a text of which the page shows the changed part only."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownChange:
-    """A difference within the bounds of a page."""
-
-    what: str
-    path: str
-    place: str | None
-    """The version that has the value to link to: ``from`` or ``to``; ``None``: neither."""
-
-    before: CutText | None
-    after: CutText | None
-
-
 async def page(visit: Visit) -> Page:
     """Return the differences from ``from``, or the parent, to ``version``, or the head.
 
@@ -51,8 +37,6 @@ async def page(visit: Visit) -> Page:
     size = new.size + (old.size if old else 0)
     found = await heavy(visit, size, lambda step: made.some(start, step))
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "from": row(old.version) if old else None,
         "to": row(new.version),
         "parent_id": new.version.parent_id,
@@ -62,7 +46,7 @@ async def page(visit: Visit) -> Page:
         "changes": found[:ROWS],
         "next": start + ROWS if len(found) > ROWS else None,
     }
-    return Page("diff", f"Changes of {new.version.checkpoint_id} in {visit.thread}", values)
+    return visit.page("diff", f"Changes of {new.version.checkpoint_id} in {visit.thread}", values)
 
 
 async def _older(visit: Visit, new: Seen) -> tuple[Seen | None, bool]:
@@ -84,7 +68,7 @@ class _Made:
         self._states = old, new
         self._is_raw = is_raw
 
-    def some(self, start: int, step: Step) -> list[ShownChange]:
+    def some(self, start: int, step: Step) -> list[dict[str, Any]]:
         """Return the differences of a page, and one more if there are more."""
         old, new = self._states
         if not self._is_raw:
@@ -93,18 +77,20 @@ class _Made:
         room = Room()
         return [self._change(it, room) for it in found]
 
-    def _change(self, it: Difference, room: Room) -> ShownChange:
+    def _change(self, it: Difference, room: Room) -> dict[str, Any]:
         before, after = it.before, it.after
         if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
             before, after = changed_part(before, after)
-        has = (it.what != "added", it.what != "removed")
-        texts = [
-            room.cut(value) if is_there else None
-            for value, is_there in zip((before, after), has, strict=True)
-        ]
-        return ShownChange(it.what, shown(it.path) if it.path else "", self._place(it), *texts)
+        return {
+            "what": it.what,
+            "path": shown(it.path) if it.path else "",
+            "place": self._place(it),
+            "before": None if it.what == "added" else room.cut(before),
+            "after": None if it.what == "removed" else room.cut(after),
+        }
 
     def _place(self, it: Difference) -> str | None:
+        """Return ``from`` or ``to``, the version that has the value; ``None`` if neither has."""
         is_old = it.what == "removed"
         state = self._states[0 if is_old else 1]
         return None if located(state, it.path) is None else ("from" if is_old else "to")
@@ -122,16 +108,6 @@ _TESTS: Final = {
 """The conditions, as the form names them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TurnRow:
-    """A version with another answer than the one before it."""
-
-    version: VersionRow
-    holds: bool
-    is_exact: bool
-    nodes: list[str]
-
-
 async def answers(visit: Visit) -> Page:
     """Return the form, and the answers on the way to the version once a question is asked.
 
@@ -142,8 +118,6 @@ async def answers(visit: Visit) -> Page:
     query, version = visit.query, visit.query.optional("version")
     test = query.optional("test")
     values: dict[str, Any] = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version_id": version,
         "path": query.text("path"),
         "test": test or TEXT,
@@ -153,7 +127,7 @@ async def answers(visit: Visit) -> Page:
     }
     if test is not None:
         values["answer"] = await _answer(visit, version, test)
-    return Page("bisect", f"Bisect {visit.thread}", values)
+    return visit.page("bisect", f"Bisect {visit.thread}", values)
 
 
 async def _answer(visit: Visit, version: str | None, test: str) -> dict[str, Any]:
@@ -184,7 +158,8 @@ def _shown(found: Bisected) -> list[Turn]:
     return last if first is None or first in last else [first, *last[1:]]
 
 
-def _turn(turn: Turn, tasks: dict[str, list[Writer]]) -> _TurnRow:
+def _turn(turn: Turn, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
     made = tasks.get(turn.version.checkpoint_id, ())
     nodes = list(dict.fromkeys(it.node for it in made if it.node is not None))
-    return _TurnRow(row(turn.version), turn.holds, turn.is_exact, nodes)
+    version = row(turn.version)
+    return {"version": version, "holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}

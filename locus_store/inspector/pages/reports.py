@@ -8,9 +8,9 @@ import orjson
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import NotFoundError
+from locus_store.inspector.bounds import image
 from locus_store.inspector.escapes import visible
 from locus_store.inspector.pages.versions import heavy, place, read
-from locus_store.inspector.talks import image
 from locus_store.inspector.visits import Download, Page, missing_thread, missing_version
 from locus_store.timeline.paths import parsed
 from locus_store.timeline.report import report
@@ -102,9 +102,7 @@ async def live(visit: Visit) -> Page:
     ]
     last = found[-1].mark.sequence if found else after
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "versions": versions,
         "next": visit.to("live", after=last, format="json"),
     }
-    return Page("live", "Newer versions", values)
+    return visit.page("live", "Newer versions", values)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.inspector.bounds import MESSAGES, ROWS, CutText, Room, VersionRow, row, short
+from locus_store.inspector.bounds import MESSAGES, ROWS, Room, row, short
 from locus_store.inspector.pages.versions import namespaces
 from locus_store.inspector.visits import Download, Page, Redirect, missing_thread, missing_version
 from locus_store.open import Storage
@@ -33,16 +33,6 @@ LOOKED_AT: Final = 10_000
 """Versions that one page looks at."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineRow:
-    """A version in the timeline."""
-
-    version: VersionRow
-    place: str | None
-    size: int | None
-    """Stored bytes; ``None``: not known."""
-
-
 async def page(visit: Visit) -> Page | Redirect:
     """Return a page of versions, newest first; of a thread of messages alone, the way to them.
 
@@ -59,12 +49,14 @@ async def page(visit: Visit) -> Page | Redirect:
         raise missing_thread(visit.thread)
     sizes, reason = await _sizes(visit, found.nodes)
     rows = [
-        TimelineRow(row(it.version), it.place, sizes.get(it.version.mark.sequence))
+        {
+            "version": row(it.version),
+            "place": it.place,
+            "size": sizes.get(it.version.mark.sequence),
+        }
         for it in found.nodes
     ]
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "namespaces": await namespaces(visit),
         "head_id": found.head.checkpoint_id,
         "head_sequence": found.head.mark.sequence,
@@ -75,7 +67,7 @@ async def page(visit: Visit) -> Page | Redirect:
         "is_damaged": found.is_damaged,
         "next": _next(found.next),
     }
-    return Page("timeline", f"Timeline of {visit.thread}", values)
+    return visit.page("timeline", f"Timeline of {visit.thread}", values)
 
 
 def _next(cursor: Cursor | None) -> dict[str, str | None] | None:
@@ -184,17 +176,6 @@ async def _sizes(visit: Visit, nodes: list[Node]) -> tuple[dict[int, int], str |
         return {}, str(exc)
 
 
-@dataclass(frozen=True, slots=True)
-class _LoggedRow:
-    """A message in the list."""
-
-    message_id: str
-    role: str
-    created_at: datetime
-    metadata: dict[str, Any]
-    text: CutText
-
-
 async def messages(visit: Visit) -> Page:
     """Return messages of a log, oldest first; without a start, the newest ones.
 
@@ -272,10 +253,10 @@ async def _info(visit: Visit, log: BaseMessageLog, name: str) -> LogInfo | None:
     return found
 
 
-def _rows(found: list[LoggedMessage], step: Step) -> list[_LoggedRow]:
+def _rows(found: list[LoggedMessage], step: Step) -> list[dict[str, Any]]:
     rows, room = [], Room()
     for it in found:
         step()
-        text = room.cut(text_of(it.content))
-        rows.append(_LoggedRow(it.message_id, it.role, it.created_at, short(it.metadata), text))
+        row = {name: getattr(it, name) for name in ("message_id", "role", "created_at")}
+        rows.append(row | {"metadata": short(it.metadata), "text": room.cut(text_of(it.content))})
     return rows

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backend import StoresThreads, StoresWrites
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
-from locus_store.inspector.bounds import CHARACTERS, INLINE, ROWS, CutText, Room, row
-from locus_store.inspector.talks import Talk, talk
-from locus_store.inspector.trees import TreeNode, tree
+from locus_store.inspector.bounds import (
+    CHARACTERS,
+    INLINE,
+    ROWS,
+    CutText,
+    Room,
+    TreeNode,
+    row,
+    talk,
+    tree,
+)
 from locus_store.inspector.visits import Page, missing_version
 from locus_store.saver import written_value
 from locus_store.service.exchange import RefusalError
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from locus_store.inspector.visits import Visit
-    from locus_store.inspector.work import BlameRow, Seen, Step
+    from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.paths import Located, Query
     from locus_store.types import PendingWrite
 
@@ -43,8 +50,6 @@ async def page(visit: Visit) -> Page:
     start = visit.query.optional("start") and visit.query.number("start")
     look = _Look(path, is_raw=is_raw, start=start or None)
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version": row(seen.version),
         "size": seen.size,
         "path": visit.query.text("path"),
@@ -56,7 +61,7 @@ async def page(visit: Visit) -> Page:
     }
     if path:
         values["blame"], values["blame_failed"] = await _blame(visit, seen, path)
-    return Page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
+    return visit.page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
 
 
 async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
@@ -75,7 +80,7 @@ async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
     return {"newer": ids[at - 1] if at else None, "older": older}
 
 
-async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[BlameRow | None, str | None]:
+async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[dict[str, Any] | None, str | None]:
     """Return the origin of a value, or the reason why it is not known."""
     try:
         return await visit.blames.of(visit.parts.threads, seen, path), None
@@ -96,8 +101,9 @@ class _Look:
         """Return the parts of the page that show a value."""
         value, start = found.value, self._start or 0
         talks = [] if self._is_raw else list(self._talks(value))
-        hidden = frozenset(parsed(it.path)[-1] for it in talks if parsed(it.path) != self._path)
-        is_talk = any(parsed(it.path) == self._path for it in talks)
+        places = [parsed(it["path"]) for it in talks]
+        hidden = frozenset(it[-1] for it in places if it != self._path)
+        is_talk = self._path in places
         text = _piece(value, start) if isinstance(value, str) else None
         no_tree = is_talk or text is not None
         return {
@@ -116,7 +122,7 @@ class _Look:
         }
         return tree(value, self._path, **which)
 
-    def _talks(self, value: Any) -> Iterator[Talk]:
+    def _talks(self, value: Any) -> Iterator[dict[str, Any]]:
         if is_conversation(value):
             yield talk(value, self._path, self._start, self._room)
         prefix, content = inside(value)
@@ -168,21 +174,6 @@ MOST_BYTES: Final = 16_000_000
 """Bytes of JSON that the writes of one writes are made from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ShownWrite:
-    """A pending write."""
-
-    task_id: str
-    task_path: str
-    idx: int
-    channel: str
-    value: CutText
-    """JSON, without the tags of LangGraph's values."""
-
-    size: int
-    """Bytes of the stored payload."""
-
-
 async def writes(visit: Visit) -> Page:
     """Return the pending writes of a version, and the namespaces of its thread.
 
@@ -196,8 +187,6 @@ async def writes(visit: Visit) -> Page:
     made = _Values(seen, backend.max_state_bytes)
     end = start + len(some)
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version": row(seen.version),
         "is_interrupted": is_interrupted(found),
         "start": start,
@@ -208,7 +197,7 @@ async def writes(visit: Visit) -> Page:
         if isinstance(backend, StoresWrites)
         else "this storage keeps no pending writes",
     }
-    return Page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
+    return visit.page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
 
 
 async def namespaces(visit: Visit) -> list[str]:
@@ -260,21 +249,17 @@ class _Values:
         self._most = max_bytes
         self._room = Room()
 
-    def rows(self, writes: list[PendingWrite], step: Step) -> list[_ShownWrite]:
+    def rows(self, writes: list[PendingWrite], step: Step) -> list[dict[str, Any]]:
         return [self._row(it, step) for it in writes]
 
-    def _row(self, write: PendingWrite, step: Step) -> _ShownWrite:
+    def _row(self, write: PendingWrite, step: Step) -> dict[str, Any]:
         step()
-        return _ShownWrite(
-            task_id=write.task_id,
-            task_path=write.task_path,
-            idx=write.idx,
-            channel=write.channel,
-            value=self._value(write),
-            size=len(write.payload),
-        )
+        names = ("task_id", "task_path", "idx", "channel")
+        found = {name: getattr(write, name) for name in names}
+        return found | {"value": self._value(write), "size": len(write.payload)}
 
     def _value(self, write: PendingWrite) -> CutText:
+        """Return JSON, without the tags of LangGraph's values."""
         value = written_value(write, self._seen.state, self._most)
         if isinstance(value, bytes):
             return self._room.cut(f"<{write.type}, {len(value):,} bytes>")
