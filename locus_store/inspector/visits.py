@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.inspector.access import Viewer
     from locus_store.inspector.work import Blames, Jobs, States
-    from locus_store.service.parts import Parts
+    from locus_store.service.application import Parts
     from locus_store.types import Version
 
     Found: TypeAlias = list[Version] | None

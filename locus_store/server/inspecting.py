@@ -16,7 +16,7 @@ from locus_store.inspector.access import Codes
 from locus_store.inspector.application import Inspector
 from locus_store.server.listener import listening, require_uvicorn, served
 from locus_store.service.access import EVERYTHING, LOOPBACK
-from locus_store.service.parts import Parts, PartsOfTenants
+from locus_store.service.application import Parts, PartsOfTenants
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -23,8 +23,7 @@ from locus_store.server.listener import (
     served,
 )
 from locus_store.service.access import LOOPBACK, Door
-from locus_store.service.application import WORKERS_FOLDER, app
-from locus_store.service.parts import Parts, PartsOfTenants
+from locus_store.service.application import WORKERS_FOLDER, Parts, PartsOfTenants, app
 
 if TYPE_CHECKING:
     import socket

@@ -27,6 +27,7 @@ from locus_store.backend import (
 )
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
+from locus_store.types import CheckpointerCapabilities  # noqa: TC001  (forms evaluate it)
 from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
@@ -164,3 +165,27 @@ BY_PATH: Final = {it.path: it for it in CALLS}
 def calls_of(part: Part) -> list[WireCall]:
     """Return the calls of a part of the service."""
     return [it for it in CALLS if it.part == part]
+
+
+SERVICE: Final = "locus-store"
+"""The name of the service in the answer of ``/health``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The powers and limits of a service, for the caller who asks."""
+
+    version: str
+    """The version of locus-store."""
+
+    capabilities: CheckpointerCapabilities
+    has_store: bool
+    dimension: int | None
+    metric: str | None
+    has_messages: bool
+    rights: list[str]
+    max_body: int
+    """The longest body of a request in bytes."""
+
+
+DESCRIPTION: Final = Validator(ANSWERS.of(Description), "the description of the service")

@@ -25,7 +25,7 @@ if TESTS_RUN:
     from locus_store.server.serving import beside, serve
     from locus_store.service import app as service_app
     from locus_store.service.access import LOOPBACK, TokenFile
-    from locus_store.service.parts import Parts, PartsOfTenants
+    from locus_store.service.application import Parts, PartsOfTenants
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

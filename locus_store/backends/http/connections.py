@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -13,9 +12,9 @@ import orjson
 from yarl import URL
 
 from locus_store.backends.http.transport import (
+    ClientOptions,
     NoAnswerError,
     Transport,
-    TransportOptions,
     is_untrusted,
 )
 from locus_store.errors import (
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from locus_store.backends.http.transport import Answer
     from locus_store.wire.calls import Part, WireCall
 
-RETRY_SECONDS: Final = 10.0
 MAX_PORT: Final = 65535
 
 BUSY: Final = 429
@@ -46,15 +44,6 @@ GATEWAYS: Final = frozenset({502, 503, 504})
 """The statuses of a service that is not there for the moment, or of a proxy before it."""
 
 ONE_LOOP: Final = "a client belongs to the process and the event loop that it was first used in"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions(TransportOptions):
-    """The options of a client; see ``HTTPBackend``."""
-
-    retry_seconds: float = RETRY_SECONDS
-    client: aiohttp.ClientSession | None = None
-    """Used instead of connections of our own, and left open."""
 
 
 class HTTPConnections:
@@ -77,7 +66,7 @@ class HTTPConnections:
     def _transport(self) -> Transport:
         if self._options.client is not None:
             self._require_owner()
-        return Transport(self.where, self._options, self._options.client)
+        return Transport(self.where, self._options)
 
     def _require_owner(self) -> None:
         """Refuse to share a caller's client, whose connections belong to one event loop."""
