@@ -67,11 +67,7 @@ class TableOptions:
 
 
 @command(db)
-def upgrade(
-    revision: Revision = "head",
-    *,
-    at: TableOptions,
-) -> None:
+def upgrade(revision: Revision = "head", *, at: TableOptions) -> None:
     """Create the schema, or upgrade it to a revision."""
     with progress("upgrading"):
         reached = at.definition.upgrade(at.url, revision, **at.names)
@@ -79,12 +75,7 @@ def upgrade(
 
 
 @command(db)
-def downgrade(
-    revision: Revision,
-    *,
-    at: TableOptions,
-    yes: Yes = False,
-) -> None:
+def downgrade(revision: Revision, *, at: TableOptions, yes: Yes = False) -> None:
     """Downgrade the schema to a revision; 'base' deletes every table with its rows."""
     if not yes:
         status = at.definition.check(at.url, **at.names)
@@ -118,22 +109,14 @@ def _rows(at: TableOptions) -> dict[str, str]:
 
 
 @command(db)
-def current(
-    *,
-    at: TableOptions,
-    as_json: AsJson = False,
-) -> None:
+def current(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
     revision = at.definition.current(at.url, **at.names)
     put_outcome({"revision": revision}, revision or "none", as_json=as_json)
 
 
 @command(db)
-def check(
-    *,
-    at: TableOptions,
-    as_json: AsJson = False,
-) -> None:
+def check(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Report whether this library can work on the database; change nothing.
 
     --json: {state, revision, usable, message}; state is ok, missing, behind, newer, too new,

@@ -161,12 +161,7 @@ def import_openai_agents(
 
 
 @command(imports, "adk")
-def import_adk(
-    source: SqlSource,
-    *,
-    thread: Only = None,
-    at: UrlOptions,
-) -> None:
+def import_adk(source: SqlSource, *, thread: Only = None, at: UrlOptions) -> None:
     """Import the sessions of Google ADK's own SQL services as message logs.
 
     --json: {written, same}, in threads: sessions, and the states of users and apps.

@@ -194,10 +194,7 @@ async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -
     return sum(old) - sum(map(int.__eq__, old, every))  # of a namespace that is old, the head stays
 
 
-def expire(
-    *,
-    at: TenantsOptions,
-) -> None:
+def expire(*, at: TenantsOptions) -> None:
     """Delete the threads whose time to live is over, to free their space.
 
     They are invisible already: there is no prompt. --json: {removed, tenant}, in threads.

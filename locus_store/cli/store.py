@@ -108,8 +108,7 @@ async def each_store(
     """Return the counts of the store of each tenant that was chosen."""
     async with opened_store(at.url) as opened, covered(at) as backends:
         return await each(
-            backends,
-            lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant)),
+            backends, lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant))
         )
 
 
@@ -235,12 +234,7 @@ def list_items(
 
 
 @command(store, "get")
-def get_item(
-    namespace: Where,
-    key: Key,
-    *,
-    at: TenantOptions,
-) -> None:
+def get_item(namespace: Where, key: Key, *, at: TenantOptions) -> None:
     """Print an item: its metadata and its value.
 
     --json: {namespace, key, version, created_at, updated_at, expires_at, metadata, value}.
@@ -434,10 +428,7 @@ async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) 
 
 
 @command(store)
-def expire(
-    *,
-    at: TenantsOptions,
-) -> None:
+def expire(*, at: TenantsOptions) -> None:
     """Delete the items whose time to live is over, to free their space.
 
     They are invisible already: there is no prompt. --json: {removed, tenant}, in items.

@@ -236,8 +236,7 @@ def bisect(
         int | None, typer.Option(min=0, help="The string, list or object is longer than this.")
     ] = None,
     of_type: Annotated[
-        str | None,
-        typer.Option("--type", help=f"The type of the value: {', '.join(TYPES)}."),
+        str | None, typer.Option("--type", help=f"The type of the value: {', '.join(TYPES)}.")
     ] = None,
     filter_: Annotated[
         str | None,

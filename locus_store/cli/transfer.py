@@ -183,10 +183,7 @@ async def _copied(
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
     options = _of_target(target, at)
-    async with (
-        covered(at) as sources,
-        opened(target, creates=True, **options) as there,
-    ):
+    async with covered(at) as sources, opened(target, creates=True, **options) as there:
         require_tenants(there, at)
 
         def place(here: FullBackend) -> FullBackend:
@@ -365,9 +362,7 @@ TOOLS = {
 
 
 def backup(
-    file: Annotated[str, typer.Argument(help="A new file.")],
-    *,
-    url: Url = DEFAULT_URL,
+    file: Annotated[str, typer.Argument(help="A new file.")], *, url: Url = DEFAULT_URL
 ) -> None:
     """Copy an SQLite database while it is in use, with all tenants, and check the copy.
 

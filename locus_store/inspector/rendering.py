@@ -162,11 +162,7 @@ def _environment() -> Environment:
         "largest": _largest,
         "bar": _bar,
     }
-    found.globals |= {
-        "page_messages": MESSAGES,
-        "row_height": _HEIGHT,
-        "bar_height": BAR,
-    }
+    found.globals |= {"page_messages": MESSAGES, "row_height": _HEIGHT, "bar_height": BAR}
     return found
 
 

@@ -33,7 +33,7 @@ class ServeOptions:
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another name of the service: for the inspector, and without tokens; repeatable.",
+            help="Another name of the service: for the inspector, and without tokens; repeatable."
         ),
     ] = None
     workers: Annotated[int, typer.Option(help="Processes on the port.")] = 1

@@ -101,8 +101,5 @@ async def live(visit: Visit) -> Page:
         for it in found
     ]
     last = found[-1].mark.sequence if found else after
-    values = {
-        "versions": versions,
-        "next": visit.to("live", after=last, format="json"),
-    }
+    values = {"versions": versions, "next": visit.to("live", after=last, format="json")}
     return visit.page("live", "Newer versions", values)

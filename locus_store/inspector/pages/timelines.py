@@ -49,11 +49,7 @@ async def page(visit: Visit) -> Page | Redirect:
         raise missing_thread(visit.thread)
     sizes, reason = await _sizes(visit, found.nodes)
     rows = [
-        {
-            "version": row(it.version),
-            "place": it.place,
-            "size": sizes.get(it.version.mark.sequence),
-        }
+        {"version": row(it.version), "place": it.place, "size": sizes.get(it.version.mark.sequence)}
         for it in found.nodes
     ]
     values = {
