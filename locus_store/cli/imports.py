@@ -13,7 +13,7 @@ import typer
 
 from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import UrlOptions, opened, run
-from locus_store.cli.output import counted, progress, put_json, say
+from locus_store.cli.output import counted, pick, progress, put_json, say
 from locus_store.cli.tenants import TenantsOptions, tell, tenant_option
 from locus_store.cli.transfer import STANDARD, Only, describe_moved, naming_file
 from locus_store.errors import InvalidArgumentError
@@ -116,7 +116,7 @@ def import_locus(
 
     --json: {written, same}, in threads.
     """
-    _tell_imported(*run(_taken("locus", at.url, source, thread)), as_json=at.as_json)
+    _import_threads("locus", at, source, thread)
 
 
 @command(imports, "langgraph")
@@ -138,8 +138,7 @@ def import_langgraph(
     if decrypt:
         module = importlib.import_module("locus_store.adapters.langgraph.import_threads")
         options["cipher"] = module.aes_cipher()
-    taken = run(_taken("langgraph", at.url, source, thread, **options))
-    _tell_imported(*taken, as_json=at.as_json)
+    _import_threads("langgraph", at, source, thread, **options)
 
 
 @command(imports, "openai-agents")
@@ -156,8 +155,7 @@ def import_openai_agents(
 
     --json: {written, same}, in threads.
     """
-    taken = run(_taken("openai_agents", at.url, source, thread, messages_table=table))
-    _tell_imported(*taken, as_json=at.as_json)
+    _import_threads("openai_agents", at, source, thread, messages_table=table)
 
 
 @command(imports, "adk")
@@ -166,7 +164,7 @@ def import_adk(source: SqlSource, *, thread: Only = None, at: UrlOptions) -> Non
 
     --json: {written, same}, in threads: sessions, and the states of users and apps.
     """
-    _tell_imported(*run(_taken("adk", at.url, source, thread)), as_json=at.as_json)
+    _import_threads("adk", at, source, thread)
 
 
 @command(imports, "langgraph-store")
@@ -194,8 +192,7 @@ def import_langgraph_store(
         async with open_store(at.url, dimension=dimension) as store:
             with progress("importing") as advance:
                 done = await module.import_langgraph_store(store, source, progress=advance)
-        names = ("written", "same", "newer", "without_embeddings")
-        return {name: getattr(done, name) for name in names}
+        return pick(done, ("written", "same", "newer", "without_embeddings"))
 
     counts = run(imported())
     if at.as_json:
@@ -209,14 +206,17 @@ def import_langgraph_store(
         say(f"{counted(counts['without_embeddings'], 'item')} without embeddings: see --dimension")
 
 
-async def _taken(
-    name: str, url: str, source: str, threads: list[str] | None, **options: Any
-) -> tuple[Counts, str | None]:
+def _import_threads(
+    name: str, at: UrlOptions, source: str, threads: list[str] | None, **options: Any
+) -> None:
+    """Import by the adapter of a name, and print how many threads were imported."""
     module = importlib.import_module(f"locus_store.adapters.{name}.import_threads")
-    take = getattr(module, f"import_{name}")
-    async with opened(url, creates=True) as backend:
-        with progress("importing") as advance:
-            counts: Counts = await take(
-                backend, source, thread_ids=threads or None, progress=advance, **options
-            )
-            return counts, backend.tenant
+    options |= {"thread_ids": threads or None}
+
+    async def imported() -> tuple[Counts, str | None]:
+        async with opened(at.url, creates=True) as backend:
+            with progress("importing") as advance:
+                take = getattr(module, f"import_{name}")
+                return await take(backend, source, progress=advance, **options), backend.tenant
+
+    _tell_imported(*run(imported()), as_json=at.as_json)

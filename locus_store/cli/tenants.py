@@ -12,7 +12,7 @@ import typer
 from locus_store.backend import SharedByTenants, needs
 from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
-from locus_store.cli.output import confirm, counted, note, put_found, put_json, say
+from locus_store.cli.output import confirm, counted, note, progress, put_found, put_json, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ AllTenants = Annotated[
         help="All tenants with stored data; in JSON the sums, and tenants: {name: {…}}.",
     ),
 ]
-Outcome: TypeAlias = dict[str | None, dict[str, int]]
+Counts: TypeAlias = dict[str, int]
+Outcome: TypeAlias = dict[str | None, Counts]
 """Counts by tenant; ``None`` stands for a storage without tenants."""
 
 NAMED = 5
@@ -96,6 +97,18 @@ class TenantsOptions:
     def options(self) -> dict[str, Any]:
         """The options of ``opened``."""
         return tenant_option(self.tenant)
+
+    def ask_each(
+        self, doing: str, work: Callable[[FullBackend, Callable[[], None]], Awaitable[Counts]]
+    ) -> Outcome:
+        """Return the counts of each tenant, by work that may advance the bar of progress."""
+
+        async def asked() -> Outcome:
+            async with covered(self) as backends:
+                with progress(doing) as advance:
+                    return await each(backends, lambda it: work(it, advance))
+
+        return run(asked())
 
     def require_one(self, what: str, *, is_named: bool) -> None:
         """Refuse a thread's name together with ``--all-tenants``.

@@ -302,23 +302,36 @@ def _written(output: str) -> Iterator[BinaryIO]:
         yield _Screen() if sys.stdout.isatty() else sys.stdout.buffer  # type: ignore[misc]  # likewise
         sys.stdout.buffer.flush()
         return
+    with (
+        naming_file(output, "written"),
+        _new_file(output, ".export-") as unfinished,
+        Path(unfinished).open("wb") as file,
+    ):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _new_file(output: str, prefix: str) -> Iterator[str]:
+    """Yield the path of a private file, which gets its name at the end of the block.
+
+    Raises:
+        InvalidArgumentError: The output exists.
+    """
     if os.path.lexists(output):
-        raise there_already(output)
-    with naming_file(output, "written"):
-        folder = Path(output).absolute().parent
-        file = tempfile.NamedTemporaryFile(dir=folder, prefix=".export-", delete=False)  # noqa: SIM115  (closed below)
-        try:
-            with file:
-                yield file  # type: ignore[misc]  # a binary file
-                file.flush()
-                os.fsync(file.fileno())
-            place_file(file.name, output)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(file.name)
+        raise _exists_already(output)
+    number, unfinished = tempfile.mkstemp(dir=Path(output).absolute().parent, prefix=prefix)
+    os.close(number)
+    try:
+        yield unfinished
+        _place_file(unfinished, output)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished)
 
 
-def place_file(temporary: str, output: str) -> None:
+def _place_file(temporary: str, output: str) -> None:
     """Give a file its name, unless another process has created that file."""
     with suppress(OSError):  # it exists, or the file system has no hard links
         os.link(temporary, output)
@@ -326,11 +339,11 @@ def place_file(temporary: str, output: str) -> None:
     try:
         os.close(os.open(output, os.O_CREAT | os.O_EXCL))
     except FileExistsError as exc:
-        raise there_already(output) from exc
+        raise _exists_already(output) from exc
     os.replace(temporary, output)
 
 
-def there_already(output: str) -> InvalidArgumentError:
+def _exists_already(output: str) -> InvalidArgumentError:
     """Return the error for an output that exists."""
     return InvalidArgumentError(f"{output} already exists; name another file")
 
@@ -370,20 +383,11 @@ def backup(
     of the database when no process has that open.
     """
     source = run(_path_of(url))
-    if os.path.lexists(file):
-        raise there_already(file)
-    folder = Path(file).absolute().parent
-    number, unfinished = tempfile.mkstemp(dir=folder, prefix=".backup-")  # private, as its content
-    os.close(number)
     try:
-        with progress("copying") as advance:
+        with _new_file(file, ".backup-") as unfinished, progress("copying") as advance:
             size = _copy_database(source, unfinished, advance)
-        place_file(unfinished, file)
     except sqlite3.Error as exc:
         raise BackendError(f"{file} was not written: {exc}; run the command again") from exc
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(unfinished)
     say(f"{file}: {counted(size, 'byte')}")
 
 
