@@ -17,11 +17,11 @@ from locus_store.cli.output import (
     confirm,
     counted,
     note,
-    pick,
     progress,
     put_json,
     put_outcome,
     say,
+    select,
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
 
@@ -124,7 +124,7 @@ def check(*, at: TableOptions, as_json: AsJson = False) -> None:
     """
     status = at.definition.check(at.url, **at.names)
     if as_json:
-        put_json(pick(status, ("state", "revision", "usable", "message")))
+        put_json(select(status, ("state", "revision", "usable", "message")))
     else:
         (say if status.usable else note)(status.message)
     if not status.usable:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from locus_store.cli.opening import DryRun, Yes, contents, run
-from locus_store.cli.output import confirm, counted, note, pick, progress, put_json, say
+from locus_store.cli.output import confirm, counted, note, progress, put_json, say, select
 from locus_store.cli.store import items_in, namespace_of, opened_store, typed_form
 from locus_store.cli.tenants import (
     Outcome,
@@ -60,7 +60,7 @@ class Left:
 
     def described(self) -> dict[str, Any]:
         """Return what the JSON of a command shows."""
-        return pick(self, ("tenant", "namespaces", "pending_only", "unowned"))
+        return select(self, ("tenant", "namespaces", "pending_only", "unowned"))
 
     def tell_unremoved(self, told: str) -> None:
         """Print a note about store items, with the command that deletes them."""

@@ -13,9 +13,9 @@ import typer
 
 from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import UrlOptions, opened, run
-from locus_store.cli.output import counted, pick, progress, put_json, say
-from locus_store.cli.tenants import TenantsOptions, tell, tenant_option
-from locus_store.cli.transfer import STANDARD, Only, describe_moved, naming_file
+from locus_store.cli.output import counted, progress, put_json, say, select
+from locus_store.cli.tenants import TenantsOptions, select_tenant, tell
+from locus_store.cli.transfer import STANDARD, Only, report_moved, translate_errors
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_store
 from locus_store.transfer.archive import import_threads
@@ -33,7 +33,7 @@ def _tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None
     """Print how many threads were imported."""
     tell(
         {tenant: asdict(counts)},
-        lambda it: describe_moved(it, "imported"),
+        lambda it: report_moved(it, "imported"),
         TenantsOptions(as_json=as_json),
     )
 
@@ -63,7 +63,7 @@ def import_file(
         raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
 
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
-        async with opened(at.url, creates=True, **tenant_option(tenant)) as backend:
+        async with opened(at.url, creates=True, **select_tenant(tenant)) as backend:
             with progress("importing", _threads_in(lines)) as advance:
                 counts = await import_threads(
                     backend,
@@ -74,7 +74,10 @@ def import_file(
                 )
                 return counts, None if all_tenants else backend.tenant
 
-    with naming_file("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
+    with (
+        translate_errors("standard input" if file == STANDARD else file, "read"),
+        _read(file) as lines,
+    ):
         counts, into = run(imported(lines))
     _tell_imported(counts, into, as_json=at.as_json)
 
@@ -192,7 +195,7 @@ def import_langgraph_store(
         async with open_store(at.url, dimension=dimension) as store:
             with progress("importing") as advance:
                 done = await module.import_langgraph_store(store, source, progress=advance)
-        return pick(done, ("written", "same", "newer", "without_embeddings"))
+        return select(done, ("written", "same", "newer", "without_embeddings"))
 
     counts = run(imported())
     if at.as_json:

@@ -133,7 +133,7 @@ def put_line(document: object) -> None:
     sys.stdout.write(json_text(document) + "\n")
 
 
-def pick(item: object, names: Iterable[str]) -> dict[str, Any]:
+def select(item: object, names: Iterable[str]) -> dict[str, Any]:
     """Return the attributes of an object by their names; ``None`` for one that it lacks."""
     return {name: getattr(item, name, None) for name in names}
 

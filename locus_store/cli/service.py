@@ -10,7 +10,7 @@ import typer
 
 from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened
-from locus_store.cli.output import note, pick, put_found, say
+from locus_store.cli.output import note, put_found, say, select
 from locus_store.open import Storage
 from locus_store.server.options import ServeOptions  # noqa: TC001  (Typer reads the annotations)
 
@@ -61,7 +61,7 @@ def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
     --json: {tokens: [{name, tenant, rights, created_at}]}
     """
     found = _file(token_file).tokens()
-    document = {"tokens": [pick(it, ("name", "tenant", "rights", "created_at")) for it in found]}
+    document = {"tokens": [select(it, ("name", "tenant", "rights", "created_at")) for it in found]}
     columns = ("name", "tenant", "rights", "created")
     rows = ((it.name, it.tenant or "", ",".join(it.rights), it.created_at) for it in found)
     put_found(document, columns, rows, as_json=as_json)

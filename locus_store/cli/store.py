@@ -22,11 +22,11 @@ from locus_store.cli.output import (
     json_text,
     moment,
     note,
-    pick,
     put_found,
     put_json,
     put_outcome,
     say,
+    select,
     show,
 )
 from locus_store.cli.tenants import (
@@ -37,8 +37,8 @@ from locus_store.cli.tenants import (
     each,
     of_tenant,
     opened_of,
+    select_tenant,
     tell,
-    tenant_option,
     total,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -96,7 +96,7 @@ def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
         if at.tenant is not None:
             async with opened_of(at.url, at.tenant):
                 pass
-        async with opened_store(at.url, **tenant_option(at.tenant)) as opened:
+        async with opened_store(at.url, **select_tenant(at.tenant)) as opened:
             return await work(opened)
 
     return run(asked())
@@ -191,7 +191,7 @@ def _object(typed: str | None, what: str) -> dict[str, Any] | None:
 
 def _described(item: StoreItem) -> dict[str, Any]:
     names = ("namespace", "key", "version", "created_at", "updated_at", "expires_at", "metadata")
-    return pick(item, (*names, "value"))
+    return select(item, (*names, "value"))
 
 
 def _row(item: StoreItem) -> tuple[object, ...]:
@@ -352,7 +352,7 @@ def put_item(
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
 
     async def stored() -> int:
-        async with opened_store(at.url, **tenant_option(at.tenant)) as opened:
+        async with opened_store(at.url, **select_tenant(at.tenant)) as opened:
             return await opened.put(where, key, document, about, ttl, expected_version)
 
     version = run(stored())

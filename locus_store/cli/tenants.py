@@ -96,7 +96,7 @@ class TenantsOptions:
     @property
     def options(self) -> dict[str, Any]:
         """The options of ``opened``."""
-        return tenant_option(self.tenant)
+        return select_tenant(self.tenant)
 
     def ask_each(
         self, doing: str, work: Callable[[FullBackend, Callable[[], None]], Awaitable[Counts]]
@@ -131,8 +131,8 @@ class TenantsOptions:
             )
 
 
-def tenant_option(tenant: str | None) -> dict[str, Any]:
-    """Return the option of ``opened`` for a tenant; none: the URL may name one."""
+def select_tenant(tenant: str | None) -> dict[str, Any]:
+    """Return the option of ``opened`` that selects a tenant; none: the URL may name one."""
     return {} if tenant is None else {"tenant": tenant}
 
 
@@ -150,7 +150,7 @@ async def opened_of(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
     Raises:
         NotFoundError: Nothing is stored of the tenant that was named.
     """
-    async with opened(url, **tenant_option(tenant)) as backend:
+    async with opened(url, **select_tenant(tenant)) as backend:
         if tenant is not None:
             await covering(backend, TenantsOptions(tenant=tenant))
         yield backend

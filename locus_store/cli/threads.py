@@ -24,11 +24,11 @@ from locus_store.cli.output import (
     json_text,
     moment,
     note,
-    pick,
     put_found,
     put_json,
     put_outcome,
     say,
+    select,
     show,
     visible,
 )
@@ -115,7 +115,7 @@ async def _newest(
 
 
 def _listed(thread_id: str, version: Version | None, marks: Marked) -> dict[str, Any]:
-    found = pick(version, ("checkpoint_id", "created_at", "metadata", "labels"))
+    found = select(version, ("checkpoint_id", "created_at", "metadata", "labels"))
     about = {"interrupted": marks.is_interrupted, "messages": marks.messages}
     return {"thread_id": thread_id, **found, **about}
 
@@ -182,7 +182,7 @@ async def _read(
 
 def _described(version: Version, head: int | None) -> dict[str, Any]:
     names = ("thread_id", "namespace", "checkpoint_id", "parent_id", "is_head", "created_at")
-    found = pick(version, (*names, "metadata", "labels"))
+    found = select(version, (*names, "metadata", "labels"))
     return found | {"is_head": version.mark.sequence == head}
 
 
@@ -314,7 +314,7 @@ def search(
     names = ("thread_id", "checkpoint_id", "score", "snippet", "updated_at", "metadata")
     rows = ((it.thread_id, it.checkpoint_id, f"{it.score:.3g}", it.snippet) for it in hits)
     columns = ("thread", "version", "score", "text")
-    document = [pick(it, names) for it in hits]
+    document = [select(it, names) for it in hits]
     put_found(document, columns, rows, ids=columns[:2], as_json=at.as_json)
 
 
@@ -372,7 +372,7 @@ def messages(
     """
     found = at.ask(lambda it: _read_log(it, thread, namespace, newest))
     if at.as_json:
-        put_json([pick(it, MESSAGE_FIELDS) for it in found.messages])
+        put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
         return
     for it in found.messages:
         say(f"{it.role}: {text_of(it.content)}")

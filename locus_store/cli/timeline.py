@@ -16,12 +16,12 @@ from locus_store.cli.output import (
     counted,
     cut,
     note,
-    pick,
     put_found,
     put_json,
     put_line,
     put_outcome,
     say,
+    select,
 )
 from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
@@ -61,7 +61,7 @@ def _saved(version: Version, names: list[str | None], *, raw: bool = False) -> t
 
 
 def _reported(version: Version) -> dict[str, Any]:
-    return pick(version, ("checkpoint_id", "created_at", "metadata"))
+    return select(version, ("checkpoint_id", "created_at", "metadata"))
 
 
 async def _named_in(

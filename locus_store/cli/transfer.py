@@ -175,7 +175,7 @@ def copy(
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
     at.require_one("--thread", is_named=bool(thread))
     found, into = run(_copied(at, target, thread or None))
-    tell(found, lambda it: describe_moved(it, "copied") + into, at)
+    tell(found, lambda it: report_moved(it, "copied") + into, at)
 
 
 async def _copied(
@@ -208,7 +208,7 @@ def _of_target(target: str, at: TenantsOptions) -> dict[str, Any]:
     return at.options if takes else {}
 
 
-def describe_moved(counts: dict[str, int], done: str) -> str:
+def report_moved(counts: dict[str, int], done: str) -> str:
     """Return how many threads were moved."""
     return f"{counted(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
 
@@ -303,7 +303,7 @@ def _written(output: str) -> Iterator[BinaryIO]:
         sys.stdout.buffer.flush()
         return
     with (
-        naming_file(output, "written"),
+        translate_errors(output, "written"),
         _new_file(output, ".export-") as unfinished,
         Path(unfinished).open("wb") as file,
     ):
@@ -349,7 +349,7 @@ def _exists_already(output: str) -> InvalidArgumentError:
 
 
 @contextmanager
-def naming_file(file: str, done: str) -> Iterator[None]:
+def translate_errors(file: str, done: str) -> Iterator[None]:
     """Translate the system's errors into one that names the file."""
     try:
         yield

@@ -285,16 +285,16 @@ class _View:
     def __init__(self, room: Room) -> None:
         self._room = room
 
-    def message(self, said: SaidMessage) -> dict[str, Any]:
+    def message(self, message: SaidMessage) -> dict[str, Any]:
         return {
-            "at": int(str(said.path[-1])),
-            "role": said.role[:NAME],
-            "name": said.name and said.name[:NAME],
-            "message_id": said.message_id and said.message_id[:NAME],
-            "path": shown(said.path),
-            "parts": self._parts(said.parts),
-            "calls": [self._call(call) for call in said.calls[:CHILDREN]],
-            "results": [self._result(result) for result in said.results[:CHILDREN]],
+            "at": int(str(message.path[-1])),
+            "role": message.role[:NAME],
+            "name": message.name and message.name[:NAME],
+            "message_id": message.message_id and message.message_id[:NAME],
+            "path": shown(message.path),
+            "parts": self._parts(message.parts),
+            "calls": [self._call(call) for call in message.calls[:CHILDREN]],
+            "results": [self._result(result) for result in message.results[:CHILDREN]],
         }
 
     def _parts(self, parts: list[MessagePart]) -> list[dict[str, Any]]:

@@ -132,7 +132,7 @@ class Visit:
         """Return the address of a page of the same thread and namespace."""
         return self.links.to(page, thread=self.thread, namespace=self.namespace, **query)
 
-    def page(self, template: str, title: str, values: dict[str, Any]) -> Page:
+    def make_page(self, template: str, title: str, values: dict[str, Any]) -> Page:
         """Return a page of the thread, with the names of the thread and of the namespace."""
         place = {"thread_id": self.thread, "namespace": self.namespace}
         return Page(template, title, place | values)

@@ -157,7 +157,7 @@ def _form(
         "field": field and {"is_optional": False, **field},
         "at": visit.hidden(**shown),
     }
-    return visit.page("change", f"{verb} {visible(version or visit.thread)}", values)
+    return visit.make_page("change", f"{verb} {visible(version or visit.thread)}", values)
 
 
 async def _head(visit: Visit) -> _Head:

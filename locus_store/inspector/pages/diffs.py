@@ -46,7 +46,9 @@ async def page(visit: Visit) -> Page:
         "changes": found[:ROWS],
         "next": start + ROWS if len(found) > ROWS else None,
     }
-    return visit.page("diff", f"Changes of {new.version.checkpoint_id} in {visit.thread}", values)
+    return visit.make_page(
+        "diff", f"Changes of {new.version.checkpoint_id} in {visit.thread}", values
+    )
 
 
 async def _older(visit: Visit, new: Seen) -> tuple[Seen | None, bool]:
@@ -127,7 +129,7 @@ async def answers(visit: Visit) -> Page:
     }
     if test is not None:
         values["answer"] = await _answer(visit, version, test)
-    return visit.page("bisect", f"Bisect {visit.thread}", values)
+    return visit.make_page("bisect", f"Bisect {visit.thread}", values)
 
 
 async def _answer(visit: Visit, version: str | None, test: str) -> dict[str, Any]:

@@ -102,4 +102,4 @@ async def live(visit: Visit) -> Page:
     ]
     last = found[-1].mark.sequence if found else after
     values = {"versions": versions, "next": visit.to("live", after=last, format="json")}
-    return visit.page("live", "Newer versions", values)
+    return visit.make_page("live", "Newer versions", values)

@@ -63,7 +63,7 @@ async def page(visit: Visit) -> Page | Redirect:
         "is_damaged": found.is_damaged,
         "next": _next(found.next),
     }
-    return visit.page("timeline", f"Timeline of {visit.thread}", values)
+    return visit.make_page("timeline", f"Timeline of {visit.thread}", values)
 
 
 def _next(cursor: Cursor | None) -> dict[str, str | None] | None:

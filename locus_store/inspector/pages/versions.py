@@ -61,7 +61,7 @@ async def page(visit: Visit) -> Page:
     }
     if path:
         values["blame"], values["blame_failed"] = await _blame(visit, seen, path)
-    return visit.page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
+    return visit.make_page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
 
 
 async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
@@ -197,7 +197,7 @@ async def writes(visit: Visit) -> Page:
         if isinstance(backend, StoresWrites)
         else "this storage keeps no pending writes",
     }
-    return visit.page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
+    return visit.make_page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
 
 
 async def namespaces(visit: Visit) -> list[str]:
