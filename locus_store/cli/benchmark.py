@@ -205,21 +205,9 @@ async def _timed(work: Awaitable[object]) -> float:
     return time.perf_counter() - start
 
 
-async def _save(threads: _Threads, name: str) -> float:
-    return await _timed(threads.changed(name))
-
-
-async def _load_known(threads: _Threads, name: str) -> float:
-    return await _timed(threads.main.load(name))
-
-
 async def _load_behind(threads: _Threads, name: str) -> float:
     await threads.changed(name)
     return await _timed(threads.other.load(name))
-
-
-async def _list(threads: _Threads, name: str) -> float:
-    return await _timed(threads.main.list_checkpoints(name))
 
 
 async def _put_writes(threads: _Threads, name: str) -> float:
@@ -229,22 +217,18 @@ async def _put_writes(threads: _Threads, name: str) -> float:
     return await _timed(backend.put_writes(name, head, [write]))
 
 
-async def _history(threads: _Threads, name: str) -> float:
-    return await _timed(_last_versions(threads.main, name))
-
-
 async def _last_versions(checkpointer: Checkpointer, name: str) -> None:
     for checkpoint_id in await checkpointer.list_checkpoints(name, HISTORY):
         await checkpointer.load(name, checkpoint_id)
 
 
 OPERATIONS: dict[str, Once] = {
-    "save": _save,
-    "load, known": _load_known,
+    "save": lambda threads, name: _timed(threads.changed(name)),
+    "load, known": lambda threads, name: _timed(threads.main.load(name)),
     "load, one behind": _load_behind,
-    "list": _list,
+    "list": lambda threads, name: _timed(threads.main.list_checkpoints(name)),
     "put_writes": _put_writes,
-    f"history of {HISTORY}": _history,
+    f"history of {HISTORY}": lambda threads, name: _timed(_last_versions(threads.main, name)),
 }
 COLD = "load, cold"
 

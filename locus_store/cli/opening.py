@@ -183,6 +183,14 @@ async def version_named(
     return found[0] if found else typed
 
 
+async def find_named(
+    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
+) -> tuple[str, str | None]:
+    """Return the ids of a thread and of a version of it, of which the beginnings were typed."""
+    thread = await thread_named(backend, thread)
+    return thread, await version_named(backend, thread, checkpoint, namespace)
+
+
 def _ambiguous(what: str, typed: str, found: list[str]) -> NotFoundError:
     more = ", …" if len(found) > NAMED else ""
     names = ", ".join(map(repr, found[:NAMED]))

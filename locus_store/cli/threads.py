@@ -14,9 +14,9 @@ from locus_store.cli.opening import (
     Namespace,
     Thread,
     contents,
+    find_named,
     require,
     thread_named,
-    version_named,
 )
 from locus_store.cli.output import (
     counted,
@@ -174,8 +174,7 @@ def _show_channels(channels: dict[str, Any]) -> None:
 async def _read(
     backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
 ) -> Snapshot:
-    thread = await thread_named(backend, thread)
-    checkpoint = await version_named(backend, thread, checkpoint, namespace)
+    thread, checkpoint = await find_named(backend, thread, checkpoint, namespace)
     found = await backend.read_state(thread, checkpoint, namespace=namespace)
     return require(found, thread, checkpoint)
 
@@ -220,8 +219,7 @@ async def _history(
     backend: FullBackend, thread: str, namespace: str, limit: int | None, before: str | None
 ) -> tuple[int, list[Node]]:
     found: list[Node] = []
-    thread = await thread_named(backend, thread)
-    before = await version_named(backend, thread, before, namespace)
+    thread, before = await find_named(backend, thread, before, namespace)
     which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
     cursor = None if before is None else Cursor(before, None)
     page = require(await graph(backend, thread, cursor=cursor, **which), thread)
@@ -338,8 +336,7 @@ def fork(
     """
 
     async def forked(backend: FullBackend) -> tuple[str | None, int, str]:
-        source = await thread_named(backend, thread)
-        version = await version_named(backend, source, checkpoint, namespace)
+        source, version = await find_named(backend, thread, checkpoint, namespace)
         found = await copy_version(backend, source, new, version, namespace=namespace)
         require(found, source, version)
         head = await backend.version(new, namespace=namespace)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from locus_store.cli.opening import Namespace, Thread, require, thread_named, version_named
+from locus_store.cli.opening import (
+    Namespace,
+    Thread,
+    find_named,
+    require,
+    thread_named,
+    version_named,
+)
 from locus_store.cli.output import (
     counted,
     cut,
@@ -64,14 +71,6 @@ def _reported(version: Version) -> dict[str, Any]:
     return select(version, ("checkpoint_id", "created_at", "metadata"))
 
 
-async def _named_in(
-    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
-) -> tuple[str, str | None]:
-    """Return the ids of a thread and a version of it, of which the beginnings were typed."""
-    thread = await thread_named(backend, thread)
-    return thread, await version_named(backend, thread, checkpoint, namespace)
-
-
 # --- blame
 
 
@@ -97,7 +96,7 @@ def blame(
     wanted = parsed(path)
 
     async def found(backend: FullBackend) -> tuple[Blame, list[Blamed], Writers]:
-        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        name, version = await find_named(backend, thread, checkpoint, namespace)
         told = await blamed(backend, name, version, namespace=namespace)
         return await _explained(backend, require(told, name, version), wanted, limit, raw)
 
@@ -270,7 +269,7 @@ def bisect(
     wanted = _condition(path, text, command, **tests, type=of_type, filter=filter_)
 
     async def found(backend: FullBackend) -> tuple[Bisected, Writers]:
-        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        name, version = await find_named(backend, thread, checkpoint, namespace)
         told = await bisected(backend, name, wanted, version, namespace=namespace)
         answers = require(told, name, version)
         return answers, await writers(backend, [it.version for it in answers.turns])
@@ -390,7 +389,7 @@ def rewind(
     """
 
     async def saved(backend: FullBackend) -> tuple[str, str, str]:
-        found, version = await _named_in(backend, thread, checkpoint, namespace)
+        found, version = await find_named(backend, thread, checkpoint, namespace)
         there = await backend.version(found, version, namespace=namespace)
         old = require(there, found, version).checkpoint_id
         name = await rewound(
@@ -429,7 +428,7 @@ def report(
     """
 
     async def found(backend: FullBackend) -> dict[str, Any]:
-        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        name, version = await find_named(backend, thread, checkpoint, namespace)
         told = await reported(backend, name, version, namespace=namespace)
         return require(told, name, version)
 
