@@ -272,54 +272,53 @@ def talk(value: list[Any], path: Query, start: int | None, room: Room) -> dict[s
     """
     first = max(len(value) - MESSAGES, 0) if start is None else start
     said = conversation(value, path, first, first + MESSAGES)
-    view = _View(room)
     return {
         "path": shown(path) if path else "",
         "start": first,
         "length": len(value),
-        "messages": [view.message(it) for it in said],
+        "messages": [_message(it, room) for it in said],
     }
 
 
-class _View:
-    def __init__(self, room: Room) -> None:
-        self._room = room
+def _message(message: SaidMessage, room: Room) -> dict[str, Any]:
+    return {
+        "at": int(str(message.path[-1])),
+        "role": message.role[:NAME],
+        "name": message.name and message.name[:NAME],
+        "message_id": message.message_id and message.message_id[:NAME],
+        "path": shown(message.path),
+        "parts": _message_parts(message.parts, room),
+        "calls": [_call(it, room) for it in message.calls[:CHILDREN]],
+        "results": [_result(it, room) for it in message.results[:CHILDREN]],
+    }
 
-    def message(self, message: SaidMessage) -> dict[str, Any]:
-        return {
-            "at": int(str(message.path[-1])),
-            "role": message.role[:NAME],
-            "name": message.name and message.name[:NAME],
-            "message_id": message.message_id and message.message_id[:NAME],
-            "path": shown(message.path),
-            "parts": self._parts(message.parts),
-            "calls": [self._call(call) for call in message.calls[:CHILDREN]],
-            "results": [self._result(result) for result in message.results[:CHILDREN]],
-        }
 
-    def _parts(self, parts: list[MessagePart]) -> list[dict[str, Any]]:
-        return [self._part(part) for part in parts[:CHILDREN]]
+def _message_parts(parts: list[MessagePart], room: Room) -> list[dict[str, Any]]:
+    return [_part(it, room) for it in parts[:CHILDREN]]
 
-    def _part(self, part: MessagePart) -> dict[str, Any]:
-        is_image = part.kind == "image" and isinstance(part.value, str)
-        return {
-            "kind": part.kind[:NAME],
-            "path": shown(part.path),
-            "text": self._room.cut(part.value),
-            "image_type": image_type(part.value) if is_image else None,
-        }
 
-    def _call(self, call: CalledTool) -> dict[str, Any]:
-        return {
-            "call_id": call.call_id and call.call_id[:NAME],
-            "name": call.name[:NAME],
-            "path": shown(call.path),
-            "arguments": self._room.cut(call.arguments),
-            "result": None if call.result is None else self._result(call.result),
-        }
+def _part(part: MessagePart, room: Room) -> dict[str, Any]:
+    is_image = part.kind == "image" and isinstance(part.value, str)
+    return {
+        "kind": part.kind[:NAME],
+        "path": shown(part.path),
+        "text": room.cut(part.value),
+        "image_type": image_type(part.value) if is_image else None,
+    }
 
-    def _result(self, result: ToolResult) -> dict[str, Any]:
-        return {"path": shown(result.path), "parts": self._parts(result.parts)}
+
+def _call(call: CalledTool, room: Room) -> dict[str, Any]:
+    return {
+        "call_id": call.call_id and call.call_id[:NAME],
+        "name": call.name[:NAME],
+        "path": shown(call.path),
+        "arguments": room.cut(call.arguments),
+        "result": None if call.result is None else _result(call.result, room),
+    }
+
+
+def _result(result: ToolResult, room: Room) -> dict[str, Any]:
+    return {"path": shown(result.path), "parts": _message_parts(result.parts, room)}
 
 
 _DATA: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")

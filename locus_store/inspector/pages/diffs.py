@@ -33,9 +33,9 @@ async def page(visit: Visit) -> Page:
     new = await read(visit, visit.query.optional("version"))
     old, is_pruned = await _older(visit, new)
     start, is_raw = visit.query.number("start"), visit.query.text("view") == "json"
-    made = _Made(old.state if old else {}, new.state, is_raw=is_raw)
+    states = old.state if old else {}, new.state
     size = new.size + (old.size if old else 0)
-    found = await heavy(visit, size, lambda step: made.some(start, step))
+    found = await heavy(visit, size, lambda step: _changes(*states, start, step, is_raw=is_raw))
     values = {
         "from": row(old.version) if old else None,
         "to": row(new.version),
@@ -63,39 +63,33 @@ async def _older(visit: Visit, new: Seen) -> tuple[Seen | None, bool]:
     return found, found is None
 
 
-class _Made:
-    """The differences of two states."""
+def _changes(
+    old: dict[str, Any], new: dict[str, Any], start: int, step: Step, *, is_raw: bool
+) -> list[dict[str, Any]]:
+    """Return the differences of a page, and one more if there are more."""
+    states = (old, new) if is_raw else (readable(old), readable(new))
+    found = islice(differences(*states, step=step), start, start + ROWS + 1)
+    room = Room()
+    return [_change(it, _place(it, old, new), room) for it in found]
 
-    def __init__(self, old: dict[str, Any], new: dict[str, Any], *, is_raw: bool) -> None:
-        self._states = old, new
-        self._is_raw = is_raw
 
-    def some(self, start: int, step: Step) -> list[dict[str, Any]]:
-        """Return the differences of a page, and one more if there are more."""
-        old, new = self._states
-        if not self._is_raw:
-            old, new = readable(old), readable(new)
-        found = islice(differences(old, new, step=step), start, start + ROWS + 1)
-        room = Room()
-        return [self._change(it, room) for it in found]
+def _change(difference: Difference, place: str | None, room: Room) -> dict[str, Any]:
+    before, after = difference.before, difference.after
+    if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
+        before, after = changed_part(before, after)
+    return {
+        "what": difference.what,
+        "path": shown(difference.path) if difference.path else "",
+        "place": place,
+        "before": None if difference.what == "added" else room.cut(before),
+        "after": None if difference.what == "removed" else room.cut(after),
+    }
 
-    def _change(self, it: Difference, room: Room) -> dict[str, Any]:
-        before, after = it.before, it.after
-        if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
-            before, after = changed_part(before, after)
-        return {
-            "what": it.what,
-            "path": shown(it.path) if it.path else "",
-            "place": self._place(it),
-            "before": None if it.what == "added" else room.cut(before),
-            "after": None if it.what == "removed" else room.cut(after),
-        }
 
-    def _place(self, it: Difference) -> str | None:
-        """Return ``from`` or ``to``, the version that has the value; ``None`` if neither has."""
-        is_old = it.what == "removed"
-        state = self._states[0 if is_old else 1]
-        return None if located(state, it.path) is None else ("from" if is_old else "to")
+def _place(difference: Difference, old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """Return ``from`` or ``to``, the version that has the value; ``None`` if neither has."""
+    name, state = ("from", old) if difference.what == "removed" else ("to", new)
+    return None if located(state, difference.path) is None else name
 
 
 _TESTS: Final = {
