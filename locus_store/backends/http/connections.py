@@ -46,7 +46,7 @@ GATEWAYS: Final = frozenset({502, 503, 504})
 ONE_LOOP: Final = "a client belongs to the process and the event loop that it was first used in"
 
 
-class HTTPConnections:
+class HTTPConnections(Homes["HTTPClient"]):
     """The clients of the event loops that use a service.
 
     Args:
@@ -61,7 +61,7 @@ class HTTPConnections:
             raise InvalidArgumentError("client must be an aiohttp.ClientSession")
         self._options = options
         refusal = None if options.client is None else ONE_LOOP
-        self._homes = Homes(lambda: HTTPClient(self._transport, self.where, options), refusal)
+        super().__init__(lambda: HTTPClient(self._transport, self.where, options), refusal)
 
     def _transport(self) -> Transport:
         if self._options.client is not None:
@@ -74,14 +74,6 @@ class HTTPConnections:
         self._owner = self._owner or asking
         if self._owner != asking:
             raise InvalidArgumentError(ONE_LOOP)
-
-    async def home(self) -> HTTPClient:
-        """Return the running loop's client."""
-        return await self._homes.mine()
-
-    async def close(self) -> None:
-        """Release the connections; those of other loops are released there."""
-        await self._homes.close()
 
 
 def _checked_url(base_url: object) -> str:

@@ -72,7 +72,7 @@ class RemoteService:
 
     async def home(self) -> HTTPClient:
         """Return the running loop's client, once the service is known."""
-        home = await self._connections.home()
+        home = await self._connections.mine()
         if self.description is None or monotonic() > self._until:
             self.description = found = await _described(home)
             self._until = monotonic() + SDK_SECONDS if found is SDK_DESCRIPTION else inf
@@ -303,7 +303,7 @@ class SdkServiceBackend(StorageBackend):
         body: bytes = b"",
     ) -> Any:
         """Return the JSON of an answer; ``None`` if it is a 404, which alone means absence."""
-        home = await self._connections.home()
+        home = await self._connections.mine()
         path = f"/threads/{_segment(thread_id)}/checkpoints"
         path += f"/{_segment(checkpoint_id)}" if checkpoint_id is not None else ""
         headers = {"content-type": bodies.JSON} if body else {}
