@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     Found: TypeAlias = list[Version] | None
 
+
+T = TypeVar("T")
 
 Method: TypeAlias = Literal["GET", "POST"]
 MOST_PARAMETERS = 100
@@ -132,6 +134,21 @@ class Visit:
         """Return the address of a page of the same thread and namespace."""
         return self.links.to(page, thread=self.thread, namespace=self.namespace, **query)
 
+    def require(self, found: T | None, version: str | None = None) -> T:
+        """Return what was found of the thread, or of a version of it.
+
+        Raises:
+            NotFoundError: It is ``None``.
+        """
+        if found is not None:
+            return found
+        if version is not None:
+            raise NotFoundError(f"there is no version {version!r} in thread {self.thread!r}")
+        raise NotFoundError(
+            f"there is no thread {self.thread!r}, or it has no version in this namespace; it may"
+            " have a message log"
+        )
+
     def make_page(self, template: str, title: str, values: dict[str, Any]) -> Page:
         """Return a page of the thread, with the names of the thread and of the namespace."""
         place = {"thread_id": self.thread, "namespace": self.namespace}
@@ -171,21 +188,6 @@ class Redirect:
 
 Answer: TypeAlias = "Page | Download | Redirect"
 Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
-
-
-def missing_thread(thread: str) -> NotFoundError:
-    """Return the error of a thread that does not exist."""
-    return NotFoundError(
-        f"there is no thread {thread!r}, or it has no version in this namespace; it may have a"
-        " message log"
-    )
-
-
-def missing_version(thread: str, version: str | None) -> NotFoundError:
-    """Return the error of a version that does not exist."""
-    if version is None:
-        return missing_thread(thread)
-    return NotFoundError(f"there is no version {version!r} in thread {thread!r}")
 
 
 HOME = "threads"

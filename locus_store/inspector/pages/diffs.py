@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import ROWS, Room, row
 from locus_store.inspector.pages.versions import heavy, read
-from locus_store.inspector.visits import Page, missing_version
 from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked, bisect
 from locus_store.timeline.graph import writers
 from locus_store.timeline.paths import located, shown
 from locus_store.timeline.readable import changed_part, differences, readable
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import Visit
+    from locus_store.inspector.visits import Page, Visit
     from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.bisect import Bisected, Turn
     from locus_store.timeline.graph import Writer
@@ -130,11 +129,10 @@ async def _answer(visit: Visit, version: str | None, test: str) -> dict[str, Any
     condition = asked(test, visit.query.text("path"), visit.query.text("value"))
     backend = visit.parts.threads
     async with visit.jobs.paced() as pace:
-        found = await bisect(
+        bisected = await bisect(
             backend, visit.thread, condition, version, namespace=visit.namespace, step=pace.step
         )
-    if found is None:
-        raise missing_version(visit.thread, version)
+    found = visit.require(bisected, version)
     first, turns = found.first, _shown(found)
     tasks = await writers(backend, [it.version for it in turns])
     return {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, row, short
 from locus_store.inspector.pages.versions import namespaces
-from locus_store.inspector.visits import Download, Page, Redirect, missing_thread, missing_version
+from locus_store.inspector.visits import Download, Page, Redirect
 from locus_store.open import Storage
 from locus_store.timeline.bisect import json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, stored_sizes
@@ -42,11 +42,10 @@ async def page(visit: Visit) -> Page | Redirect:
     if when := visit.query.optional("time"):
         return await _at_time(visit, when)
     key = visit.query.optional("key")
-    found = await (_matching(visit, key) if key else _page(visit))
-    if found is None:
-        if not visit.namespace and await _has_log(visit):
-            return Redirect(visit.links.to("messages", thread=visit.thread))
-        raise missing_thread(visit.thread)
+    part = await (_matching(visit, key) if key else _page(visit))
+    if part is None and not visit.namespace and await _has_log(visit):
+        return Redirect(visit.links.to("messages", thread=visit.thread))
+    found = visit.require(part)
     sizes, reason = await _sizes(visit, found.nodes)
     rows = [
         {"version": row(it.version), "place": it.place, "size": sizes.get(it.version.mark.sequence)}
@@ -77,13 +76,8 @@ async def _page(visit: Visit) -> Graph | None:
     at = visit.query.optional("at_version")
     if at is not None:
         return await _from(visit, at)
-    return await graph(
-        visit.parts.threads,
-        visit.thread,
-        namespace=visit.namespace,
-        limit=ROWS,
-        cursor=_cursor(visit),
-    )
+    backend, namespace, cursor = visit.parts.threads, visit.namespace, _cursor(visit)
+    return await graph(backend, visit.thread, namespace=namespace, limit=ROWS, cursor=cursor)
 
 
 def _cursor(visit: Visit) -> Cursor | None:
@@ -96,20 +90,12 @@ def _cursor(visit: Visit) -> Cursor | None:
 async def _from(visit: Visit, version: str) -> Graph:
     """Return a page that begins with a version."""
     backend = visit.parts.threads
-    at = await backend.version(visit.thread, version, namespace=visit.namespace)
-    if at is None:
-        raise missing_version(visit.thread, version)
-    found = await graph(
-        backend,
-        visit.thread,
-        namespace=visit.namespace,
-        limit=ROWS - 1,
-        cursor=Cursor(version, None),
-    )
-    if found is None:
-        raise missing_thread(visit.thread)
-    nodes = [_node(at, found.head), *found.nodes]
-    return replace(found, nodes=nodes)
+    which: dict[str, Any] = {"namespace": visit.namespace}
+    at = visit.require(await backend.version(visit.thread, version, **which), version)
+    cursor = Cursor(version, None)
+    below = await graph(backend, visit.thread, limit=ROWS - 1, cursor=cursor, **which)
+    found = visit.require(below)
+    return replace(found, nodes=[_node(at, found.head), *found.nodes])
 
 
 def _node(version: Version, head: Version) -> Node:
@@ -130,18 +116,15 @@ async def _at_time(visit: Visit, text: str) -> Redirect:
         oldest = version
         if version.created_at <= when:
             break
-    if oldest is None:
-        raise missing_thread(visit.thread)
-    return Redirect(visit.to("timeline", at_version=oldest.checkpoint_id))
+    found = visit.require(oldest)
+    return Redirect(visit.to("timeline", at_version=found.checkpoint_id))
 
 
 async def _matching(visit: Visit, key: str) -> Graph:
     """Return the versions whose metadata has a value, by the rules of ``query_by_metadata``."""
     backend, value = visit.parts.threads, json_or_text(visit.query.text("value"))
     check_key(key)
-    head = await backend.version(visit.thread, namespace=visit.namespace)
-    if head is None:
-        raise missing_thread(visit.thread)
+    head = visit.require(await backend.version(visit.thread, namespace=visit.namespace))
     nodes: list[Node] = []
     last, looked = None, 0
     async for last in _walked(visit, visit.query.optional("before")):

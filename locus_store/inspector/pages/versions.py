@@ -17,7 +17,6 @@ from locus_store.inspector.bounds import (
     talk,
     tree,
 )
-from locus_store.inspector.visits import Page, missing_version
 from locus_store.saver import written_value
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import bare, is_conversation
@@ -29,7 +28,7 @@ from locus_store.versions.sizes import INTERRUPT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.inspector.visits import Visit
+    from locus_store.inspector.visits import Page, Visit
     from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.paths import Located, Query
     from locus_store.types import PendingWrite
@@ -128,9 +127,7 @@ async def read(visit: Visit, version: str | None) -> Seen:
         NotFoundError: It does not exist.
     """
     seen = await visit.states.read(visit.parts.threads, visit.thread, version, visit.namespace)
-    if seen is None:
-        raise missing_version(visit.thread, version)
-    return seen
+    return visit.require(seen, version)
 
 
 def place(seen: Seen, path: Query) -> Located:
