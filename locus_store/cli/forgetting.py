@@ -108,17 +108,13 @@ class Left:
 
 
 async def left_of(
-    url: str,
-    backends: list[FullBackend],
-    options: dict[str, Any],
-    user: str | None,
-    but: list[Namespace],
+    at: TenantsOptions, backends: list[FullBackend], user: str | None, but: list[Namespace]
 ) -> list[Left]:
     """Return the data of each tenant that no user is found for, but some namespaces."""
     named: dict[str | None, list[Namespace]] = {}
     with suppress(InvalidArgumentError, UnsupportedError):  # no store, or an id that is no segment
         check_namespace((user,))
-        async with opened_store(url, **options) as store:
+        async with opened_store(at.url, **at.options) as store:
             for it in backends:
                 its_store = store if it.tenant is None else store.for_tenant(it.tenant)
                 found = await _named(its_store, str(user))
@@ -326,7 +322,7 @@ async def _held(
                 told = await contents(backend, found, advance)
             threads = counted(len(found), "thread")
             held.append(f"{threads} with {told}" if told else threads)
-        left = await left_of(at.url, backends, at.options, owner.user, wheres)
+        left = await left_of(at, backends, owner.user, wheres)
         names = [it.tenant for it in backends]
     if at.all_tenants:
         told = counted(len(ids), "thread") + of_tenant(names)
@@ -349,7 +345,7 @@ async def _forgotten(
         cleared = await _cleared(at, wheres) if wheres else 0
         async with covered(at) as backends:
             found = await each(backends, owner.forget)
-            left = await left_of(at.url, backends, at.options, owner.user, wheres)
+            left = await left_of(at, backends, owner.user, wheres)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}

@@ -278,7 +278,7 @@ async def _exported(
 
             found = await each(backends, exported)
         if user is not None:
-            for left in await left_of(at.url, backends, at.options, user, []):
+            for left in await left_of(at, backends, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)

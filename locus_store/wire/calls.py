@@ -6,7 +6,6 @@ and the OpenAPI document read this table.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +31,7 @@ from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.canonical import canonical
-from locus_store.wire.forms import Forms, Validator
+from locus_store.wire.forms import Forms, Validator, list_parameters
 from locus_store.wire.records import SentItem
 
 Right: TypeAlias = Literal["read", "write", "admin"]
@@ -64,8 +63,7 @@ class WireCall:
     @cached_property
     def parameters(self) -> dict[str, bool]:
         """The parameters by name, and whether each is required."""
-        found = inspect.signature(getattr(self.contract, self.name)).parameters
-        return {name: it.default is it.empty for name, it in found.items() if name != "self"}
+        return list_parameters(getattr(self.contract, self.name))
 
     @cached_property
     def _types(self) -> dict[str, Any]:
