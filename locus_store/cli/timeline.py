@@ -61,10 +61,21 @@ SKIPPED, MOST_CODE = 125, 127
 """Exit codes of ``--run``: this one cannot be judged; the last one that is an answer."""
 
 
-def _saved(version: Version, names: list[str | None], *, raw: bool = False) -> tuple[str, ...]:
+def _nodes(version: Version, tasks: Writers, channel: str | None = None) -> list[str]:
+    """Return the nodes that wrote a version, or a channel of it."""
+    found = [it for it in tasks.get(version.checkpoint_id, ()) if channel in {None, it.channel}]
+    return list(dict.fromkeys(it.node for it in found if it.node is not None))
+
+
+def _saved(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:
     """Return the nodes, time and metadata of a version for a table."""
-    nodes = dict.fromkeys(it for it in names if it is not None)
     return (", ".join(nodes), *cells(version, raw=raw)[1:])
+
+
+def _named(place: Origin | Turn) -> str:
+    """Return the version of a place; an older one may be no longer stored."""
+    name = place.version.checkpoint_id
+    return name if place.is_exact else f"in or before {name}"
 
 
 def _reported(version: Version) -> dict[str, Any]:
@@ -130,27 +141,17 @@ async def _explained(
     return told, values, await writers(backend, list(versions.values()))
 
 
-def _nodes(value: Blamed, origin: Origin, tasks: Writers) -> list[str | None]:
-    channel = channel_of(value.path)
-    found = tasks.get(origin.version.checkpoint_id, ())
-    return list(dict.fromkeys(it.node for it in found if channel in {None, it.channel}))
-
-
 def _value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
     last = value.changed
     text = cut(value.value if raw else plain(value.value), CELL)
-    saved = _saved(last.version, _nodes(value, last, tasks), raw=raw)
+    nodes = _nodes(last.version, tasks, channel_of(value.path))
+    saved = _saved(last.version, nodes, raw=raw)
     return shown(value.query), text, _named(value.made), _named(last), *saved
-
-
-def _named(origin: Origin) -> str:
-    name = origin.version.checkpoint_id
-    return name if origin.is_exact else f"in or before {name}"
 
 
 def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
     def origin(it: Origin) -> dict[str, Any]:
-        nodes = [name for name in _nodes(value, it, tasks) if name is not None]
+        nodes = _nodes(it.version, tasks, channel_of(value.path))
         return _reported(it.version) | {"is_exact": it.is_exact, "nodes": nodes}
 
     steps = {"made": origin(value.made), "changed": origin(value.changed)}
@@ -296,15 +297,13 @@ def bisect(
 
 
 def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
-    nodes = [it.node for it in tasks.get(turn.version.checkpoint_id, ())]
-    name = turn.version.checkpoint_id
-    named = name if turn.is_exact else f"in or before {name}"
-    return named, "holds" if turn.holds else "does not hold", *_saved(turn.version, nodes, raw=raw)
+    saved = _saved(turn.version, _nodes(turn.version, tasks), raw=raw)
+    return _named(turn), "holds" if turn.holds else "does not hold", *saved
 
 
 def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:
-    nodes = dict.fromkeys(it.node for it in tasks.get(turn.version.checkpoint_id, ()) if it.node)
-    answer = {"holds": turn.holds, "is_exact": turn.is_exact, "nodes": list(nodes)}
+    nodes = _nodes(turn.version, tasks)
+    answer = {"holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}
     return _reported(turn.version) | answer
 
 
