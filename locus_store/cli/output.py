@@ -134,8 +134,8 @@ def put_line(document: object) -> None:
 
 
 def select(item: object, names: Iterable[str]) -> dict[str, Any]:
-    """Return the attributes of an object by their names; ``None`` for one that it lacks."""
-    return {name: getattr(item, name, None) for name in names}
+    """Return the attributes of an object by their names."""
+    return {name: getattr(item, name) for name in names}
 
 
 def put_found(

@@ -115,7 +115,8 @@ async def _newest(
 
 
 def _listed(thread_id: str, version: Version | None, marks: Marked) -> dict[str, Any]:
-    found = select(version, ("checkpoint_id", "created_at", "metadata", "labels"))
+    names = ("checkpoint_id", "created_at", "metadata", "labels")
+    found = dict.fromkeys(names) if version is None else select(version, names)
     about = {"interrupted": marks.is_interrupted, "messages": marks.messages}
     return {"thread_id": thread_id, **found, **about}
 
@@ -180,9 +181,9 @@ async def _read(
 
 
 def _described(version: Version, head: int | None) -> dict[str, Any]:
-    names = ("thread_id", "namespace", "checkpoint_id", "parent_id", "is_head", "created_at")
-    found = select(version, (*names, "metadata", "labels"))
-    return found | {"is_head": version.mark.sequence == head}
+    ids = select(version, ("thread_id", "namespace", "checkpoint_id", "parent_id"))
+    about = select(version, ("created_at", "metadata", "labels"))
+    return ids | {"is_head": version.mark.sequence == head} | about
 
 
 @command(threads)

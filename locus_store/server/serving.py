@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import RedirectResponse
-
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_storage
 from locus_store.server.listener import (
@@ -127,7 +125,9 @@ def beside(
     service: ASGIApp, backend: StorageBackend, store: BaseStore | None, settings: ServeOptions
 ) -> ASGIApp:
     """Return the service with the pages below ``PREFIX``."""
-    from locus_store.inspector.access import Mounted, Tokens  # noqa: PLC0415  (need Jinja2)
+    from starlette.responses import RedirectResponse  # noqa: PLC0415  (of an extra, as the next)
+
+    from locus_store.inspector.access import Mounted, Tokens  # noqa: PLC0415
     from locus_store.inspector.application import Inspector  # noqa: PLC0415
 
     if settings.token_file is None:
@@ -143,21 +143,22 @@ def beside(
         is_secure=settings.behind_proxy,
         requests_per_second=settings.rate,
     )
-    return _Beside(service, pages)
+    return _Beside(service, pages, RedirectResponse(f"{PREFIX.removeprefix('/')}/"))
 
 
 class _Beside:
     """Two applications: the pages below their prefix, and the service."""
 
-    def __init__(self, service: ASGIApp, pages: ASGIApp) -> None:
+    def __init__(self, service: ASGIApp, pages: ASGIApp, redirect: ASGIApp) -> None:
         self._service = service
         self._pages = pages
+        self._redirect = redirect
+        """Leads from the prefix without a slash to the pages."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         if scope["type"] == "http" and path == PREFIX:
-            response = RedirectResponse(f"{PREFIX.removeprefix('/')}/")
-            await response(scope, receive, send)
+            await self._redirect(scope, receive, send)
         elif path.startswith(f"{PREFIX}/"):
             root = scope.get("root_path", "") + PREFIX
             await self._pages({**scope, "root_path": root}, receive, send)
