@@ -134,14 +134,14 @@ class Visit:
         """Return the address of a page of the same thread and namespace."""
         return self.links.to(page, thread=self.thread, namespace=self.namespace, **query)
 
-    def require(self, found: T | None, version: str | None = None) -> T:
-        """Return what was found of the thread, or of a version of it.
+    def require(self, value: T | None, version: str | None = None) -> T:
+        """Return the value that belongs to the thread, or to a version of it.
 
         Raises:
             NotFoundError: It is ``None``.
         """
-        if found is not None:
-            return found
+        if value is not None:
+            return value
         if version is not None:
             raise NotFoundError(f"there is no version {version!r} in thread {self.thread!r}")
         raise NotFoundError(
