@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from locus_store import open as opening
 from locus_store.backends.memory import store as memory
-from locus_store.checkpointer import (
-    BaseCheckpointer,
-    Loads,
-    S,
-    StorageBackendAdapter,
-    loaded_here,
-)
+from locus_store.checkpointer import BaseCheckpointer, Loads, S, StorageBackendAdapter, loaded_here
 from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.portals import Portals, blocking_form

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore, Embed
     from locus_store.values.vectors import Metric
+
+Part: TypeAlias = Literal["store", "messages"]
 
 SCHEMES = {
     "file": "file",
@@ -61,47 +63,28 @@ SCHEMES = {
 }
 """Scheme to the folder under ``backends``; its ``options`` reads the URL."""
 
-BACKENDS = {
-    "file": "FileBackend",
-    "http": "HTTPBackend",
-    "memory": "MemoryBackend",
-    "oci": "BucketBackend",
-    "opensearch": "OpenSearchBackend",
-    "oracle": "OracleBackend",
-    "postgresql": "PostgreSQLBackend",
-    "redis": "RedisBackend",
-    "s3": "S3Backend",
-    "sqlite": "SQLiteBackend",
-}
-"""Folder to class of a backend, in its module ``backend``."""
 
-STORES = {
-    "file": "FileStore",
-    "http": "HTTPStore",
-    "memory": "InMemoryStore",
-    "oci": "OCIBucketStore",
-    "opensearch": "OpenSearchStore",
-    "oracle": "OracleStore",
-    "postgresql": "PostgreSQLStore",
-    "redis": "RedisStore",
-    "s3": "S3Store",
-    "sqlite": "SQLiteStore",
-}
-"""Folder to class of a store."""
+class Technology(NamedTuple):
+    """The names of the classes of a technology."""
 
-MESSAGE_LOGS = {
-    "file": "FileMessageLog",
-    "http": "HTTPMessageLog",
-    "memory": "InMemoryMessageLog",
-    "oci": "OCIBucketMessageLog",
-    "opensearch": "OpenSearchMessageLog",
-    "oracle": "OracleMessageLog",
-    "postgresql": "PostgreSQLMessageLog",
-    "redis": "RedisMessageLog",
-    "s3": "S3MessageLog",
-    "sqlite": "SQLiteMessageLog",
+    backend: str
+    store: str
+    messages: str
+
+
+TECHNOLOGIES = {
+    "file": Technology("FileBackend", "FileStore", "FileMessageLog"),
+    "http": Technology("HTTPBackend", "HTTPStore", "HTTPMessageLog"),
+    "memory": Technology("MemoryBackend", "InMemoryStore", "InMemoryMessageLog"),
+    "oci": Technology("BucketBackend", "OCIBucketStore", "OCIBucketMessageLog"),
+    "opensearch": Technology("OpenSearchBackend", "OpenSearchStore", "OpenSearchMessageLog"),
+    "oracle": Technology("OracleBackend", "OracleStore", "OracleMessageLog"),
+    "postgresql": Technology("PostgreSQLBackend", "PostgreSQLStore", "PostgreSQLMessageLog"),
+    "redis": Technology("RedisBackend", "RedisStore", "RedisMessageLog"),
+    "s3": Technology("S3Backend", "S3Store", "S3MessageLog"),
+    "sqlite": Technology("SQLiteBackend", "SQLiteStore", "SQLiteMessageLog"),
 }
-"""Folder to class of a message log."""
+"""Folder to its classes: the backend in its module ``backend``, the others in ``backends``."""
 
 HANDED_IN = {
     "opensearch": ("client",),
@@ -139,13 +122,13 @@ class Storage:
     @property
     def has_store(self) -> bool:
         """True if ``store`` returns one."""
-        return self._class_of(STORES) is not None
+        return self._class_of("store") is not None
 
     @property
     def has_messages(self) -> bool:
         """True if ``messages`` returns a message log."""
         is_of_documents = isinstance(self.backend, DocumentBackend)
-        return is_of_documents or self._class_of(MESSAGE_LOGS) is not None
+        return is_of_documents or self._class_of("messages") is not None
 
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
@@ -171,11 +154,11 @@ class Storage:
         Raises:
             UnsupportedError: The storage has no store.
         """
-        kind = self._class_of(STORES)
+        kind = self._class_of("store")
         if kind is None:
             raise UnsupportedError(f"there is no store beside a {type(self.backend).__name__}")
         options = {"dimension": dimension, "metric": metric, "embed": embed}
-        if STORES["memory"] == kind.__name__:
+        if kind.__name__ == TECHNOLOGIES["memory"].store:
             return _store_in_memory(self.backend, kind, options)
         made: BaseStore = kind(backend=self.backend, **options)
         self._made.add(made)
@@ -190,19 +173,19 @@ class Storage:
         made: BaseMessageLog
         if isinstance(self.backend, DocumentBackend):
             made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
-        elif kind := self._class_of(MESSAGE_LOGS):
+        elif kind := self._class_of("messages"):
             made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
         else:
             raise UnsupportedError(f"{type(self.backend).__name__} keeps no message logs")
         self._made.add(made)
         return made
 
-    def _class_of(self, classes: Mapping[str, str]) -> Any:
-        """Return the class of these for the backend's technology, or one that it extends."""
+    def _class_of(self, part: Part) -> Any:
+        """Return the class of the backend's technology, or of one that it extends."""
         for kind in type(self.backend).__mro__:
             folder = kind.__module__.removeprefix("locus_store.backends.").partition(".")[0]
-            if folder in classes:
-                return getattr(import_module("locus_store.backends"), classes[folder])
+            if folder in TECHNOLOGIES:
+                return _class_in(folder, part)
         return None
 
     async def open(self) -> None:
@@ -263,7 +246,8 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     """
     folder = _folder_of(str(url))
     of_checkpoints, others = parted(CheckpointOptions, _read(str(url), folder, options))
-    kind = getattr(import_module(f"locus_store.backends.{folder}.backend"), BACKENDS[folder])
+    module = import_module(f"locus_store.backends.{folder}.backend")
+    kind = getattr(module, TECHNOLOGIES[folder].backend)
     return Storage(kind(**others), **of_checkpoints)
 
 
@@ -313,11 +297,11 @@ def open_store(
         options: Options of the store, which override those of the URL.
 
     Raises:
-        InvalidArgumentError: The scheme has no store, or an option is not valid.
+        InvalidArgumentError: The scheme or an option is not valid.
         TypeError: The store takes no such keyword argument.
     """
     vectors = {"dimension": dimension, "metric": metric, "embed": embed}
-    opened: BaseStore = _alone(str(url), STORES, "store", {**vectors, **options})
+    opened: BaseStore = _alone(str(url), "store", {**vectors, **options})
     return opened
 
 
@@ -335,29 +319,31 @@ def open_message_log(
         options: Options of the message log, which override those of the URL.
 
     Raises:
-        InvalidArgumentError: The scheme has no message log, or an option is not valid.
+        InvalidArgumentError: The scheme or an option is not valid.
         TypeError: The message log takes no such keyword argument.
     """
     given = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
-    opened: BaseMessageLog = _alone(str(url), MESSAGE_LOGS, "message log", {**given, **options})
+    opened: BaseMessageLog = _alone(str(url), "messages", {**given, **options})
     return opened
 
 
-def _alone(url: str, classes: Mapping[str, str], what: str, options: Mapping[str, Any]) -> Any:
+def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     """Return an object with connections of its own; options of checkpoints in a URL are left out.
 
     Raises:
-        InvalidArgumentError: The scheme has none, or an option is not valid.
+        InvalidArgumentError: The scheme or an option is not valid.
     """
     folder = _folder_of(url)
-    if folder not in classes:
-        there = ", ".join(f"{it}://" for it, known in SCHEMES.items() if known in classes)
-        raise InvalidArgumentError(f"no {what} for {_scheme(url)}: URLs; known are: {there}")
     found = _read(url, folder, options)
     of_checkpoints, given = parted(CheckpointOptions, found)
-    if what == "message log":
+    if part == "messages":
         given["ttl_seconds"] = of_checkpoints.get("ttl_seconds")
-    return getattr(import_module("locus_store.backends"), classes[folder])(**given)
+    return _class_in(folder, part)(**given)
+
+
+def _class_in(folder: str, part: Part) -> Any:
+    """Return the class of a store or of a message log."""
+    return getattr(import_module("locus_store.backends"), getattr(TECHNOLOGIES[folder], part))
 
 
 def options_of(url: str) -> frozenset[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from locus_store import InvalidArgumentError, backends, open_checkpointer, sqlite_checkpointer
 from locus_store.backends.options import CheckpointerOptions
-from locus_store.open import BACKENDS, options_of
+from locus_store.open import TECHNOLOGIES, options_of
 from locus_store.types.options import (
     IN_PYTHON,
     CheckpointOptions,
@@ -33,7 +33,7 @@ def parameters(call: Any) -> dict[str, str]:
     return {it.name: str(it.annotation) for it in inspect.signature(call).parameters.values()}
 
 
-@pytest.mark.parametrize("folder", [*BACKENDS, "checkpoints"])
+@pytest.mark.parametrize("folder", [*TECHNOLOGIES, "checkpoints"])
 def test_every_default_is_a_value_that_is_taken_and_every_option_has_a_meaning(folder: str) -> None:
     kind = CheckpointOptions if folder == "checkpoints" else options(folder)
     defaults = complete(kind, {}, "f")
@@ -43,7 +43,7 @@ def test_every_default_is_a_value_that_is_taken_and_every_option_has_a_meaning(f
 
 
 def test_the_options_that_type_checkers_know_of_a_url_are_those_of_all_technologies() -> None:
-    taken = {name for folder in BACKENDS for name in table(options(folder))}
+    taken = {name for folder in TECHNOLOGIES for name in table(options(folder))}
     assert taken | table(CheckpointOptions).keys() == CheckpointerOptions.__annotations__.keys()
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     )
     from locus_store.backends.file.store import FileStore
     from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
-    from locus_store.backends.http.messages import HTTPMessageLog
-    from locus_store.backends.http.store import HTTPStore
+    from locus_store.backends.http.store import HTTPMessageLog, HTTPStore
     from locus_store.backends.memory.backend import (
         InMemoryMessageLog,
         MemoryBackend,
@@ -124,7 +123,7 @@ _MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
     **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
     "FileStore": "backends.file.store",
-    "HTTPMessageLog": "backends.http.messages",
+    "HTTPMessageLog": "backends.http.store",
     "HTTPStore": "backends.http.store",
     **dict.fromkeys(
         ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"

@@ -11,16 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from locus_store import __version__
-from locus_store.cli.backup import backup
 from locus_store.cli.benchmark import bench
-from locus_store.cli.database import db
+from locus_store.cli.database import db, oci
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import HelpGroup, command, give
-from locus_store.cli.messages import messages
-from locus_store.cli.oci import oci
+from locus_store.cli.imports import imports
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
-from locus_store.cli.other_software import imports
 from locus_store.cli.output import (
     CONFLICT,
     DONE,
@@ -40,9 +37,9 @@ from locus_store.cli.removal import delete, expire, prune, vacuum
 from locus_store.cli.service import inspect, serve, tokens
 from locus_store.cli.store import store
 from locus_store.cli.tenants import tenants
-from locus_store.cli.threads import threads
+from locus_store.cli.threads import messages, threads
 from locus_store.cli.timeline import bisect, blame, report, rewind, watch
-from locus_store.cli.transfer import copy, export, verify
+from locus_store.cli.transfer import backup, copy, export, verify
 from locus_store.errors import ConflictError, LocusStoreError, NotFoundError
 
 __all__ = ["DEFAULT_PREFIX", "DEFAULT_URL", "EXIT_CODES", "app", "db", "main", "threads"]

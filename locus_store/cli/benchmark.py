@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from locus_store import __version__
-from locus_store.cli.opening import DEFAULT_URL, Url, options_for, run
-from locus_store.cli.output import note, progress, put_json, put_table, save_table
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, options_for, run
+from locus_store.cli.output import note, progress, put_found, save_table
 from locus_store.errors import UnsupportedError
+from locus_store.open import open_checkpointer, options_of
+from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -72,7 +74,7 @@ def bench(
     svg: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write the table to this file, as SVG.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only, for programs.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure saves, loads, lists, writes and histories on a SQL database.
 
@@ -92,11 +94,9 @@ def bench(
     rows = [_row(it) for it in results]
     if svg is not None:
         save_table(svg, f"locus-store {__version__} on {place.database}", COLUMNS, rows)
-    if as_json:
-        kept = [asdict(it) for it in results]
-        put_json({"version": __version__, "database": place.database, "results": kept})
-    else:
-        put_table(COLUMNS, rows)
+    kept = [asdict(it) for it in results]
+    document = {"version": __version__, "database": place.database, "results": kept}
+    put_found(document, COLUMNS, rows, as_json=as_json)
 
 
 def _row(it: Measured) -> tuple[object, ...]:
@@ -133,8 +133,7 @@ class _Place:
             InvalidArgumentError: It is not a valid URL.
             UnsupportedError: It has no tables.
         """
-        opening = importlib.import_module("locus_store.open")
-        if "auto_migrate" not in opening.options_of(url):
+        if "auto_migrate" not in options_of(url):
             raise UnsupportedError(
                 f"bench needs a SQL database, and a {url.partition(':')[0]}: URL names none"
             )
@@ -146,9 +145,8 @@ class _Place:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Checkpointer]:
         """Open a checkpointer that knows nothing of what others saved."""
-        opening = importlib.import_module("locus_store.open")
         options = options_for(self.url, {"prefix": self.prefix}, creates=True)
-        async with opening.open_checkpointer(self.url, state_type=dict, **options) as checkpointer:
+        async with open_checkpointer(self.url, state_type=dict, **options) as checkpointer:
             await checkpointer.open()
             yield checkpointer
 
@@ -207,33 +205,16 @@ async def _timed(work: Awaitable[object]) -> float:
     return time.perf_counter() - start
 
 
-async def _save(threads: _Threads, name: str) -> float:
-    return await _timed(threads.changed(name))
-
-
-async def _load_known(threads: _Threads, name: str) -> float:
-    return await _timed(threads.main.load(name))
-
-
 async def _load_behind(threads: _Threads, name: str) -> float:
     await threads.changed(name)
     return await _timed(threads.other.load(name))
 
 
-async def _list(threads: _Threads, name: str) -> float:
-    return await _timed(threads.main.list_checkpoints(name))
-
-
 async def _put_writes(threads: _Threads, name: str) -> float:
-    records = importlib.import_module("locus_store.types")
     head = await threads.changed(name)
-    write = records.PendingWrite(token_hex(8), 0, "messages", "bytes", bytes(MESSAGE_BYTES))
+    write = PendingWrite(token_hex(8), 0, "messages", "bytes", bytes(MESSAGE_BYTES))
     backend = cast("FullBackend", threads.main.backend)
     return await _timed(backend.put_writes(name, head, [write]))
-
-
-async def _history(threads: _Threads, name: str) -> float:
-    return await _timed(_last_versions(threads.main, name))
 
 
 async def _last_versions(checkpointer: Checkpointer, name: str) -> None:
@@ -242,12 +223,12 @@ async def _last_versions(checkpointer: Checkpointer, name: str) -> None:
 
 
 OPERATIONS: dict[str, Once] = {
-    "save": _save,
-    "load, known": _load_known,
+    "save": lambda threads, name: _timed(threads.changed(name)),
+    "load, known": lambda threads, name: _timed(threads.main.load(name)),
     "load, one behind": _load_behind,
-    "list": _list,
+    "list": lambda threads, name: _timed(threads.main.list_checkpoints(name)),
     "put_writes": _put_writes,
-    f"history of {HISTORY}": _history,
+    f"history of {HISTORY}": lambda threads, name: _timed(_last_versions(threads.main, name)),
 }
 COLD = "load, cold"
 

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
     confirm,
+    counted,
     note,
     progress,
     put_json,
+    put_outcome,
     say,
+    select,
 )
-from locus_store.errors import LocusStoreError, UnsupportedError
+from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from locus_store.backends.oci import BucketBackend
+    from locus_store.backends.opensearch.client import IndexClient
+    from locus_store.backends.opensearch.index_status import IndexStatus
     from locus_store.types.facts import Fact
 
-db = typer.Typer(
-    help="Create, upgrade and check the database schema.",
-    no_args_is_help=True,
-    cls=HelpGroup,
-)
+db = make_group("Create, upgrade and check the database schema.")
 
 Prefix = Annotated[str, typer.Option(help="Prefix of every table's name.")]
 Schema = Annotated[
@@ -58,17 +62,12 @@ class TableOptions:
 
     @property
     def definition(self) -> Any:
-        """The module that upgrades what the URL names."""
-        is_index = self.url.startswith("opensearch")
-        return importlib.import_module("locus_store.cli.indexes") if is_index else _migrate()
+        """The operations on the schema of what the URL names."""
+        return _Indexes() if self.url.startswith("opensearch") else _migrate()
 
 
 @command(db)
-def upgrade(
-    revision: Revision = "head",
-    *,
-    at: TableOptions,
-) -> None:
+def upgrade(revision: Revision = "head", *, at: TableOptions) -> None:
     """Create the schema, or upgrade it to a revision."""
     with progress("upgrading"):
         reached = at.definition.upgrade(at.url, revision, **at.names)
@@ -76,12 +75,7 @@ def upgrade(
 
 
 @command(db)
-def downgrade(
-    revision: Revision,
-    *,
-    at: TableOptions,
-    yes: Yes = False,
-) -> None:
+def downgrade(revision: Revision, *, at: TableOptions, yes: Yes = False) -> None:
     """Downgrade the schema to a revision; 'base' deletes every table with its rows."""
     if not yes:
         status = at.definition.check(at.url, **at.names)
@@ -115,25 +109,14 @@ def _rows(at: TableOptions) -> dict[str, str]:
 
 
 @command(db)
-def current(
-    *,
-    at: TableOptions,
-    as_json: AsJson = False,
-) -> None:
+def current(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
     revision = at.definition.current(at.url, **at.names)
-    if as_json:
-        put_json({"revision": revision})
-    else:
-        say(revision or "none")
+    put_outcome({"revision": revision}, revision or "none", as_json=as_json)
 
 
 @command(db)
-def check(
-    *,
-    at: TableOptions,
-    as_json: AsJson = False,
-) -> None:
+def check(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Report whether this library can work on the database; change nothing.
 
     --json: {state, revision, usable, message}; state is ok, missing, behind, newer, too new,
@@ -141,8 +124,7 @@ def check(
     """
     status = at.definition.check(at.url, **at.names)
     if as_json:
-        keys = ("state", "revision", "usable", "message")
-        put_json({key: getattr(status, key) for key in keys})
+        put_json(select(status, ("state", "revision", "usable", "message")))
     else:
         (say if status.usable else note)(status.message)
     if not status.usable:
@@ -235,3 +217,109 @@ def history(*, as_json: AsJson = False) -> None:
 
 def _migrate() -> Any:
     return importlib.import_module("locus_store.sql.migrate")
+
+
+class _Indexes:
+    """The operations of ``sql.migrate`` on OpenSearch: the mappings of its two indexes."""
+
+    def upgrade(self, url: str, revision: str, *, prefix: str, schema: str | None) -> str:
+        """Create the index of threads if there is none; return the version of its mapping.
+
+        Raises:
+            InvalidArgumentError: Only ``head`` can be reached.
+            SchemaError: This index, or that of the store, has another mapping.
+        """
+        if revision != "head":
+            raise InvalidArgumentError(f"an index is upgraded to 'head' only, not to {revision!r}")
+        with _indexes(url, prefix, schema) as (threads, store):
+            store.own()
+            threads.create()
+            return str(threads.layout.version)
+
+    def downgrade(self, url: str, revision: str, *, prefix: str, schema: str | None) -> str:
+        """Refuse: an index has one mapping.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            f"an index of OpenSearch is not downgraded to {revision!r}; restore a snapshot of it"
+        )
+
+    def current(self, url: str, *, prefix: str, schema: str | None) -> str | None:
+        """Return the version of the mapping of threads."""
+        with _indexes(url, prefix, schema) as (threads, _):
+            return _status(threads).revision
+
+    def check(self, url: str, *, prefix: str, schema: str | None) -> IndexStatus:
+        """Return the status of the index of threads, or of the store's if that is not usable."""
+        with _indexes(url, prefix, schema) as both:
+            threads, store = map(_status, both)
+        return store if threads.usable and not store.usable else threads
+
+
+def _status(index: IndexClient) -> IndexStatus:
+    module = importlib.import_module("locus_store.backends.opensearch.index_status")
+    found: IndexStatus = module.check(index)
+    return found
+
+
+@contextmanager
+def _indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexClient, ...]]:
+    """Yield the indexes of threads and of items that a URL names.
+
+    Raises:
+        InvalidArgumentError: An index has no prefix of tables and no schema.
+    """
+    if prefix != DEFAULT_PREFIX or schema is not None:
+        raise InvalidArgumentError(
+            "an opensearch:// URL names the index: leave out --prefix and --schema"
+        )
+    backend: Any = opened(url)
+    items = importlib.import_module("locus_store.backends.opensearch.item_index")
+    store = items.item_index(backend.index.place, backend.index.access)
+    try:
+        yield backend.index, store
+    finally:
+        store.close()
+        run(backend.close())
+
+
+oci = make_group("Manage threads in a bucket of OCI.")
+
+Days = Annotated[int, typer.Option(help="Idle days after which a thread is removed.")]
+Write = Annotated[bool, typer.Option("--write", help="Add the rule to the bucket's policy.")]
+
+
+@oci.callback()
+def group() -> None:
+    """Keep ``lifecycle`` a command of its own."""
+
+
+@command(oci)
+def lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT_URL) -> None:
+    """Print the lifecycle rule that removes idle threads, as JSON.
+
+    With --write it is added to the bucket's policy, whose other rules stay. The rule covers the
+    heads of threads only: run 'threads vacuum' to remove what belonged to them.
+    """
+    rules = importlib.import_module("locus_store.backends.oci.lifecycle")
+    run(_applied(_bucket(url), rules, days, write=write))
+
+
+def _bucket(url: str) -> BucketBackend:
+    if not url.startswith("oci://"):
+        raise InvalidArgumentError("pass --url oci://namespace/bucket/prefix")
+    backend: Any = opened(url)
+    return backend  # type: ignore[no-any-return]  # the scheme says so
+
+
+async def _applied(backend: BucketBackend, rules: Any, days: int, *, write: bool) -> None:
+    rule = rules.rule_for(backend.documents.prefix, days)
+    try:
+        if write:
+            others = rules.write(backend.bucket, rule)
+            note(f"The rule was written; {counted(others, 'other rule')} stayed.")
+    finally:
+        await backend.close()
+    put_json(rule)

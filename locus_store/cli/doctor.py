@@ -12,7 +12,7 @@ import typer
 
 from locus_store import __version__
 from locus_store.cli.opening import opened, run
-from locus_store.cli.output import PROBLEMS, counted, progress, put_json, put_table
+from locus_store.cli.output import PROBLEMS, counted, progress, put_found
 from locus_store.cli.tenants import TenantsOptions, covering
 from locus_store.errors import (
     BackendError,
@@ -27,7 +27,6 @@ from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
-    from locus_store.cli.tenants import Choice
     from locus_store.types import ArchivedThread
 
 
@@ -49,23 +48,21 @@ def doctor(
     Only a fail is a problem for the exit code.
     """
     facts = [Fact("locus-store", __version__), Fact("Python", platform.python_version())]
-    facts += run(_facts(at.url, at.choice, sizes=sizes))
+    facts += run(_facts(at, sizes=sizes))
     is_well = all(it.verdict != "fail" for it in facts)
-    if at.as_json:
-        put_json({"ok": is_well, "facts": [asdict(it) for it in facts]})
-    else:
-        rows = ((it.verdict, it.name, it.value, it.remedy) for it in facts)
-        put_table(("", "what", "found", "what to do"), rows)
-    at.choice.tell_others()
+    document = {"ok": is_well, "facts": [asdict(it) for it in facts]}
+    rows = ((it.verdict, it.name, it.value, it.remedy) for it in facts)
+    put_found(document, ("", "what", "found", "what to do"), rows, as_json=at.as_json)
+    at.tell_others()
     if not is_well:
         raise typer.Exit(PROBLEMS)
 
 
-async def _facts(url: str, choice: Choice, *, sizes: bool) -> list[Fact]:
+async def _facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
     try:
-        async with opened(url, **choice.options) as backend:
-            found = [*await backend.facts(), *await _of_tenants(backend, choice)]
-            return [*found, *await _sizes(await covering(backend, choice))] if sizes else found
+        async with opened(at.url, **at.options) as backend:
+            found = [*await backend.facts(), *await _of_tenants(backend, at)]
+            return [*found, *await _sizes(await covering(backend, at))] if sizes else found
     except SchemaError as error:
         return [_failure("schema", error)]
     except ConnectionFailedError as error:
@@ -74,12 +71,12 @@ async def _facts(url: str, choice: Choice, *, sizes: bool) -> list[Fact]:
         return [_failure("storage", error)]
 
 
-async def _of_tenants(backend: FullBackend, choice: Choice) -> list[Fact]:
+async def _of_tenants(backend: FullBackend, at: TenantsOptions) -> list[Fact]:
     """Return facts of the chosen tenants; with several, each fact names its tenant."""
-    each = await covering(backend, choice)
+    each = await covering(backend, at)
     if backend.tenant is None:
         return await _reading(backend)
-    if not choice.everyone:
+    if not at.all_tenants:
         named = Fact("tenant", repr(backend.tenant))
         return [named, *await backend.tenant_facts(), *await _reading(backend)]
     found = [Fact("tenants", f"{len(each):,}")]

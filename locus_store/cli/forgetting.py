@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from dataclasses import dataclass
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.leftovers import Left, left_of
 from locus_store.cli.opening import DryRun, Yes, contents, run
-from locus_store.cli.output import confirm, counted, note, progress, put_json, say
-from locus_store.cli.store import items_in, namespace_of, opened_store
+from locus_store.cli.output import confirm, counted, note, progress, put_json, say, select
+from locus_store.cli.store import items_in, namespace_of, opened_store, typed_form
 from locus_store.cli.tenants import (
     Outcome,
     TenantsOptions,
@@ -22,12 +24,166 @@ from locus_store.cli.tenants import (
     tell,
     total,
 )
-from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from locus_store.transfer.archive import all_threads
+from locus_store.types.items import check_namespace
+from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 from locus_store.values.filters import check_key
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
+    from locus_store.store import BaseStore
     from locus_store.types.items import Namespace
+
+PAGE = 1000
+AT_ONCE = 8
+"""Threads that are looked at together."""
+
+USER_ID = "user_id"
+"""The key of metadata and labels that names a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The data of a tenant that a deletion leaves."""
+
+    tenant: str | None
+    user: str | None
+    namespaces: list[str]
+    """Namespaces of the store, as they are typed, that end with the user's id."""
+
+    pending_only: int
+    """Threads that hold only pending writes."""
+
+    unowned: int = 0
+    """Threads of which neither the facts nor the newest version name a user."""
+
+    def described(self) -> dict[str, Any]:
+        """Return what the JSON of a command shows."""
+        return select(self, ("tenant", "namespaces", "pending_only", "unowned"))
+
+    def tell_unremoved(self, told: str) -> None:
+        """Print a note about store items, with the command that deletes them."""
+        user = shlex.quote(str(self.user))
+        named = " ".join(f"--namespace {it}" for it in self._quoted)
+        command = f"locus-store forget --user {user} {named}{self._tenant}"
+        self._tell(told, f"If they are the user's: {command}")
+
+    def tell_unexported(self) -> None:
+        """Print a note about store items, with the commands that print them."""
+        commands = (f"locus-store store search {it} --json{self._tenant}" for it in self._quoted)
+        self._tell("not exported", f"To print them: {'; '.join(commands)}")
+
+    def _tell(self, told: str, command: str) -> None:
+        if self.namespaces:
+            names = ", ".join(self.namespaces)
+            about = f"the store items of {names}, where {self.user!r} is a segment"
+            note(f"{self._where}{told}: {about}. {command}")
+
+    @property
+    def _quoted(self) -> list[str]:
+        return [shlex.quote(it) for it in self.namespaces]
+
+    @property
+    def _tenant(self) -> str:
+        return "" if self.tenant is None else f" --tenant {shlex.quote(self.tenant)}"
+
+    def tell_unattributed(self) -> None:
+        """Print notes about threads that no user can be found for."""
+        if self.unowned:
+            note(
+                f"{self._where}not attributed: {counted(self.unowned, 'thread')} that"
+                f" {'names' if self.unowned == 1 else 'name'} no user, as adapters without user_id="
+                " write them; 'locus-store threads list' shows them, and 'threads delete' deletes"
+            )
+        if self.pending_only:
+            note(
+                f"{self._where}not attributed: {counted(self.pending_only, 'thread')} with pending"
+                " writes only, which name no user; 'locus-store threads vacuum' removes old ones"
+            )
+
+    @property
+    def _where(self) -> str:
+        return "" if self.tenant is None else f"tenant {self.tenant!r}: "
+
+
+async def left_of(
+    at: TenantsOptions, backends: list[FullBackend], user: str | None, but: list[Namespace]
+) -> list[Left]:
+    """Return the data of each tenant that no user is found for, but some namespaces."""
+    named: dict[str | None, list[Namespace]] = {}
+    with suppress(InvalidArgumentError, UnsupportedError):  # no store, or an id that is no segment
+        check_namespace((user,))
+        async with opened_store(at.url, **at.options) as store:
+            for it in backends:
+                its_store = store if it.tenant is None else store.for_tenant(it.tenant)
+                found = await _named(its_store, str(user))
+                named[it.tenant] = [name for name in found if not _is_in(name, but)]
+    return [
+        Left(
+            it.tenant,
+            user,
+            [typed_form(name) for name in named.get(it.tenant, [])],
+            *await _unattributed(it, user),
+        )
+        for it in backends
+    ]
+
+
+async def _named(store: BaseStore, user: str) -> list[Namespace]:
+    """Return the namespaces that end with a segment, and have items, or are above some."""
+    found: list[Namespace] = []
+    above: Namespace = ()
+    while await store.list_namespaces((*above, "*"), limit=1):
+        offset, wanted = 0, (*above, user)
+        while page := await store.list_namespaces(
+            wanted, max_depth=len(wanted), limit=PAGE, offset=offset
+        ):
+            offset += len(page)
+            found += [it for it in page if it[-1] == user]  # the id may be `*`
+        above = (*above, "*")
+    return [it for it in found if not _is_in(it, [name for name in found if name != it])]
+
+
+def _is_in(namespace: Namespace, others: list[Namespace]) -> bool:
+    return any(namespace[: len(it)] == it for it in others)
+
+
+async def _unattributed(backend: FullBackend, user: str | None) -> tuple[int, int]:
+    """Return the numbers of threads with pending writes only, and of those that name no user.
+
+    Scans list the former, and lists do not. The latter matter only where a user is asked for.
+    """
+    known: set[str] = set()
+    after = None
+    while page := await backend.list_threads(PAGE, after=after):
+        known.update(page)
+        after = page[-1]
+    others = [it async for it in all_threads(backend) if it not in known]
+    pending_only = sum([not await backend.exists(it) for it in others])
+    return pending_only, 0 if user is None else await _unowned(backend, known)
+
+
+async def _unowned(backend: FullBackend, known: set[str]) -> int:
+    owned: set[str] = set()
+    if isinstance(backend, DescribesThreads):
+        offset = 0
+        wanted = ThreadsWanted(user_id=None, needle=None, offset=0, limit=PAGE)
+        while page := await backend.find_facts(replace(wanted, offset=offset)):
+            offset += len(page)
+            owned.update(it.thread_id for it in page if it.user_id or USER_ID in it.metadata)
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def names_no_user(thread_id: str) -> bool:
+        async with gate:
+            head = await backend.version(thread_id)
+        return head is None or not {*head.metadata, *head.labels} & {USER_ID}
+
+    count, rest = 0, sorted(known - owned)
+    for first in range(0, len(rest), PAGE):
+        count += sum(await asyncio.gather(*map(names_no_user, rest[first : first + PAGE])))
+    return count
+
 
 _NOUNS = {
     "threads": "thread",
@@ -94,11 +250,11 @@ def forget(
     writes, messages, …, tenant, left: [{tenant, namespaces, pending_only, unowned}]}, how many of
     each.
     """
-    owner, choice = _owner(user, where), at.choice
+    owner = _owner(user, where)
     wheres = [namespace_of(it) for it in namespace or ()]
     if () in wheres:
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
-    if wheres and choice.everyone:
+    if wheres and at.all_tenants:
         raise InvalidArgumentError("--namespace belongs to one tenant: pass --tenant")
     if dry_run or not yes:
         (held, *each_tenant), left = run(_held(at, owner, wheres))
@@ -107,7 +263,7 @@ def forget(
             for it in each_tenant:
                 say(it)
             _tell_left(left, "not covered")
-            choice.tell_others()
+            at.tell_others()
             return
         for it in each_tenant:
             note(it)
@@ -115,14 +271,14 @@ def forget(
     found, left = run(_forgotten(at, owner, wheres))
     if not any(total(found).values()):
         _tell_left(left)
-        choice.tell_others()
+        at.tell_others()
         beside = any(it.namespaces or it.pending_only or it.unowned for it in left)
         raise NotFoundError(
             f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
         )
     if at.as_json:
-        put_json({**described(found, choice), "left": [it.described() for it in left]})
-        choice.tell_others()
+        put_json({**described(found, at), "left": [it.described() for it in left]})
+        at.tell_others()
     else:
         tell(found, _removed, at)
         _tell_left(left)
@@ -156,7 +312,6 @@ async def _held(
     at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[list[str], list[Left]]:
     """Return the amount of data to be deleted, in all and by tenant, and what is left."""
-    choice = at.choice
     ids: list[str] = []
     held: list[str] = []
     async with covered(at) as backends:
@@ -167,9 +322,9 @@ async def _held(
                 told = await contents(backend, found, advance)
             threads = counted(len(found), "thread")
             held.append(f"{threads} with {told}" if told else threads)
-        left = await left_of(at.url, backends, at.choice.options, owner.user, wheres)
+        left = await left_of(at, backends, owner.user, wheres)
         names = [it.tenant for it in backends]
-    if choice.everyone:
+    if at.all_tenants:
         told = counted(len(ids), "thread") + of_tenant(names)
         held = [f"tenant {name!r}: {it}" for name, it in zip(names, held, strict=True)]
     else:
@@ -177,7 +332,7 @@ async def _held(
         told = threads + of_tenant(names) + with_ + told
     if not wheres:
         return [told, *held], left
-    async with opened_store(at.url, **choice.options) as store:
+    async with opened_store(at.url, **at.options) as store:
         items = sum([await items_in(store, it, recursive=True) for it in wheres])
     beside = f"{counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
     return [f"{told}; {beside}"], left
@@ -190,7 +345,7 @@ async def _forgotten(
         cleared = await _cleared(at, wheres) if wheres else 0
         async with covered(at) as backends:
             found = await each(backends, owner.forget)
-            left = await left_of(at.url, backends, at.choice.options, owner.user, wheres)
+            left = await left_of(at, backends, owner.user, wheres)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}
@@ -198,7 +353,7 @@ async def _forgotten(
 
 
 async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
-    async with opened_store(at.url, **at.choice.options) as store:
+    async with opened_store(at.url, **at.options) as store:
         removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
         await store.expire()  # expired items are not counted, but may be the user's
         return removed

@@ -6,7 +6,7 @@ import inspect
 import os
 import re
 import tomllib
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
@@ -60,6 +60,11 @@ def _untyped(parameters: Iterable[Any]) -> list[Any]:
     return found
 
 
+def make_group(text: str) -> typer.Typer:
+    """Return a group of commands, which prints its help page if none of them is named."""
+    return typer.Typer(help=text, no_args_is_help=True, cls=HelpGroup)
+
+
 # --- groups of options
 
 
@@ -86,7 +91,7 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
 
     def run(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{it.name: given.pop(it.name) for it in fields(group)})
+            given[name] = group(**{it.name: given.pop(it.name) for it in _given_fields(group)})
         work(**given)
 
     run.__name__, run.__doc__ = work.__name__, work.__doc__
@@ -95,12 +100,17 @@ def _with_options(work: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def _given_fields(group: Any) -> list[Field[Any]]:
+    """Return the fields of a group that are options."""
+    return [it for it in fields(group) if it.init]
+
+
 def _options(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     kind = inspect.Parameter.KEYWORD_ONLY
     return [
         inspect.Parameter(it.name, kind, default=it.default, annotation=hints[it.name])
-        for it in fields(group)
+        for it in _given_fields(group)
     ]
 
 

@@ -6,16 +6,18 @@ Nothing here imports a database library before a command runs: ``--help`` needs 
 from __future__ import annotations
 
 import asyncio
-import importlib
+import glob
 import shlex
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
 from locus_store.cli.output import counted
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.open import open_storage, options_of
+from locus_store.types.arguments import check_names, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -66,10 +68,8 @@ def opened(url: str, *, creates: bool = False, **options: Any) -> FullBackend:
     Raises:
         InvalidArgumentError: The URL takes no such option.
     """
-    opening = importlib.import_module("locus_store.open")
-    wanted = options_for(url, options, creates=creates)
-    backend: FullBackend = opening.open_checkpointer(url, **wanted).backend
-    return backend
+    storage = open_storage(url, **options_for(url, options, creates=creates))
+    return cast("FullBackend", storage.backend)
 
 
 def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
     Raises:
         InvalidArgumentError: The URL takes no such option.
     """
-    known = importlib.import_module("locus_store.open").options_of(url)
+    known = options_of(url)
     if "tenant" in options.keys() - known:
         scheme = url.partition(":")[0]
         raise InvalidArgumentError(f"a {scheme}: URL has no tenants: leave --tenant out")
@@ -123,3 +123,75 @@ def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -
         f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}; 'locus-store threads"
         f" history {shlex.quote(thread_id)}' shows its checkpoints"
     )
+
+
+NEARBY = 1000
+"""Threads and versions among which similar ids are looked for."""
+
+NAMED = 5
+"""Ids that an error names."""
+
+
+async def thread_named(backend: FullBackend, typed: str, *, exactly: bool = False) -> str:
+    """Return the id of the thread that is named so, or whose id alone begins so.
+
+    Args:
+        backend: The storage.
+        typed: The id, or the beginning of one.
+        exactly: A beginning is not enough.
+
+    Raises:
+        NotFoundError: Several ids begin so, or a similar one exists.
+    """
+    check_names(typed, "")
+    if await backend.exists(typed) or not backend.capabilities.list_threads:
+        return typed
+    if backend.capabilities.branching and await backend.read_thread(typed) is not None:
+        return typed  # it has pending writes only
+    begin = await backend.list_threads(NAMED, f"{glob.escape(typed)}*")
+    if len(begin) == 1 and not exactly:
+        return begin[0]
+    if begin and not exactly:
+        raise _ambiguous("thread", typed, begin)
+    similar = did_you_mean(typed, begin or await backend.list_threads(NEARBY))
+    if similar:
+        raise NotFoundError(f"there is no thread {typed!r}{similar}")
+    return typed
+
+
+async def version_named(
+    backend: FullBackend, thread: str, typed: str | None, namespace: str = ""
+) -> str | None:
+    """Return the id of the version that is named so, or whose id alone begins so.
+
+    Raises:
+        NotFoundError: Several ids begin so.
+    """
+    if typed is None:
+        return None
+    check_names(thread, namespace, typed)
+    if await backend.version(thread, typed, namespace=namespace) is not None:
+        return typed
+    page = await backend.history(thread, namespace=namespace, limit=NEARBY)
+    found: list[str] = []
+    while page:
+        found += [it.checkpoint_id for it in page if it.checkpoint_id.startswith(typed)]
+        before = page[-1].checkpoint_id
+        page = await backend.history(thread, namespace=namespace, limit=NEARBY, before=before)
+    if len(found) > 1:
+        raise _ambiguous("version", typed, found)
+    return found[0] if found else typed
+
+
+async def find_named(
+    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
+) -> tuple[str, str | None]:
+    """Return the ids of a thread and of a version of it, of which the beginnings were typed."""
+    thread = await thread_named(backend, thread)
+    return thread, await version_named(backend, thread, checkpoint, namespace)
+
+
+def _ambiguous(what: str, typed: str, found: list[str]) -> NotFoundError:
+    more = ", …" if len(found) > NAMED else ""
+    names = ", ".join(map(repr, found[:NAMED]))
+    return NotFoundError(f"several {what}s begin with {typed!r}: {names}{more}")

@@ -133,6 +133,34 @@ def put_line(document: object) -> None:
     sys.stdout.write(json_text(document) + "\n")
 
 
+def select(item: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return the attributes of an object by their names."""
+    return {name: getattr(item, name) for name in names}
+
+
+def put_found(
+    document: object,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    ids: Sequence[str] = (),
+    as_json: bool,
+) -> None:
+    """Print a JSON document for programs, or a table for people."""
+    if as_json:
+        put_json(document)
+    else:
+        put_table(columns, rows, ids=ids)
+
+
+def put_outcome(document: object, text: str, *, as_json: bool) -> None:
+    """Print a JSON document for programs, or one line for people."""
+    if as_json:
+        put_json(document)
+    else:
+        say(text)
+
+
 def put_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, ids: Sequence[str] = ()
 ) -> None:

@@ -7,25 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from locus_store.cli.naming import thread_named, version_named
 from locus_store.cli.opening import (
     DryRun,
     Thread,
     Yes,
     contents,
     require,
-    run,
+    thread_named,
+    version_named,
 )
-from locus_store.cli.output import confirm, counted, progress, put_json, say
+from locus_store.cli.output import confirm, counted, put_outcome
 from locus_store.cli.tenants import (
     Outcome,
     TenantOptions,
     TenantsOptions,
     approve,
-    covered,
-    each,
     of_tenant,
-    one_of,
     tell,
     total,
 )
@@ -36,7 +33,7 @@ from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import newest_at
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Callable
 
     from locus_store.backend import FullBackend
 
@@ -69,10 +66,8 @@ def delete(
 
     held: list[str] = []
     count = at.ask(removed)
-    if at.as_json:
-        put_json({"removed": count})
-    else:
-        say(f"{', '.join(held) or counted(count, 'version')} removed")
+    text = f"{', '.join(held) or counted(count, 'version')} removed"
+    put_outcome({"removed": count}, text, as_json=at.as_json)
 
 
 async def _owned(backend: FullBackend, thread: str, checkpoint: str | None, namespace: str) -> str:
@@ -113,21 +108,12 @@ def vacuum(
     that were left. With --dry-run: {removed, threads, messages, tenant}.
     """
     if dry_run or not yes:
-        found = run(_aged(at, older_than))
+        limit = datetime.now(UTC) - timedelta(days=older_than)  # by this machine's clock
+        found = at.ask_each("counting", lambda it, advance: _aged(it, limit, advance))
         what = f"about {_swept(total(found))}, older than {older_than:g} days{of_tenant(found)}"
         if not approve(found, what, at, dry_run=dry_run):
             return
-
-    async def removed() -> Outcome:
-        async with covered(at) as backends:
-            with progress("removing"):
-                return await each(backends, lambda it: _vacuumed(it, older_than))
-
-    tell(run(removed()), _vacuum_told, at)
-
-
-async def _removed(removing: Awaitable[int]) -> dict[str, int]:
-    return {"removed": await removing}
+    tell(at.ask_each("removing", lambda it, _: _vacuumed(it, older_than)), _vacuum_told, at)
 
 
 async def _vacuumed(backend: FullBackend, days: float) -> dict[str, int]:
@@ -160,29 +146,24 @@ def _threads(counts: dict[str, int]) -> str:
     return f"{counted(counts['removed'], 'thread')} removed"
 
 
-async def _aged(at: TenantsOptions, days: float) -> Outcome:
-    """Count what a vacuum would remove, by this machine's clock."""
-    limit = datetime.now(UTC) - timedelta(days=days)
-
-    async def aged(backend: FullBackend) -> dict[str, int]:
-        found = dict.fromkeys(("removed", "threads", "messages"), 0)
-        async for thread_id in all_threads(backend):
-            old = await _old_versions(backend, thread_id, limit)
-            thread = await backend.read_thread(thread_id) if old is None else None
-            found["removed"] += old or 0
-            if thread is not None and newest_at(thread) < limit:
-                found["threads"] += 1
-                found["removed"] += sum(len(it.records) for it in thread.lines)
-                found["messages"] += len(thread.messages)
-            elif thread is not None:
-                heads = sum(it.head is not None for it in thread.lines)
-                found["removed"] += sum(len(it.records) for it in thread.lines) - heads
-            advance()
-        return found
-
-    async with covered(at) as backends:
-        with progress("counting") as advance:
-            return await each(backends, aged)
+async def _aged(
+    backend: FullBackend, limit: datetime, advance: Callable[[], None]
+) -> dict[str, int]:
+    """Count what a vacuum would remove."""
+    found = dict.fromkeys(("removed", "threads", "messages"), 0)
+    async for thread_id in all_threads(backend):
+        old = await _old_versions(backend, thread_id, limit)
+        thread = await backend.read_thread(thread_id) if old is None else None
+        found["removed"] += old or 0
+        if thread is not None and newest_at(thread) < limit:
+            found["threads"] += 1
+            found["removed"] += sum(len(it.records) for it in thread.lines)
+            found["messages"] += len(thread.messages)
+        elif thread is not None:
+            heads = sum(it.head is not None for it in thread.lines)
+            found["removed"] += sum(len(it.records) for it in thread.lines) - heads
+        advance()
+    return found
 
 
 async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> int | None:
@@ -196,21 +177,16 @@ async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -
     return sum(old) - sum(map(int.__eq__, old, every))  # of a namespace that is old, the head stays
 
 
-def expire(
-    *,
-    at: TenantsOptions,
-) -> None:
+def expire(*, at: TenantsOptions) -> None:
     """Delete the threads whose time to live is over, to free their space.
 
     They are invisible already: there is no prompt. --json: {removed, tenant}, in threads.
     """
 
-    async def removed() -> Outcome:
-        async with covered(at) as backends:
-            with progress("removing"):
-                return await each(backends, lambda it: _removed(it.expire()))
+    async def removed(backend: FullBackend, _: object) -> dict[str, int]:
+        return {"removed": await backend.expire()}
 
-    tell(run(removed()), _threads, at)
+    tell(at.ask_each("removing", removed), _threads, at)
 
 
 def prune(
@@ -227,35 +203,31 @@ def prune(
     --json: {removed, threads, skipped, tenant}: versions, threads that lost some, and namespaces.
     With --dry-run, skipped is 0.
     """
-    one_of(at.choice, "THREADS", is_named=bool(threads))
+    at.require_one("THREADS", is_named=bool(threads))
     if dry_run or not yes:
-        found = run(_pruned(at, threads, keep_last, removes=False))
+        found = _prune_each(at, threads, keep_last, removes=False)
         what = f"{_versions(total(found))}{of_tenant(found)}, and keeps {keep_last:,} of each"
         if not approve(found, what, at, dry_run=dry_run):
             return
-    found = run(_pruned(at, threads, keep_last, removes=True))
-    tell(found, _told, at)
+    tell(_prune_each(at, threads, keep_last, removes=True), _told, at)
 
 
-async def _pruned(
+def _prune_each(
     at: TenantsOptions, threads: list[str] | None, keep_last: int, *, removes: bool
 ) -> Outcome:
-    async with covered(at) as backends:
-        with progress("pruning" if removes else "counting") as advance:
+    async def pruned(backend: FullBackend, advance: Callable[[], None]) -> dict[str, int]:
+        counts = dict.fromkeys(("removed", "threads", "skipped"), 0)
+        if threads:
+            for typed in steps(threads):
+                name = await thread_named(backend, typed, exactly=True)
+                await _prune(backend, name, keep_last, counts, removes=removes)
+            return counts
+        async for name in all_threads(backend):
+            await _prune(backend, name, keep_last, counts, removes=removes)
+            advance()
+        return counts
 
-            async def pruned(backend: FullBackend) -> dict[str, int]:
-                counts = dict.fromkeys(("removed", "threads", "skipped"), 0)
-                if threads:
-                    for typed in steps(threads):
-                        name = await thread_named(backend, typed, exactly=True)
-                        await _prune(backend, name, keep_last, counts, removes=removes)
-                    return counts
-                async for name in all_threads(backend):
-                    await _prune(backend, name, keep_last, counts, removes=removes)
-                    advance()
-                return counts
-
-            return await each(backends, pruned)
+    return at.ask_each("pruning" if removes else "counting", pruned)
 
 
 async def _prune(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shlex
@@ -14,7 +13,7 @@ from urllib.parse import quote, unquote
 import orjson
 import typer
 
-from locus_store.cli.help import HelpGroup, command
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import Yes, options_for, run
 from locus_store.cli.output import (
     confirm,
@@ -23,25 +22,27 @@ from locus_store.cli.output import (
     json_text,
     moment,
     note,
+    put_found,
     put_json,
-    put_table,
+    put_outcome,
     say,
+    select,
     show,
 )
 from locus_store.cli.tenants import (
-    Choice,
     Outcome,
     TenantOptions,
     TenantsOptions,
     covered,
     each,
     of_tenant,
-    one_of,
     opened_of,
+    select_tenant,
     tell,
     total,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.open import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,12 +52,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-store = typer.Typer(
-    help="Show, put, search and remove items of the long-term memory."
+store = make_group(
+    "Show, put, search and remove items of the long-term memory."
     " A namespace is typed as its segments with / between them, such as memory/u42; in a segment"
-    " %2F stands for /, %25 for %, and so on; / alone is the root.",
-    no_args_is_help=True,
-    cls=HelpGroup,
+    " %2F stands for /, %25 for %, and so on; / alone is the root."
 )
 
 Where = Annotated[str, typer.Argument(help="Namespace: memory/u42 (%2F for a /; / is the root).")]
@@ -83,8 +82,7 @@ def opened_store(url: str, **options: Any) -> BaseStore:
 
     Statements have no time limit, as those of ``opened``.
     """
-    opening = importlib.import_module("locus_store.open")
-    return opening.open_store(url, **options_for(url, options))  # type: ignore[no-any-return]
+    return open_store(url, **options_for(url, options))
 
 
 def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
@@ -98,7 +96,7 @@ def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
         if at.tenant is not None:
             async with opened_of(at.url, at.tenant):
                 pass
-        async with opened_store(at.url, **Choice(at.tenant).options) as opened:
+        async with opened_store(at.url, **select_tenant(at.tenant)) as opened:
             return await work(opened)
 
     return run(asked())
@@ -110,8 +108,7 @@ async def each_store(
     """Return the counts of the store of each tenant that was chosen."""
     async with opened_store(at.url) as opened, covered(at) as backends:
         return await each(
-            backends,
-            lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant)),
+            backends, lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant))
         )
 
 
@@ -194,26 +191,19 @@ def _object(typed: str | None, what: str) -> dict[str, Any] | None:
 
 def _described(item: StoreItem) -> dict[str, Any]:
     names = ("namespace", "key", "version", "created_at", "updated_at", "expires_at", "metadata")
-    return {name: getattr(item, name) for name in (*names, "value")}
+    return select(item, (*names, "value"))
+
+
+def _row(item: StoreItem) -> tuple[object, ...]:
+    times = moment(item.updated_at), moment(item.expires_at)
+    value = cut(json_text(item.value), CELL)
+    return typed_form(item.namespace), item.key, item.version, *times, value
 
 
 def _tell(items: list[StoreItem], *, as_json: bool) -> None:
-    if as_json:
-        put_json([_described(it) for it in items])
-        return
-    rows = (
-        (
-            typed_form(it.namespace),
-            it.key,
-            it.version,
-            moment(it.updated_at),
-            moment(it.expires_at),
-            cut(json_text(it.value), CELL),
-        )
-        for it in items
-    )
     columns = ("namespace", "key", "version", "updated", "expires", "value")
-    put_table(columns, rows, ids=columns[:2])
+    document = [_described(it) for it in items]
+    put_found(document, columns, map(_row, items), ids=columns[:2], as_json=as_json)
 
 
 def _tell_more(how: str) -> None:
@@ -244,12 +234,7 @@ def list_items(
 
 
 @command(store, "get")
-def get_item(
-    namespace: Where,
-    key: Key,
-    *,
-    at: TenantOptions,
-) -> None:
+def get_item(namespace: Where, key: Key, *, at: TenantOptions) -> None:
     """Print an item: its metadata and its value.
 
     --json: {namespace, key, version, created_at, updated_at, expires_at, metadata, value}.
@@ -330,11 +315,10 @@ def namespaces(
     """List the namespaces that have items, in order; --json: a list of lists of their segments."""
     wanted = namespace_of(prefix), namespace_of(suffix)
     found = _ask(at, lambda it: it.list_namespaces(*wanted, depth, limit, offset))
-    if at.as_json:
-        put_json(found)
-        return
-    put_table(("namespace",), ([typed_form(it)] for it in found), ids=("namespace",))
-    if found and len(found) == limit:
+    columns = ("namespace",)
+    rows = ([typed_form(it)] for it in found)
+    put_found(found, columns, rows, ids=columns, as_json=at.as_json)
+    if found and len(found) == limit and not at.as_json:
         _tell_more(f"--offset={offset + limit}, or ")
 
 
@@ -368,14 +352,13 @@ def put_item(
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
 
     async def stored() -> int:
-        async with opened_store(at.url, **Choice(at.tenant).options) as opened:
+        async with opened_store(at.url, **select_tenant(at.tenant)) as opened:
             return await opened.put(where, key, document, about, ttl, expected_version)
 
     version = run(stored())
-    if at.as_json:
-        put_json({"namespace": where, "key": key, "version": version})
-    else:
-        say(f"{key!r} in {typed_form(where)}: version {version}")
+    document = {"namespace": where, "key": key, "version": version}
+    text = f"{key!r} in {typed_form(where)}: version {version}"
+    put_outcome(document, text, as_json=at.as_json)
 
 
 # --- removing
@@ -397,10 +380,10 @@ def delete(
 
     --json: {removed, tenant}, in items.
     """
-    where, choice = namespace_of(namespace), at.choice
+    where = namespace_of(namespace)
     if (key is None) is not everything or (recursive and not everything):
         raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
-    one_of(choice, "a key", is_named=key is not None)
+    at.require_one("a key", is_named=key is not None)
 
     async def there(opened: BaseStore) -> dict[str, int]:
         if key is not None:
@@ -445,10 +428,7 @@ async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) 
 
 
 @command(store)
-def expire(
-    *,
-    at: TenantsOptions,
-) -> None:
+def expire(*, at: TenantsOptions) -> None:
     """Delete the items whose time to live is over, to free their space.
 
     They are invisible already: there is no prompt. --json: {removed, tenant}, in items.

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
+from locus_store.backend import SharedByTenants, needs
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
-from locus_store.cli.output import confirm, counted, note, put_json, put_table, say
+from locus_store.cli.output import confirm, counted, note, progress, put_found, put_json, say
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-    from locus_store.backend import FullBackend, SharedByTenants
+    from locus_store.backend import FullBackend
     from locus_store.types import Tenant
 
 T = TypeVar("T")
 
-tenants = typer.Typer(help="Show the tenants of a database.", no_args_is_help=True, cls=HelpGroup)
+tenants = make_group("Show the tenants of a database.")
 
 OfTenant = Annotated[
     str | None,
@@ -37,7 +36,8 @@ AllTenants = Annotated[
         help="All tenants with stored data; in JSON the sums, and tenants: {name: {…}}.",
     ),
 ]
-Outcome: TypeAlias = dict[str | None, dict[str, int]]
+Counts: TypeAlias = dict[str, int]
+Outcome: TypeAlias = dict[str | None, Counts]
 """Counts by tenant; ``None`` stands for a storage without tenants."""
 
 NAMED = 5
@@ -71,43 +71,54 @@ class TenantOptions(OneTenant):
     as_json: AsJson = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TenantsOptions:
-    """The options of a command on the data of one tenant, or of all."""
+    """The options of a command on the data of one tenant, or of all.
+
+    Raises:
+        InvalidArgumentError: They contradict each other.
+    """
 
     tenant: OfTenant = None
     all_tenants: AllTenants = False
     url: Url = DEFAULT_URL
     as_json: AsJson = False
-
-    @cached_property
-    def choice(self) -> Choice:
-        """The choice that the options express.
-
-        Raises:
-            InvalidArgumentError: They contradict each other.
-        """
-        if self.tenant is not None and self.all_tenants:
-            raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
-        return Choice(self.tenant, self.all_tenants)
-
-
-@dataclass(slots=True)
-class Choice:
-    """The tenants of ``--tenant`` and ``--all-tenants``."""
-
-    tenant: str | None = None
-    everyone: bool = False
-    others: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list, init=False)
     """Tenants that were left out, once a storage was opened."""
 
-    is_named: bool = False
+    is_named: bool = field(default=False, init=False)
     """The named threads belong to one tenant, so no data of other tenants was left out."""
+
+    def __post_init__(self) -> None:
+        if self.tenant is not None and self.all_tenants:
+            raise InvalidArgumentError("pass --tenant or --all-tenants, not both")
 
     @property
     def options(self) -> dict[str, Any]:
         """The options of ``opened``."""
-        return {} if self.tenant is None else {"tenant": self.tenant}
+        return select_tenant(self.tenant)
+
+    def ask_each(
+        self, doing: str, work: Callable[[FullBackend, Callable[[], None]], Awaitable[Counts]]
+    ) -> Outcome:
+        """Return the counts of each tenant, by work that may advance the bar of progress."""
+
+        async def asked() -> Outcome:
+            async with covered(self) as backends:
+                with progress(doing) as advance:
+                    return await each(backends, lambda it: work(it, advance))
+
+        return run(asked())
+
+    def require_one(self, what: str, *, is_named: bool) -> None:
+        """Refuse a thread's name together with ``--all-tenants``.
+
+        Raises:
+            InvalidArgumentError: All tenants were chosen.
+        """
+        if self.all_tenants and is_named:
+            raise InvalidArgumentError(f"{what} is of one tenant: pass --tenant")
+        self.is_named = is_named
 
     def tell_others(self) -> None:
         """Warn of tenants that the command does not cover."""
@@ -120,22 +131,16 @@ class Choice:
             )
 
 
-def one_of(choice: Choice, what: str, *, is_named: bool) -> None:
-    """Refuse a thread's name together with ``--all-tenants``.
-
-    Raises:
-        InvalidArgumentError: All tenants were chosen.
-    """
-    if choice.everyone and is_named:
-        raise InvalidArgumentError(f"{what} is of one tenant: pass --tenant")
-    choice.is_named = is_named
+def select_tenant(tenant: str | None) -> dict[str, Any]:
+    """Return the option of ``opened`` that selects a tenant; none: the URL may name one."""
+    return {} if tenant is None else {"tenant": tenant}
 
 
 @asynccontextmanager
 async def covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
     """Open the storage; yield the backends of ``covering``."""
-    async with opened(at.url, **at.choice.options) as backend:
-        yield await covering(backend, at.choice)
+    async with opened(at.url, **at.options) as backend:
+        yield await covering(backend, at)
 
 
 @asynccontextmanager
@@ -145,21 +150,18 @@ async def opened_of(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
     Raises:
         NotFoundError: Nothing is stored of the tenant that was named.
     """
-    choice = Choice(tenant)
-    async with opened(url, **choice.options) as backend:
+    async with opened(url, **select_tenant(tenant)) as backend:
         if tenant is not None:
-            await covering(backend, choice)
+            await covering(backend, TenantsOptions(tenant=tenant))
         yield backend
 
 
 def _shared(backend: FullBackend) -> SharedByTenants:
     """Return the backend, if its storage has tenants."""
-    contract = importlib.import_module("locus_store.backend")
-    shared: SharedByTenants = contract.needs(backend, contract.SharedByTenants)
-    return shared
+    return needs(backend, SharedByTenants)
 
 
-async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
+async def covering(backend: FullBackend, at: TenantsOptions) -> list[FullBackend]:
     """Return a backend for each chosen tenant, by name.
 
     Raises:
@@ -167,27 +169,26 @@ async def covering(backend: FullBackend, choice: Choice) -> list[FullBackend]:
         NotFoundError: There is no such tenant.
     """
     if not backend.capabilities.tenants:
-        require_tenants(backend, choice)
+        require_tenants(backend, at)
         return [backend]
     names = [it.name for it in await _shared(backend).tenants()]
-    if choice.everyone:
+    if at.all_tenants:
         return [backend.for_tenant(it) for it in names] or [backend]
-    choice.others = [it for it in names if it != backend.tenant]
-    if choice.tenant is not None and choice.tenant not in names:
+    at.others = [it for it in names if it != backend.tenant]
+    if at.tenant is not None and at.tenant not in names:
         raise NotFoundError(
-            f"no data of tenant {choice.tenant!r} exists; 'locus-store tenants list' shows the"
-            " tenants"
+            f"no data of tenant {at.tenant!r} exists; 'locus-store tenants list' shows the tenants"
         )
     return [backend]
 
 
-def require_tenants(backend: FullBackend, choice: Choice) -> None:
+def require_tenants(backend: FullBackend, at: TenantsOptions) -> None:
     """Refuse ``--all-tenants`` if the storage has no tenants.
 
     Raises:
         InvalidArgumentError: It was given.
     """
-    if choice.everyone and not backend.capabilities.tenants:
+    if at.all_tenants and not backend.capabilities.tenants:
         raise InvalidArgumentError(
             f"{type(backend).__name__} has no tenants: leave --all-tenants out"
         )
@@ -238,15 +239,14 @@ def total(found: Outcome) -> dict[str, int]:
 
 def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOptions) -> None:
     """Print each tenant's counts and the sum, and warn of tenants that are not covered."""
-    choice = at.choice
     if at.as_json:
-        put_json(described(found, choice))
+        put_json(described(found, at))
     else:
         for name, counts in found.items():
             say(text(counts) if name is None else f"tenant {name!r}: {text(counts)}")
-        if choice.everyone:
+        if at.all_tenants:
             say(f"{counted(len(found), 'tenant')}: {text(total(found)) if found else 'nothing'}")
-    choice.tell_others()
+    at.tell_others()
 
 
 def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> bool:
@@ -259,16 +259,16 @@ def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> 
         confirm(f"This deletes {what}.")
         return True
     if at.as_json:
-        put_json(described(found, at.choice))
+        put_json(described(found, at))
     else:
         say(f"This would delete {what}.")
-    at.choice.tell_others()
+    at.tell_others()
     return False
 
 
-def described(found: Outcome, choice: Choice) -> dict[str, Any]:
+def described(found: Outcome, at: TenantsOptions) -> dict[str, Any]:
     """Return the sum with ``tenant``, or with the counts by name in ``tenants``."""
-    if choice.everyone:
+    if at.all_tenants:
         return {**total(found), "tenants": found}
     ((name, counts),) = found.items()
     return counts if name is None else {**counts, "tenant": name}
@@ -286,9 +286,7 @@ def list_tenants(*, at: UrlOptions) -> None:
             return await _shared(backend).tenants()
 
     found = run(listed())
-    if at.as_json:
-        put_json([{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found])
-        return
+    document = [{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found]
     columns = ("tenant", "threads", "store items")
     rows = ((it.name, f"{it.threads:,}", f"{it.items:,}") for it in found)
-    put_table(columns, rows, ids=columns[:1])
+    put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)

@@ -1,22 +1,22 @@
-"""``locus-store threads …``: show, compare and copy threads."""
+"""``locus-store threads …``: show, compare and copy threads, and show their message logs."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import shlex
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.naming import thread_named, version_named
+from locus_store.cli.help import command, make_group
 from locus_store.cli.opening import (
     Namespace,
     Thread,
     contents,
+    find_named,
     require,
+    thread_named,
 )
 from locus_store.cli.output import (
     counted,
@@ -24,31 +24,33 @@ from locus_store.cli.output import (
     json_text,
     moment,
     note,
+    put_found,
     put_json,
-    put_table,
+    put_outcome,
     say,
+    select,
     show,
     visible,
 )
 from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
+from locus_store.errors import NotFoundError
+from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.graph import Cursor, graph, marked
 from locus_store.timeline.paths import shown
-from locus_store.timeline.readable import Difference, changed_part, differences
+from locus_store.timeline.readable import Difference, changed_part, differences, text_of
+from locus_store.transfer.building import fork as copy_version
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
+    from locus_store.messages import LogSnapshot
     from locus_store.timeline.graph import Node
     from locus_store.types import Snapshot, Version
     from locus_store.versions.sizes import Marked
 
-threads = typer.Typer(
-    help="Show, compare, copy and remove threads.",
-    no_args_is_help=True,
-    cls=HelpGroup,
-)
+threads = make_group("Show, compare, copy and remove threads.")
 
 Limit = Annotated[int, typer.Option(min=0, help="At most this many.")]
 Checkpoint = Annotated[str | None, typer.Option(help="A checkpoint id; without it the head.")]
@@ -82,13 +84,11 @@ def list_threads(
     interrupted, messages}].
     """
     found, marks = at.ask(lambda it: _newest(it, pattern, limit, after))
-    if at.as_json:
-        put_json([_listed(thread_id, it, marks[thread_id]) for thread_id, it in found])
-        return
+    document = [_listed(thread_id, it, marks[thread_id]) for thread_id, it in found]
     rows = ((it, marks[it], *cells(version)) for it, version in found)
     columns = ("thread", "", "newest version", "saved", "metadata")
-    put_table(columns, rows, ids=columns[:3:2])
-    if found and len(found) == limit:
+    put_found(document, columns, rows, ids=columns[:3:2], as_json=at.as_json)
+    if found and len(found) == limit and not at.as_json:
         note(_more(found[-1][0]))
 
 
@@ -109,16 +109,16 @@ async def _newest(
     if after is not None:
         check_text("--after", after)
     ids = await backend.list_threads(limit, pattern, after=after)
-    opening = importlib.import_module("locus_store.open")
-    log = opening.Storage(backend).messages() if backend.capabilities.messages else None
+    log = Storage(backend).messages() if backend.capabilities.messages else None
     marks = await marked(backend, log, ids)
     return list(await asyncio.gather(*map(newest, ids))), marks
 
 
 def _listed(thread_id: str, version: Version | None, marks: Marked) -> dict[str, Any]:
     names = ("checkpoint_id", "created_at", "metadata", "labels")
+    found = dict.fromkeys(names) if version is None else select(version, names)
     about = {"interrupted": marks.is_interrupted, "messages": marks.messages}
-    return {"thread_id": thread_id, **{it: getattr(version, it, None) for it in names}, **about}
+    return {"thread_id": thread_id, **found, **about}
 
 
 def cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
@@ -175,16 +175,15 @@ def _show_channels(channels: dict[str, Any]) -> None:
 async def _read(
     backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
 ) -> Snapshot:
-    thread = await thread_named(backend, thread)
-    checkpoint = await version_named(backend, thread, checkpoint, namespace)
+    thread, checkpoint = await find_named(backend, thread, checkpoint, namespace)
     found = await backend.read_state(thread, checkpoint, namespace=namespace)
     return require(found, thread, checkpoint)
 
 
 def _described(version: Version, head: int | None) -> dict[str, Any]:
-    names = ("thread_id", "namespace", "checkpoint_id", "parent_id", "is_head", "created_at")
-    values = {name: getattr(version, name, None) for name in (*names, "metadata", "labels")}
-    return values | {"is_head": version.mark.sequence == head}
+    ids = select(version, ("thread_id", "namespace", "checkpoint_id", "parent_id"))
+    about = select(version, ("created_at", "metadata", "labels"))
+    return ids | {"is_head": version.mark.sequence == head} | about
 
 
 @command(threads)
@@ -205,32 +204,23 @@ def history(
     """
     most = None if everything else limit
     head, found = at.ask(lambda it: _history(it, thread, namespace, most, before))
-    if at.as_json:
-        put_json([_described(it.version, head) for it in found])
-        return
-    rows = (
-        (
-            it.version.checkpoint_id,
-            it.version.parent_id,
-            _place(it),
-            *cells(it.version, raw=raw)[1:],
-        )
-        for it in found
-    )
+    document = [_described(it.version, head) for it in found]
+    rows = (_history_row(it, raw=raw) for it in found)
     columns = ("version", "parent", "", "saved", "metadata")
-    put_table(columns, rows, ids=columns[:2])
+    put_found(document, columns, rows, ids=columns[:2], as_json=at.as_json)
 
 
-def _place(node: Node) -> str:
-    return node.place if node.place in {"head", "side"} else ""
+def _history_row(node: Node, *, raw: bool) -> tuple[str | None, ...]:
+    name, *others = cells(node.version, raw=raw)
+    place = node.place if node.place in {"head", "side"} else ""
+    return name, node.version.parent_id, place, *others
 
 
 async def _history(
     backend: FullBackend, thread: str, namespace: str, limit: int | None, before: str | None
 ) -> tuple[int, list[Node]]:
     found: list[Node] = []
-    thread = await thread_named(backend, thread)
-    before = await version_named(backend, thread, before, namespace)
+    thread, before = await find_named(backend, thread, before, namespace)
     which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
     cursor = None if before is None else Cursor(before, None)
     page = require(await graph(backend, thread, cursor=cursor, **which), thread)
@@ -321,12 +311,10 @@ def search(
     """
     hits = at.ask(lambda it: it.find(" ".join(words), limit))
     names = ("thread_id", "checkpoint_id", "score", "snippet", "updated_at", "metadata")
-    if at.as_json:
-        put_json([{name: getattr(hit, name) for name in names} for hit in hits])
-        return
     rows = ((it.thread_id, it.checkpoint_id, f"{it.score:.3g}", it.snippet) for it in hits)
     columns = ("thread", "version", "score", "text")
-    put_table(columns, rows, ids=columns[:2])
+    document = [select(it, names) for it in hits]
+    put_found(document, columns, rows, ids=columns[:2], as_json=at.as_json)
 
 
 # --- copying
@@ -349,10 +337,8 @@ def fork(
     """
 
     async def forked(backend: FullBackend) -> tuple[str | None, int, str]:
-        source = await thread_named(backend, thread)
-        version = await version_named(backend, source, checkpoint, namespace)
-        copied = importlib.import_module("locus_store.transfer.building").fork
-        found = await copied(backend, source, new, version, namespace=namespace)
+        source, version = await find_named(backend, thread, checkpoint, namespace)
+        found = await copy_version(backend, source, new, version, namespace=namespace)
         require(found, source, version)
         head = await backend.version(new, namespace=namespace)
         versions = len(await all_versions(backend, new, namespace))
@@ -362,7 +348,49 @@ def fork(
         return name, versions, f"{counted(versions, 'version')}, the head is {name}"
 
     head, versions, told = at.ask(forked)
+    document = {"thread_id": new, "checkpoint_id": head, "versions": versions}
+    put_outcome(document, f"{new}: {told}", as_json=at.as_json)
+
+
+# --- messages
+
+MESSAGE_FIELDS = ("message_id", "role", "created_at", "metadata", "content")
+
+
+def messages(
+    thread: Thread,
+    *,
+    namespace: Namespace = "",
+    newest: Annotated[int, typer.Option(min=0, help="Only the newest so many.")] = 100,
+    at: TenantOptions,
+) -> None:
+    """Print the messages of a thread's log, oldest first, as 'role: text'.
+
+    --json: [{message_id, role, created_at, metadata, content}].
+    """
+    found = at.ask(lambda it: _read_log(it, thread, namespace, newest))
     if at.as_json:
-        put_json({"thread_id": new, "checkpoint_id": head, "versions": versions})
-    else:
-        say(f"{new}: {told}")
+        put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
+        return
+    for it in found.messages:
+        say(f"{it.role}: {text_of(it.content)}")
+    if found.info.count > len(found.messages):
+        note(f"The log has {found.info.count:,} messages: see --newest.")
+
+
+async def _read_log(backend: FullBackend, thread: str, namespace: str, newest: int) -> LogSnapshot:
+    log = Storage(backend).messages()
+    thread = await thread_named(backend, thread)
+    found = await log.read(thread, namespace=namespace, newest=newest)
+    if found is None:
+        others = [repr(it.namespace) for it in await log.logs(thread)]
+        if not others:
+            raise NotFoundError(
+                f"thread {thread!r} has no message log; 'locus-store threads list' shows the"
+                " threads"
+            )
+        raise NotFoundError(
+            f"thread {thread!r} has no message log in the namespace {namespace!r}; its logs"
+            f" have --namespace {', '.join(others)}"
+        )
+    return found

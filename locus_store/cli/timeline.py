@@ -11,9 +11,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from locus_store.cli.naming import thread_named, version_named
-from locus_store.cli.opening import Namespace, Thread, require
-from locus_store.cli.output import counted, cut, note, put_json, put_line, put_table, say
+from locus_store.cli.opening import (
+    Namespace,
+    Thread,
+    find_named,
+    require,
+    thread_named,
+    version_named,
+)
+from locus_store.cli.output import (
+    counted,
+    cut,
+    note,
+    put_found,
+    put_json,
+    put_line,
+    put_outcome,
+    say,
+    select,
+)
 from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
@@ -45,23 +61,25 @@ SKIPPED, MOST_CODE = 125, 127
 """Exit codes of ``--run``: this one cannot be judged; the last one that is an answer."""
 
 
-def _saved(version: Version, names: list[str | None], *, raw: bool = False) -> tuple[str, ...]:
+def _nodes(version: Version, tasks: Writers, channel: str | None = None) -> list[str]:
+    """Return the nodes that wrote a version, or a channel of it."""
+    found = [it for it in tasks.get(version.checkpoint_id, ()) if channel in {None, it.channel}]
+    return list(dict.fromkeys(it.node for it in found if it.node is not None))
+
+
+def _saved(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:
     """Return the nodes, time and metadata of a version for a table."""
-    nodes = dict.fromkeys(it for it in names if it is not None)
     return (", ".join(nodes), *cells(version, raw=raw)[1:])
 
 
+def _named(place: Origin | Turn) -> str:
+    """Return the version of a place; an older one may be no longer stored."""
+    name = place.version.checkpoint_id
+    return name if place.is_exact else f"in or before {name}"
+
+
 def _reported(version: Version) -> dict[str, Any]:
-    names = ("checkpoint_id", "created_at", "metadata")
-    return {name: getattr(version, name) for name in names}
-
-
-async def _named_in(
-    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str
-) -> tuple[str, str | None]:
-    """Return the ids of a thread and a version of it, of which the beginnings were typed."""
-    thread = await thread_named(backend, thread)
-    return thread, await version_named(backend, thread, checkpoint, namespace)
+    return select(version, ("checkpoint_id", "created_at", "metadata"))
 
 
 # --- blame
@@ -89,19 +107,22 @@ def blame(
     wanted = parsed(path)
 
     async def found(backend: FullBackend) -> tuple[Blame, list[Blamed], Writers]:
-        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        name, version = await find_named(backend, thread, checkpoint, namespace)
         told = await blamed(backend, name, version, namespace=namespace)
         return await _explained(backend, require(told, name, version), wanted, limit, raw)
 
     told, values, tasks = at.ask(found)
-    if at.as_json:
-        document = {"thread_id": told.version.thread_id, "namespace": namespace}
-        document |= {"checkpoint_id": told.version.checkpoint_id, "path": path}
-        put_json(document | {"values": [_value_json(it, tasks) for it in values]})
-        return
+    document = {
+        "thread_id": told.version.thread_id,
+        "namespace": namespace,
+        "checkpoint_id": told.version.checkpoint_id,
+        "path": path,
+        "values": [_value_json(it, tasks) for it in values],
+    }
     columns = ("value", "", "introduced in", "last change", "by", "saved", "metadata")
-    put_table(columns, (_value_row(it, tasks, raw=raw) for it in values), ids=columns[:1])
-    if len(values) == limit:
+    rows = (_value_row(it, tasks, raw=raw) for it in values)
+    put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
+    if len(values) == limit and not at.as_json:
         note("There may be more: a path to a part, or a greater --limit.")
 
 
@@ -120,27 +141,17 @@ async def _explained(
     return told, values, await writers(backend, list(versions.values()))
 
 
-def _nodes(value: Blamed, origin: Origin, tasks: Writers) -> list[str | None]:
-    channel = channel_of(value.path)
-    found = tasks.get(origin.version.checkpoint_id, ())
-    return list(dict.fromkeys(it.node for it in found if channel in {None, it.channel}))
-
-
 def _value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
     last = value.changed
     text = cut(value.value if raw else plain(value.value), CELL)
-    saved = _saved(last.version, _nodes(value, last, tasks), raw=raw)
+    nodes = _nodes(last.version, tasks, channel_of(value.path))
+    saved = _saved(last.version, nodes, raw=raw)
     return shown(value.query), text, _named(value.made), _named(last), *saved
-
-
-def _named(origin: Origin) -> str:
-    name = origin.version.checkpoint_id
-    return name if origin.is_exact else f"in or before {name}"
 
 
 def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
     def origin(it: Origin) -> dict[str, Any]:
-        nodes = [name for name in _nodes(value, it, tasks) if name is not None]
+        nodes = _nodes(it.version, tasks, channel_of(value.path))
         return _reported(it.version) | {"is_exact": it.is_exact, "nodes": nodes}
 
     steps = {"made": origin(value.made), "changed": origin(value.changed)}
@@ -225,8 +236,7 @@ def bisect(
         int | None, typer.Option(min=0, help="The string, list or object is longer than this.")
     ] = None,
     of_type: Annotated[
-        str | None,
-        typer.Option("--type", help=f"The type of the value: {', '.join(TYPES)}."),
+        str | None, typer.Option("--type", help=f"The type of the value: {', '.join(TYPES)}.")
     ] = None,
     filter_: Annotated[
         str | None,
@@ -260,38 +270,40 @@ def bisect(
     wanted = _condition(path, text, command, **tests, type=of_type, filter=filter_)
 
     async def found(backend: FullBackend) -> tuple[Bisected, Writers]:
-        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        name, version = await find_named(backend, thread, checkpoint, namespace)
         told = await bisected(backend, name, wanted, version, namespace=namespace)
         answers = require(told, name, version)
         return answers, await writers(backend, [it.version for it in answers.turns])
 
     answers, tasks = at.ask(found)
     first = answers.first
-    if at.as_json:
-        document: dict[str, Any] = {"thread_id": answers.version.thread_id, "namespace": namespace}
-        document |= {"checkpoint_id": answers.version.checkpoint_id}
-        document |= {"asked": answers.asked, "skipped": answers.skipped}
-        document |= {"first": first.version.checkpoint_id if first else None}
-        put_json(document | {"turns": [_turn_json(it, tasks) for it in answers.turns]})
-        return
+    document = {
+        "thread_id": answers.version.thread_id,
+        "namespace": namespace,
+        "checkpoint_id": answers.version.checkpoint_id,
+        "asked": answers.asked,
+        "skipped": answers.skipped,
+        "first": first.version.checkpoint_id if first else None,
+        "turns": [_turn_json(it, tasks) for it in answers.turns],
+    }
     rows = (_turn_row(it, tasks, raw=raw) for it in answers.turns)
     columns = ("version", "from here on", "by", "saved", "metadata")
-    put_table(columns, rows, ids=columns[:1])
+    put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
+    if at.as_json:
+        return
     skipped = f", {answers.skipped:,} skipped" if answers.skipped else ""
     told = f"first in {first.version.checkpoint_id}" if first else "in none"
     say(f"The condition holds {told} of {counted(answers.asked, 'version')}{skipped}.")
 
 
 def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
-    nodes = [it.node for it in tasks.get(turn.version.checkpoint_id, ())]
-    name = turn.version.checkpoint_id
-    named = name if turn.is_exact else f"in or before {name}"
-    return named, "holds" if turn.holds else "does not hold", *_saved(turn.version, nodes, raw=raw)
+    saved = _saved(turn.version, _nodes(turn.version, tasks), raw=raw)
+    return _named(turn), "holds" if turn.holds else "does not hold", *saved
 
 
 def _turn_json(turn: Turn, tasks: Writers) -> dict[str, Any]:
-    nodes = dict.fromkeys(it.node for it in tasks.get(turn.version.checkpoint_id, ()) if it.node)
-    answer = {"holds": turn.holds, "is_exact": turn.is_exact, "nodes": list(nodes)}
+    nodes = _nodes(turn.version, tasks)
+    answer = {"holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}
     return _reported(turn.version) | answer
 
 
@@ -376,7 +388,7 @@ def rewind(
     """
 
     async def saved(backend: FullBackend) -> tuple[str, str, str]:
-        found, version = await _named_in(backend, thread, checkpoint, namespace)
+        found, version = await find_named(backend, thread, checkpoint, namespace)
         there = await backend.version(found, version, namespace=namespace)
         old = require(there, found, version).checkpoint_id
         name = await rewound(
@@ -391,11 +403,9 @@ def rewind(
         return found, old, name
 
     thread, checkpoint, name = at.ask(saved)
-    if at.as_json:
-        document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
-        put_json(document | {"from": checkpoint})
-    else:
-        say(f"{thread}: the head is {name}, with the state of {checkpoint}")
+    document = {"thread_id": thread, "namespace": namespace, "checkpoint_id": name}
+    text = f"{thread}: the head is {name}, with the state of {checkpoint}"
+    put_outcome(document | {"from": checkpoint}, text, as_json=at.as_json)
 
 
 # --- reports
@@ -417,7 +427,7 @@ def report(
     """
 
     async def found(backend: FullBackend) -> dict[str, Any]:
-        name, version = await _named_in(backend, thread, checkpoint, namespace)
+        name, version = await find_named(backend, thread, checkpoint, namespace)
         told = await reported(backend, name, version, namespace=namespace)
         return require(told, name, version)
 

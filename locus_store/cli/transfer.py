@@ -1,12 +1,12 @@
-"""``locus-store verify | copy | export | import``: operations on whole threads."""
+"""``locus-store verify | copy | export | backup``: operations on whole threads and databases."""
 
 from __future__ import annotations
 
-import importlib
 import os
+import sqlite3
 import sys
 import tempfile
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
-from locus_store.cli.help import HelpGroup, command
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
+from locus_store.cli.forgetting import left_of
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
 from locus_store.cli.output import (
     PROBLEMS,
     counted,
@@ -23,34 +23,38 @@ from locus_store.cli.output import (
     progress,
     put_line,
     put_table,
+    say,
     shown_json,
 )
 from locus_store.cli.tenants import (
-    Choice,
     OfTenant,
     Outcome,
     TenantsOptions,
     covered,
     described,
     each,
-    one_of,
     require_tenants,
     tell,
 )
-from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.errors import (
+    BackendError,
+    InvalidArgumentError,
+    LocusStoreError,
+    NotFoundError,
+    UnsupportedError,
+)
+from locus_store.open import options_of
+from locus_store.runtime.progress import expect
+from locus_store.transfer.archive import all_threads, export_threads
+from locus_store.transfer.copying import copy as copy_threads
+from locus_store.transfer.verifying import Checked
+from locus_store.transfer.verifying import verify as check_stored
 from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from locus_store.backend import FullBackend
-    from locus_store.transfer.counts import Counts
-
-imports = typer.Typer(
-    help="Import threads from another store; existing threads stay as they are.",
-    no_args_is_help=True,
-    cls=HelpGroup,
-)
 
 Only = Annotated[
     list[str] | None, typer.Option("--thread", help="Only this thread; may be given several times.")
@@ -73,16 +77,16 @@ def verify(
     --json: JSON Lines as they come, {kind: "problem", tenant, thread_id, namespace, checkpoint_id,
     what}, and at last {kind: "summary", threads, versions, problems, tenant}.
     """
-    one_of(at.choice, "THREADS", is_named=bool(threads))
+    at.require_one("THREADS", is_named=bool(threads))
     for it in threads or ():
         check_text("thread", it)
     problems, counts, seen = run(_verified(at, threads or None))
     if at.as_json:
-        put_line({"kind": "summary", **described(counts, at.choice)})
-        at.choice.tell_others()
+        put_line({"kind": "summary", **described(counts, at)})
+        at.tell_others()
     else:
         if problems:
-            _show(problems, at.choice)
+            _show(problems, at)
         tell(counts, _checked, at)
     if problems:
         note("Restore a backup, or delete what is damaged; other versions still load.")
@@ -90,10 +94,10 @@ def verify(
     _require_all(threads or (), seen)
 
 
-def _show(problems: list[dict[str, Any]], choice: Choice) -> None:
+def _show(problems: list[dict[str, Any]], at: TenantsOptions) -> None:
     keys: tuple[str, ...] = ("thread_id", "namespace", "checkpoint_id", "what")
     columns: tuple[str, ...] = ("thread", "namespace", "version", "problem")
-    if choice.everyone:
+    if at.all_tenants:
         keys, columns = ("tenant", *keys), ("tenant", *columns)
     put_table(columns, ([it[key] for key in keys] for it in problems), ids=columns[:-1])
 
@@ -104,8 +108,7 @@ def _checked(counts: dict[str, int]) -> str:
 
 async def _verified(
     at: TenantsOptions, threads: list[str] | None
-) -> tuple[list[dict[str, Any]], Outcome, set[str]]:
-    verifying = importlib.import_module("locus_store.transfer.verifying")
+) -> tuple[list[dict[str, Any]], Outcome, set[str | None]]:
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None
@@ -114,10 +117,10 @@ async def _verified(
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
-                check = verifying.verify(backend, threads, storage=is_first)
+                check = check_stored(backend, threads, storage=is_first)
                 async for it in check:
                     seen.add(it.thread_id)
-                    if isinstance(it, verifying.Checked):
+                    if isinstance(it, Checked):
                         counts["threads"] += 1
                         counts["versions"] += it.versions
                         advance()
@@ -130,7 +133,7 @@ async def _verified(
     return problems, found, seen
 
 
-def _require_all(wanted: Any, found: set[str]) -> None:
+def _require_all(wanted: Sequence[str], found: Collection[str | None]) -> None:
     missing = [it for it in wanted if it not in found]
     if missing:
         raise NotFoundError(f"there is no thread {', '.join(map(repr, missing))}")
@@ -170,56 +173,44 @@ def copy(
     other versions is a conflict. --json: {written, same, tenant}, in threads.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=source, as_json=as_json)
-    one_of(at.choice, "--thread", is_named=bool(thread))
+    at.require_one("--thread", is_named=bool(thread))
     found, into = run(_copied(at, target, thread or None))
-    tell(found, lambda it: _moved(it, "copied") + into, at)
+    tell(found, lambda it: report_moved(it, "copied") + into, at)
 
 
 async def _copied(
     at: TenantsOptions, target: str, threads: list[str] | None
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
-    choice = at.choice
-    copying = importlib.import_module("locus_store.transfer.copying")
-    options = _of_target(target, choice)
-    async with (
-        covered(at) as sources,
-        opened(target, creates=True, **options) as there,
-    ):
-        require_tenants(there, choice)
+    options = _of_target(target, at)
+    async with covered(at) as sources, opened(target, creates=True, **options) as there:
+        require_tenants(there, at)
 
         def place(here: FullBackend) -> FullBackend:
-            is_other = choice.everyone and here.tenant is not None
+            is_other = at.all_tenants and here.tenant is not None
             return there.for_tenant(str(here.tenant)) if is_other else there
 
         with progress("copying") as advance:
 
             async def copied(here: FullBackend) -> dict[str, int]:
-                return asdict(await copying.copy(here, place(here), threads, progress=advance))
+                return asdict(await copy_threads(here, place(here), threads, progress=advance))
 
             found = await each(sources, copied)
         to = place(sources[0]).tenant
-        is_same = choice.everyone or to in {None, sources[0].tenant}
+        is_same = at.all_tenants or to in {None, sources[0].tenant}
         return found, "" if is_same else f", into tenant {to!r}"
 
 
-def _of_target(target: str, choice: Choice) -> dict[str, Any]:
+def _of_target(target: str, at: TenantsOptions) -> dict[str, Any]:
     """Return the tenant of a copy's target, unless its URL or backend determines it."""
-    opening = importlib.import_module("locus_store.open")
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
-    takes = "tenant" in opening.options_of(target) and not is_named
-    return choice.options if takes else {}
+    takes = "tenant" in options_of(target) and not is_named
+    return at.options if takes else {}
 
 
-def _moved(counts: dict[str, int], done: str) -> str:
+def report_moved(counts: dict[str, int], done: str) -> str:
+    """Return how many threads were moved."""
     return f"{counted(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
-
-
-def tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None:
-    """Print how many threads were imported."""
-    tell(
-        {tenant: asdict(counts)}, lambda it: _moved(it, "imported"), TenantsOptions(as_json=as_json)
-    )
 
 
 # --- files
@@ -245,7 +236,7 @@ def export(
     user's id as a segment are listed with the commands that print their items.
     """
     at = TenantsOptions(tenant=tenant, all_tenants=all_tenants, url=url)
-    one_of(at.choice, "THREADS", is_named=bool(threads))
+    at.require_one("THREADS", is_named=bool(threads))
     everything = everything or (all_tenants and user is None)
     if [bool(threads), user is not None, everything].count(True) != 1:
         raise typer.BadParameter("name threads, or --user, or --all")
@@ -254,7 +245,7 @@ def export(
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
         note(f"{about}{counted(counts['threads'], 'thread')} exported")
-    at.choice.tell_others()
+    at.tell_others()
 
 
 async def _exported(
@@ -265,7 +256,6 @@ async def _exported(
     *,
     prints: bool,
 ) -> Outcome:
-    archive = importlib.import_module("locus_store.transfer.archive")
     seen = set()
     total = len(threads) if threads else None
     async with covered(at) as backends:
@@ -276,20 +266,19 @@ async def _exported(
                 advance()
 
             async def exported(backend: FullBackend) -> dict[str, int]:
-                wanted: Any = threads or archive.all_threads(backend)
+                wanted: Any = threads or all_threads(backend)
                 if user is not None:
                     wanted = await backend.threads_of(user)
-                names = at.choice.everyone
+                names = at.all_tenants
                 return {
-                    "threads": await archive.export_threads(
+                    "threads": await export_threads(
                         backend, wanted, file, names_tenant=names, progress=noted
                     )
                 }
 
             found = await each(backends, exported)
         if user is not None:
-            leftovers = importlib.import_module("locus_store.cli.leftovers")
-            for left in await leftovers.left_of(at.url, backends, at.choice.options, user, []):
+            for left in await left_of(at, backends, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)
@@ -313,23 +302,36 @@ def _written(output: str) -> Iterator[BinaryIO]:
         yield _Screen() if sys.stdout.isatty() else sys.stdout.buffer  # type: ignore[misc]  # likewise
         sys.stdout.buffer.flush()
         return
+    with (
+        translate_errors(output, "written"),
+        _new_file(output, ".export-") as unfinished,
+        Path(unfinished).open("wb") as file,
+    ):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _new_file(output: str, prefix: str) -> Iterator[str]:
+    """Yield the path of a private file, which gets its name at the end of the block.
+
+    Raises:
+        InvalidArgumentError: The output exists.
+    """
     if os.path.lexists(output):
-        raise there_already(output)
-    with _told(output, "written"):
-        folder = Path(output).absolute().parent
-        file = tempfile.NamedTemporaryFile(dir=folder, prefix=".export-", delete=False)  # noqa: SIM115  (closed below)
-        try:
-            with file:
-                yield file  # type: ignore[misc]  # a binary file
-                file.flush()
-                os.fsync(file.fileno())
-            place_file(file.name, output)
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(file.name)
+        raise _exists_already(output)
+    number, unfinished = tempfile.mkstemp(dir=Path(output).absolute().parent, prefix=prefix)
+    os.close(number)
+    try:
+        yield unfinished
+        _place_file(unfinished, output)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished)
 
 
-def place_file(temporary: str, output: str) -> None:
+def _place_file(temporary: str, output: str) -> None:
     """Give a file its name, unless another process has created that file."""
     with suppress(OSError):  # it exists, or the file system has no hard links
         os.link(temporary, output)
@@ -337,17 +339,17 @@ def place_file(temporary: str, output: str) -> None:
     try:
         os.close(os.open(output, os.O_CREAT | os.O_EXCL))
     except FileExistsError as exc:
-        raise there_already(output) from exc
+        raise _exists_already(output) from exc
     os.replace(temporary, output)
 
 
-def there_already(output: str) -> InvalidArgumentError:
+def _exists_already(output: str) -> InvalidArgumentError:
     """Return the error for an output that exists."""
     return InvalidArgumentError(f"{output} already exists; name another file")
 
 
 @contextmanager
-def _told(file: str, done: str) -> Iterator[None]:
+def translate_errors(file: str, done: str) -> Iterator[None]:
     """Translate the system's errors into one that names the file."""
     try:
         yield
@@ -357,53 +359,72 @@ def _told(file: str, done: str) -> Iterator[None]:
         raise InvalidArgumentError(f"{file} cannot be {done}: {exc.strerror}") from exc
 
 
-@command(imports, "file")
-def import_file(
-    file: Annotated[str, typer.Argument(help="Output of 'export'; - is standard input.")],
-    *,
-    tenant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The target; overrides ?tenant=.")
-    ] = None,
-    all_tenants: Annotated[
-        bool, typer.Option("--all-tenants", help="Each thread into the tenant named in the file.")
-    ] = False,
-    from_tenant: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only the threads that name this tenant in the file."),
-    ] = None,
-    at: UrlOptions,
+# --- backups
+
+PAGES = 1000
+"""Pages that are copied at a time; writers have their turn between them."""
+
+TOOLS = {
+    "postgresql": "pg_dump",
+    "oracle": "expdp or RMAN",
+    "redis": "BGSAVE, and copy the file",
+    "opensearch": "a snapshot",
+    "file": "a copy of the directory",
+}
+"""The means of each technology, by the folder of its backend."""
+
+
+def backup(
+    file: Annotated[str, typer.Argument(help="A new file.")], *, url: Url = DEFAULT_URL
 ) -> None:
-    """Import threads from JSON Lines; run again, it continues where it stopped.
+    """Copy an SQLite database while it is in use, with all tenants, and check the copy.
 
-    Threads of 'export --all-tenants' name their tenant: say --all-tenants or --from-tenant. --json:
-    {written, same, tenant}, in threads.
+    The file appears once it is complete. Restore it by a copy in the other direction, or in place
+    of the database when no process has that open.
     """
-    if all_tenants and (tenant, from_tenant) != (None, None):
-        raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
-
-    async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
-        archive = importlib.import_module("locus_store.transfer.archive")
-        options = {"all_tenants": all_tenants, "from_tenant": from_tenant}
-        async with opened(at.url, creates=True, **Choice(tenant).options) as backend:
-            with progress("importing", _threads_in(lines)) as advance:
-                counts: Counts = await archive.import_threads(
-                    backend, lines, progress=advance, **options
-                )
-                return counts, None if all_tenants else backend.tenant
-
-    with _told("standard input" if file == STANDARD else file, "read"), _read(file) as lines:
-        counts, into = run(imported(lines))
-    tell_imported(counts, into, as_json=at.as_json)
+    source = run(_path_of(url))
+    try:
+        with _new_file(file, ".backup-") as unfinished, progress("copying") as advance:
+            size = _copy_database(source, unfinished, advance)
+    except sqlite3.Error as exc:
+        raise BackendError(f"{file} was not written: {exc}; run the command again") from exc
+    say(f"{file}: {counted(size, 'byte')}")
 
 
-def _threads_in(lines: BinaryIO) -> int | None:
-    """Return how many threads a file holds, for a bar on a terminal; ``None``: of a pipe."""
-    if not (sys.stderr.isatty() and lines.seekable()):
-        return None
-    count = sum(it.startswith(b'{"kind":"thread"') for it in lines)
-    lines.seek(0)
-    return count
+async def _path_of(url: str) -> str:
+    """Return the path of the SQLite file that a URL names, if its schema is ours."""
+    async with opened(url) as backend:
+        folder = type(backend).__module__.split(".")[2]
+        path = getattr(backend, "path", None)
+        if folder != "sqlite" or path in {None, ":memory:"}:
+            tool = TOOLS.get(folder)
+            how = f"use {tool}, or " if tool else ""
+            raise UnsupportedError(
+                f"{type(backend).__name__} is not copied as a file: {how}"
+                "'locus-store export --all-tenants --output FILE'"
+            )
+        await backend.open()
+        return str(path)
 
 
-def _read(file: str) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdin.buffer) if file == STANDARD else Path(file).open("rb")
+def _copy_database(source: str, target: str, advance: Any) -> int:
+    """Copy a database; return the number of bytes."""
+    done = 0
+
+    def seen(_: int, left: int, pages: int) -> None:
+        nonlocal done
+        if not done:
+            expect(-(-pages // PAGES))
+        done += 1
+        advance()
+
+    place = f"{Path(source).absolute().as_uri()}?mode=ro"
+    with (
+        closing(sqlite3.connect(place, uri=True)) as live,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        live.backup(copy, pages=PAGES, progress=seen)
+        found = copy.execute("PRAGMA quick_check").fetchone()[0]
+    if found != "ok":
+        raise BackendError(f"the copy is damaged: {found}; check the database: locus-store verify")
+    return os.path.getsize(target)

@@ -24,8 +24,8 @@ from locus_store.inspector.rendering import FOLDER, rendered
 from locus_store.inspector.visits import HOME, Links, Looks, Method, Page, Query, Redirect, Visit
 from locus_store.inspector.work import Blames, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
+from locus_store.service.application import Parts, PartsOfTenants
 from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalError
-from locus_store.service.parts import Parts, PartsOfTenants
 from locus_store.wire import failures
 
 if TYPE_CHECKING:

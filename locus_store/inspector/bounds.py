@@ -1,18 +1,25 @@
-"""The bounds of a page, and values cut to them."""
+"""The bounds of a page, and values cut to them: rows, trees and messages."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from base64 import b64decode
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from locus_store.timeline.conversations import conversation
+from locus_store.timeline.paths import CHANNELS, inside, is_bookkeeping, shown
 from locus_store.timeline.readable import about
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
+    from locus_store.timeline.conversations import CalledTool, MessagePart, SaidMessage, ToolResult
+    from locus_store.timeline.paths import Query
     from locus_store.types import Version
 
 ROWS: Final = 200
@@ -135,3 +142,195 @@ def row(version: Version) -> VersionRow:
         sequence=version.mark.sequence,
         about=short(about(labels | version.metadata)),
     )
+
+
+LEVELS: Final = 8
+"""Levels of a tree that are on one page."""
+
+
+@dataclass(slots=True)
+class TreeNode:
+    """A value in a tree."""
+
+    label: str
+    """The last step of its path."""
+
+    path: str
+    """In the notation of ``timeline.paths``; empty: the state."""
+
+    kind: str
+    """``object``, ``list``, ``text``, ``number``, ``boolean`` or ``null``."""
+
+    text: CutText | None
+    """Of a value without parts."""
+
+    length: int = 0
+    """Parts of the whole value."""
+
+    parts: list[TreeNode] = field(default_factory=list)
+    next: int | None = None
+    """The number of the first part that is not on the page; ``None``: all are."""
+
+
+def tree(
+    value: Any,
+    path: Query = (),
+    *,
+    start: int = 0,
+    is_raw: bool = False,
+    hidden: Collection[str | int] = (),
+    room: Room | None = None,
+) -> TreeNode:
+    """Return a value as a tree.
+
+    Args:
+        value: JSON.
+        path: Of the value.
+        start: Leave out so many parts of the value at the beginning.
+        is_raw: With the wrappings of LangGraph, and its bookkeeping.
+        hidden: Keys of the value that are shown elsewhere on the page.
+        room: For the strings.
+    """
+    return _Growing(room or Room(), is_raw=is_raw).node(value, path, LEVELS, start, hidden)
+
+
+class _Growing:
+    """A tree, and the parts that still fit on its page."""
+
+    def __init__(self, room: Room, *, is_raw: bool) -> None:
+        self._room = room
+        self._is_raw = is_raw
+        self._left = NODES
+
+    def node(
+        self,
+        value: Any,
+        path: Query,
+        levels: int,
+        start: int = 0,
+        hidden: Collection[str | int] = (),
+    ) -> TreeNode:
+        prefix, content = ((), value) if self._is_raw else inside(value)
+        label, name = (str(path[-1]), shown(path)) if path else ("the state", "")
+        if not isinstance(content, dict | list):
+            return TreeNode(label, name, kind_of(content), self._room.cut(scalar(content)))
+        found = TreeNode(label, name, kind_of(content), None, len(content))
+        parts = _parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
+        for at, (key, item) in enumerate(islice(parts, start, None), start):
+            if at - start >= CHILDREN or self._left <= 0 or not levels:
+                found.next = at
+                break
+            self._left -= 1
+            found.parts.append(self.node(item, (*path, key), levels - 1))
+        return found
+
+
+def _parts(
+    content: dict[str, Any] | list[Any], hidden: Collection[str | int], *, of_graph: bool
+) -> Iterator[tuple[str | int, Any]]:
+    if isinstance(content, list):
+        yield from enumerate(content)
+        return
+    for key, item in content.items():
+        if key not in hidden and not (of_graph and is_bookkeeping(key)):
+            yield key, item
+
+
+_KINDS: Final = {
+    dict: "object",
+    list: "list",
+    str: "text",
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    type(None): "null",
+}
+
+
+def kind_of(value: Any) -> str:
+    """Return the name of a value's type; those of ``timeline.bisect``."""
+    return _KINDS.get(type(value), "text")
+
+
+def scalar(value: Any) -> str:
+    """Return a value without parts as text."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+NAME = 200
+"""Characters of a role, a name and an id."""
+
+
+def talk(value: list[Any], path: Query, start: int | None, room: Room) -> dict[str, Any]:
+    """Return messages of a list, with their places in it, and with their calls and results.
+
+    Args:
+        value: The list.
+        path: Of the list.
+        start: The first message; ``None``: the last ones are wanted.
+        room: For their strings.
+    """
+    first = max(len(value) - MESSAGES, 0) if start is None else start
+    said = conversation(value, path, first, first + MESSAGES)
+    return {
+        "path": shown(path) if path else "",
+        "start": first,
+        "length": len(value),
+        "messages": [_message(it, room) for it in said],
+    }
+
+
+def _message(message: SaidMessage, room: Room) -> dict[str, Any]:
+    return {
+        "at": int(str(message.path[-1])),
+        "role": message.role[:NAME],
+        "name": message.name and message.name[:NAME],
+        "message_id": message.message_id and message.message_id[:NAME],
+        "path": shown(message.path),
+        "parts": _message_parts(message.parts, room),
+        "calls": [_call(it, room) for it in message.calls[:CHILDREN]],
+        "results": [_result(it, room) for it in message.results[:CHILDREN]],
+    }
+
+
+def _message_parts(parts: list[MessagePart], room: Room) -> list[dict[str, Any]]:
+    return [_part(it, room) for it in parts[:CHILDREN]]
+
+
+def _part(part: MessagePart, room: Room) -> dict[str, Any]:
+    is_image = part.kind == "image" and isinstance(part.value, str)
+    return {
+        "kind": part.kind[:NAME],
+        "path": shown(part.path),
+        "text": room.cut(part.value),
+        "image_type": image_type(part.value) if is_image else None,
+    }
+
+
+def _call(call: CalledTool, room: Room) -> dict[str, Any]:
+    return {
+        "call_id": call.call_id and call.call_id[:NAME],
+        "name": call.name[:NAME],
+        "path": shown(call.path),
+        "arguments": room.cut(call.arguments),
+        "result": None if call.result is None else _result(call.result, room),
+    }
+
+
+def _result(result: ToolResult, room: Room) -> dict[str, Any]:
+    return {"path": shown(result.path), "parts": _message_parts(result.parts, room)}
+
+
+_DATA: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
+
+
+def image_type(address: str) -> str | None:
+    """Return the type of an image in an address; ``None`` if the address holds none."""
+    found = _DATA.match(address[:80])
+    return found[1] if found else None
+
+
+def image(address: str) -> tuple[str, bytes] | None:
+    """Return the type and the bytes of an image in an address; ``None`` if it holds none."""
+    found = _DATA.fullmatch(address)
+    return (found[1], b64decode(found[2])) if found and len(found[2]) % 4 == 0 else None

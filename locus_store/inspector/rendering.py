@@ -57,7 +57,8 @@ def compact(value: Any) -> str:
 
 def _lines(rows: list[Any]) -> list[_Drawn]:
     """Return the lines between the rows of the timeline."""
-    return _drawn((it.version.checkpoint_id, it.version.parent_id) for it in rows)
+    versions = [it["version"] for it in rows]
+    return _drawn((it.checkpoint_id, it.parent_id) for it in versions)
 
 
 def _field(value: str | None, name: str) -> str:
@@ -161,11 +162,7 @@ def _environment() -> Environment:
         "largest": _largest,
         "bar": _bar,
     }
-    found.globals |= {
-        "page_messages": MESSAGES,
-        "row_height": _HEIGHT,
-        "bar_height": BAR,
-    }
+    found.globals |= {"page_messages": MESSAGES, "row_height": _HEIGHT, "bar_height": BAR}
     return found
 
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.inspector.access import Viewer
     from locus_store.inspector.work import Blames, Jobs, States
-    from locus_store.service.parts import Parts
+    from locus_store.service.application import Parts
     from locus_store.types import Version
 
     Found: TypeAlias = list[Version] | None
 
+
+T = TypeVar("T")
 
 Method: TypeAlias = Literal["GET", "POST"]
 MOST_PARAMETERS = 100
@@ -132,6 +134,26 @@ class Visit:
         """Return the address of a page of the same thread and namespace."""
         return self.links.to(page, thread=self.thread, namespace=self.namespace, **query)
 
+    def require(self, value: T | None, version: str | None = None) -> T:
+        """Return the value that belongs to the thread, or to a version of it.
+
+        Raises:
+            NotFoundError: It is ``None``.
+        """
+        if value is not None:
+            return value
+        if version is not None:
+            raise NotFoundError(f"there is no version {version!r} in thread {self.thread!r}")
+        raise NotFoundError(
+            f"there is no thread {self.thread!r}, or it has no version in this namespace; it may"
+            " have a message log"
+        )
+
+    def make_page(self, template: str, title: str, values: dict[str, Any]) -> Page:
+        """Return a page of the thread, with the names of the thread and of the namespace."""
+        place = {"thread_id": self.thread, "namespace": self.namespace}
+        return Page(template, title, place | values)
+
     def hidden(self, **query: str | int | None) -> str:
         """Return the place of this page for the field ``at`` of a form."""
         return self.links.hidden(thread=self.thread, namespace=self.namespace, **query)
@@ -166,21 +188,6 @@ class Redirect:
 
 Answer: TypeAlias = "Page | Download | Redirect"
 Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
-
-
-def missing_thread(thread: str) -> NotFoundError:
-    """Return the error of a thread that does not exist."""
-    return NotFoundError(
-        f"there is no thread {thread!r}, or it has no version in this namespace; it may have a"
-        " message log"
-    )
-
-
-def missing_version(thread: str, version: str | None) -> NotFoundError:
-    """Return the error of a version that does not exist."""
-    if version is None:
-        return missing_thread(thread)
-    return NotFoundError(f"there is no version {version!r} in thread {thread!r}")
 
 
 HOME = "threads"

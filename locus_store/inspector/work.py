@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from locus_store.errors import BackendError
-from locus_store.inspector.bounds import VersionRow, row
+from locus_store.inspector.bounds import row
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.blame import trace
 from locus_store.timeline.graph import channel_of, writers
@@ -197,26 +197,6 @@ KEPT: Final = 4
 """Versions whose origins are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OriginRow:
-    """The version that a value came with, or that changed it last."""
-
-    version: VersionRow
-    is_exact: bool
-    nodes: list[str]
-    """Of LangGraph, whose tasks wrote it."""
-
-    tasks: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class BlameRow:
-    """The origin of a value."""
-
-    made: _OriginRow
-    changed: _OriginRow
-
-
 class Blames:
     """The origins of the versions that pages asked about last."""
 
@@ -224,8 +204,10 @@ class Blames:
         self._jobs = jobs
         self._kept: OrderedDict[tuple[str | None, Mark], Trace] = OrderedDict()
 
-    async def of(self, backend: StorageBackend, seen: Seen, path: Query) -> BlameRow | None:
-        """Return the origin of a value; ``None`` if it does not exist any more.
+    async def of(self, backend: StorageBackend, seen: Seen, path: Query) -> dict[str, Any] | None:
+        """Return the versions that a value came with (``made``), and that changed it last.
+
+        ``None`` if the value does not exist any more.
 
         Raises:
             RefusalError: It took too long.
@@ -235,10 +217,9 @@ class Blames:
         value = found.of(seen.state).of(path) if found else None
         if value is None:
             return None
-        steps = (value.made, value.changed)
-        tasks = await writers(backend, [it.version for it in steps])
-        made, changed = (_origin_row(value, it, tasks) for it in steps)
-        return BlameRow(made, changed)
+        steps = {"made": value.made, "changed": value.changed}
+        tasks = await writers(backend, [it.version for it in steps.values()])
+        return {name: _origin_row(value, it, tasks) for name, it in steps.items()}
 
     async def _trace(self, backend: StorageBackend, seen: Seen) -> Trace | None:
         version = seen.version
@@ -262,13 +243,14 @@ class Blames:
         return found
 
 
-def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> _OriginRow:
+def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
+    """Return a version, with LangGraph's nodes and tasks that wrote the value."""
     channel = channel_of(value.path)
     made = tasks.get(origin.version.checkpoint_id, ())
     found = [it for it in made if channel in {None, it.channel}]
-    return _OriginRow(
-        row(origin.version),
-        origin.is_exact,
-        list(dict.fromkeys(it.node for it in found if it.node is not None)),
-        list(dict.fromkeys(it.task_id for it in found)),
-    )
+    return {
+        "version": row(origin.version),
+        "is_exact": origin.is_exact,
+        "nodes": list(dict.fromkeys(it.node for it in found if it.node is not None)),
+        "tasks": list(dict.fromkeys(it.task_id for it in found)),
+    }

@@ -16,29 +16,31 @@ from locus_store.inspector.access import Codes
 from locus_store.inspector.application import Inspector
 from locus_store.server.listener import listening, require_uvicorn, served
 from locus_store.service.access import EVERYTHING, LOOPBACK
-from locus_store.service.parts import Parts, PartsOfTenants
+from locus_store.service.application import Parts, PartsOfTenants
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from locus_store.backend import StorageBackend
-    from locus_store.server.options import InspectOptions
     from locus_store.store import BaseStore
 
 
 def inspect(
     backend: StorageBackend,
     store: BaseStore | None,
-    options: InspectOptions,
     announce: Callable[[str], None],
+    *,
+    port: int,
+    allow_write: bool,
 ) -> None:
     """Serve the pages on loopback until a signal ends the process.
 
     Args:
         backend: Opened and closed here.
         store: Likewise, if there is one.
-        options: The options.
         announce: Called with the login link once the port is taken.
+        port: On loopback; 0 is any free one.
+        allow_write: The pages offer forks, rewinds and deletions.
 
     Raises:
         ConnectionFailedError: The port is taken.
@@ -47,11 +49,11 @@ def inspect(
     """
     require_uvicorn()
     asyncio.run(_tried(backend, store))  # uvicorn would print the traceback of an error
-    codes = Codes(EVERYTHING if options.allow_write else frozenset({"read"}))
+    codes = Codes(EVERYTHING if allow_write else frozenset({"read"}))
     pages = Inspector(
         PartsOfTenants(Parts(backend, store, None)),
         codes,
-        allow_write=options.allow_write,
+        allow_write=allow_write,
         allowed_hosts=LOOPBACK,
     )
 
@@ -61,9 +63,8 @@ def inspect(
             yield
 
     application = Router(default=pages, lifespan=running, redirect_slashes=False)
-    with listening("127.0.0.1", options.port) as listener:
-        port = listener.getsockname()[1]
-        announce(f"http://127.0.0.1:{port}/login?code={codes.new_code()}")
+    with listening("127.0.0.1", port) as listener:
+        announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.new_code()}")
         served(application, listener)
 
 

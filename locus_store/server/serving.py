@@ -20,24 +20,31 @@ from locus_store.server.listener import (
     require_uvicorn,
     served,
 )
-from locus_store.service.application import WORKERS_FOLDER, app
+from locus_store.service.access import LOOPBACK, Door
+from locus_store.service.application import WORKERS_FOLDER, Parts, PartsOfTenants, app
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from locus_store.backend import StorageBackend
     from locus_store.server.options import ServeOptions
+    from locus_store.store import BaseStore
 
 MAX_PORT: Final = 65_535
 
+PREFIX: Final = "/inspector"
+"""The place of the pages beside the service."""
 
-def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
+
+def serve(url: str, settings: ServeOptions, announce: Callable[[str], None]) -> None:
     """Serve until a signal ends the process.
 
     Args:
+        url: Of the storage.
         settings: The options.
         announce: Called with the URL once the port is taken.
 
@@ -62,52 +69,101 @@ def serve(settings: ServeOptions, announce: Callable[[str], None]) -> None:
         raise InvalidArgumentError("--behind-proxy needs --token-file: a proxy lets strangers in")
     if settings.workers < 1:
         raise InvalidArgumentError("--workers must be at least 1")
-    if settings.workers > 1 and settings.url.partition(":")[0] == "memory":
+    if settings.workers > 1 and url.partition(":")[0] == "memory":
         raise InvalidArgumentError(
             "--workers: each process would have a memory of its own; use one worker, or a database"
         )
     if not 0 <= settings.port <= MAX_PORT:
         raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
-    service = opened(settings)  # raises for a wrong option, before the port is announced
+    service = opened(url, settings)  # raises for a wrong option, before the port is announced
     with listening(settings.host, settings.port) as listener:
         announce(f"http://{settings.literal_host}:{listener.getsockname()[1]}")
         if settings.workers == 1:
-            run(settings, listener, service)
+            served(service, listener)
         else:
-            _supervise(settings.workers, run, settings, listener)
+            _supervise(settings.workers, run, url, settings, listener)
 
 
-def run(settings: ServeOptions, listener: socket.socket, service: ASGIApp | None = None) -> None:
-    """Serve on a socket, in this process; a worker opens a service of its own."""
-    served(service or opened(settings), listener)
+def run(url: str, settings: ServeOptions, listener: socket.socket) -> None:
+    """Serve on a socket, as a worker, which opens a service of its own."""
+    served(opened(url, settings), listener)
 
 
-def opened(settings: ServeOptions) -> ASGIApp:
+def opened(url: str, settings: ServeOptions) -> ASGIApp:
     """Return the service over the storage of a URL, which it opens and closes, with its pages.
 
     Raises:
         InvalidArgumentError: The URL is not valid.
     """
-    storage, store = open_storage(settings.url), None
+    storage, store = open_storage(url), None
     if storage.has_store:
-        store = storage.store(dimension=settings.dimension, metric=settings.metric)
+        metric: Any = settings.metric  # the store checks it
+        store = storage.store(dimension=settings.dimension, metric=metric)
     service = app(
         storage.backend,
         store=store,
         messages=storage.messages() if storage.has_messages else None,
         token_file=settings.token_file,
         read_only=settings.read_only,
-        max_body=settings.max_body,
-        requests_per_second=settings.requests_per_second,
-        allowed_hosts=settings.hosts if settings.token_file is None else None,
+        max_body=settings.max_body_bytes,
+        requests_per_second=settings.rate,
+        allowed_hosts=_hosts_of(settings) if settings.token_file is None else None,
         owns=True,
     )
     if not settings.inspector:
         return service
-
-    from locus_store.server.pages import beside  # noqa: PLC0415  (needs Jinja2)
-
     return beside(service, storage.backend, store, settings)
+
+
+def _hosts_of(settings: ServeOptions) -> frozenset[str]:
+    """Return the names of the service: those of loopback, its own, and those that were given."""
+    names = (settings.literal_host, *(settings.allow_host or ()))
+    return frozenset({*LOOPBACK, *map(str.lower, names)})
+
+
+def beside(
+    service: ASGIApp, backend: StorageBackend, store: BaseStore | None, settings: ServeOptions
+) -> ASGIApp:
+    """Return the service with the pages below ``PREFIX``."""
+    from starlette.responses import RedirectResponse  # noqa: PLC0415  (of an extra, as the next)
+
+    from locus_store.inspector.access import Mounted, Tokens  # noqa: PLC0415
+    from locus_store.inspector.application import Inspector  # noqa: PLC0415
+
+    if settings.token_file is None:
+        entrance: Any = Mounted(None)
+    else:
+        door = Door(settings.token_file, read_only=settings.read_only, requests_per_second=None)
+        entrance = Tokens(door, settings.session_key)
+    pages = Inspector(
+        PartsOfTenants(Parts(backend, store, None)),
+        entrance,
+        allow_write=settings.allow_write and not settings.read_only,
+        allowed_hosts=_hosts_of(settings),
+        is_secure=settings.behind_proxy,
+        requests_per_second=settings.rate,
+    )
+    return _Beside(service, pages, RedirectResponse(f"{PREFIX.removeprefix('/')}/"))
+
+
+class _Beside:
+    """Two applications: the pages below their prefix, and the service."""
+
+    def __init__(self, service: ASGIApp, pages: ASGIApp, redirect: ASGIApp) -> None:
+        self._service = service
+        self._pages = pages
+        self._redirect = redirect
+        """Leads from the prefix without a slash to the pages."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] == "http" and path == PREFIX:
+            await self._redirect(scope, receive, send)
+        elif path.startswith(f"{PREFIX}/"):
+            root = scope.get("root_path", "") + PREFIX
+            await self._pages({**scope, "root_path": root}, receive, send)
+        else:
+            await self._service(scope, receive, send)
 
 
 _log: Final = logging.getLogger("locus_store.server")

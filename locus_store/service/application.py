@@ -1,13 +1,15 @@
-"""The ASGI application."""
+"""The ASGI application, and the storages that it stands over, in their form for each tenant."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import OrderedDict
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import cache
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -15,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Router
 
 from locus_store import __version__
-from locus_store.backend import StorageBackend
+from locus_store.backend import StorageBackend, needs
 from locus_store.errors import BackendError, LocusStoreError, UnsupportedError
 from locus_store.service import sdk_threads
 from locus_store.service.access import Caller, Door
@@ -32,10 +34,9 @@ from locus_store.service.exchange import (
     refused,
 )
 from locus_store.service.openapi import document
-from locus_store.service.parts import Parts, PartsOfTenants
+from locus_store.types.thread_info import DescribesThreads
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import BY_PATH, VERSION
-from locus_store.wire.description import SERVICE, Description
+from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -45,7 +46,68 @@ if TYPE_CHECKING:
 
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore
+    from locus_store.types.tenants import ForTenants
     from locus_store.wire.calls import WireCall
+
+P = TypeVar("P", bound="ForTenants")
+
+TENANTS: Final = 1000
+"""Tenants whose objects are kept; another one's are made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The objects that a service stands over."""
+
+    threads: StorageBackend
+    store: BaseStore | None
+    messages: BaseMessageLog | None
+
+    def target(self, call: WireCall) -> Any:
+        """Return the object that has the method of a call.
+
+        Raises:
+            UnsupportedError: There is none, or it does not declare the power.
+        """
+        found = getattr(self, call.part)
+        if found is None:
+            raise UnsupportedError(f"this service has no part {call.part!r}")
+        if issubclass(call.contract, StorageBackend):
+            return needs(found, call.contract)
+        if call.contract is DescribesThreads and not isinstance(found, DescribesThreads):
+            raise UnsupportedError("the storage of this service keeps no facts of threads")
+        return found
+
+    def of(self, tenant: str) -> Parts:
+        """Return the same parts for a tenant."""
+        return Parts(
+            self.threads.for_tenant(tenant), _of(self.store, tenant), _of(self.messages, tenant)
+        )
+
+
+def _of(part: P | None, tenant: str) -> P | None:
+    return None if part is None else part.for_tenant(tenant)
+
+
+class PartsOfTenants:
+    """The parts of each tenant."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts: Final = parts
+        self._of: OrderedDict[str, Parts] = OrderedDict()
+
+    def of(self, tenant: str | None) -> Parts:
+        """Return the parts of a tenant; ``None`` is the one that they were opened for."""
+        if tenant is None:
+            return self.parts
+        found = self._of.get(tenant)
+        if found is None:
+            found = self._of[tenant] = self.parts.of(tenant)
+            if len(self._of) > TENANTS:
+                self._of.popitem(last=False)
+        self._of.move_to_end(tenant)
+        return found
+
 
 log: Final = logging.getLogger("locus_store.service")
 """WARNING a failure of the storage; ERROR a request that failed for an unknown reason."""

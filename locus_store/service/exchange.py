@@ -28,15 +28,16 @@ from locus_store.versions.archives import require_whole
 from locus_store.wire import bodies, failures
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from starlette.types import Message, Receive, Scope, Send
 
     from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore
-    from locus_store.types import PendingWrite, Save
-    from locus_store.types.items import Change, Namespace
+    from locus_store.types import Save
+    from locus_store.types.items import Change
+    from locus_store.types.messages import LogChange
     from locus_store.wire.calls import WireCall
     from locus_store.wire.records import SentChange, SentItem
 
@@ -241,16 +242,18 @@ async def admitted(call: WireCall, target: Any, arguments: dict[str, Any]) -> di
     Raises:
         LocusStoreError, RefusalError: A rule refuses them; nothing was written.
     """
-    check = _CHECKS.get(call.path)
-    if check is None:
-        return arguments
+    check, convert = _CHECKS.get(call.path), _CONVERSIONS.get(call.path)
     try:
-        return {**arguments, **(await check(target, **arguments))}
+        if check is not None and call.path in _SLOW:
+            await asyncio.to_thread(check, target, **arguments)
+        elif check is not None:
+            check(target, **arguments)
+        return arguments if convert is None else {**arguments, **convert(target, **arguments)}
     except IntegrityError as exc:  # of what was sent: the caller may read it, and no log needs it
         raise RefusalError(422, exc) from exc
 
 
-async def _commit(backend: StorageBackend, save: Save) -> dict[str, Any]:
+def _check_save(backend: StorageBackend, save: Save) -> None:
     checked_ttl(save.ttl_seconds)
     change: SentChange = save.change  # type: ignore[assignment]
     most = backend.max_state_bytes
@@ -261,7 +264,6 @@ async def _commit(backend: StorageBackend, save: Save) -> dict[str, Any]:
             _check_frames(payload, most)
     if save.keep_last == 0:
         raise InvalidArgumentError("keep_last must be at least 1")
-    return {}
 
 
 def _check_frames(payload: bytes, most: int) -> None:
@@ -276,32 +278,7 @@ def _check_frames(payload: bytes, most: int) -> None:
         raise InvalidArgumentError(f"a payload of the save: {exc}") from exc
 
 
-async def _store_writes(
-    backend: StorageBackend, writes: list[PendingWrite], **_: Any
-) -> dict[str, Any]:
-    del backend
-    check_writes(writes)
-    return {}
-
-
-async def _restore(backend: StorageBackend, thread: Any) -> dict[str, Any]:
-    await asyncio.to_thread(require_whole, thread, backend.max_state_bytes)
-    return {}
-
-
-async def _renew(backend: StorageBackend, ttl_seconds: float, **_: Any) -> dict[str, Any]:
-    del backend
-    checked_ttl(ttl_seconds)
-    return {}
-
-
-async def _put_facts(backend: StorageBackend, put: Any) -> dict[str, Any]:
-    del backend
-    check_facts(put)
-    return {}
-
-
-async def _apply(store: BaseStore, changes: list[SentItem]) -> dict[str, Any]:
+def _made_changes(store: BaseStore, changes: list[SentItem]) -> dict[str, Any]:
     made = [_change(store, it) for it in changes]
     if len({it.name for it in made}) < len(made):
         raise InvalidArgumentError("two changes are of one item")
@@ -332,16 +309,6 @@ def _value(json: bytes) -> Any:
         raise InvalidArgumentError("the value of an item is not JSON") from exc
 
 
-async def _vectors_of(store: BaseStore, namespace: Namespace, key: str) -> dict[str, Any]:
-    del store
-    check_name(namespace, key)
-    return {}
-
-
-async def _nearest(store: BaseStore, vector: bytes, **_: Any) -> dict[str, Any]:
-    return {"vector": _vector(store, vector)}
-
-
 def _vector(store: BaseStore, vector: bytes) -> bytes:
     """Return an embedding, if it is one of the store's.
 
@@ -355,23 +322,30 @@ def _vector(store: BaseStore, vector: bytes) -> bytes:
     return vectors.packed(vectors.unpacked(vector), store.dimension, store.metric)
 
 
-async def _change_log(log: BaseMessageLog, change: Any) -> dict[str, Any]:
+def _check_change(log: BaseMessageLog, change: LogChange) -> None:
     checked_ttl(change.ttl_seconds)
     require_distinct(change)
     for edit in change.edits():
         for put in edit.puts:
             check_put(put, edit.namespace, log.max_state_bytes)
-    return {}
 
 
-_CHECKS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
-    "/v1/commit": _commit,
-    "/v1/store_writes": _store_writes,
-    "/v1/restore": _restore,
-    "/v1/renew": _renew,
-    "/v1/put_facts": _put_facts,
-    "/v1/store/apply": _apply,
-    "/v1/store/vectors_of": _vectors_of,
-    "/v1/store/nearest": _nearest,
-    "/v1/messages/change": _change_log,
+_CHECKS: Final[dict[str, Callable[..., object]]] = {
+    "/v1/commit": _check_save,
+    "/v1/store_writes": lambda _, writes, **_others: check_writes(writes),
+    "/v1/restore": lambda backend, thread: require_whole(thread, backend.max_state_bytes),
+    "/v1/renew": lambda _, ttl_seconds, **_others: checked_ttl(ttl_seconds),
+    "/v1/put_facts": lambda _, put: check_facts(put),
+    "/v1/store/vectors_of": lambda _, namespace, key: check_name(namespace, key),
+    "/v1/messages/change": _check_change,
 }
+"""Rules that refuse arguments, by the path of a call."""
+
+_SLOW: Final = frozenset({"/v1/restore"})
+"""Checks that leave the event loop."""
+
+_CONVERSIONS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
+    "/v1/store/apply": _made_changes,
+    "/v1/store/nearest": lambda store, vector, **_: {"vector": _vector(store, vector)},
+}
+"""Rules that return arguments in another form."""

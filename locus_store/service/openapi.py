@@ -10,8 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from locus_store import __version__
 from locus_store.wire import bodies
-from locus_store.wire.calls import CALLS, VERSION
-from locus_store.wire.description import DESCRIPTION
+from locus_store.wire.calls import CALLS, DESCRIPTION, VERSION
 
 if TYPE_CHECKING:
     from locus_store.wire.calls import WireCall

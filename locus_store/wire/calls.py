@@ -6,7 +6,6 @@ and the OpenAPI document read this table.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,11 +26,12 @@ from locus_store.backend import (
 )
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
+from locus_store.types import CheckpointerCapabilities  # noqa: TC001  (forms evaluate it)
 from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.canonical import canonical
-from locus_store.wire.forms import Forms, Validator
+from locus_store.wire.forms import Forms, Validator, list_parameters
 from locus_store.wire.records import SentItem
 
 Right: TypeAlias = Literal["read", "write", "admin"]
@@ -63,8 +63,7 @@ class WireCall:
     @cached_property
     def parameters(self) -> dict[str, bool]:
         """The parameters by name, and whether each is required."""
-        found = inspect.signature(getattr(self.contract, self.name)).parameters
-        return {name: it.default is it.empty for name, it in found.items() if name != "self"}
+        return list_parameters(getattr(self.contract, self.name))
 
     @cached_property
     def _types(self) -> dict[str, Any]:
@@ -164,3 +163,27 @@ BY_PATH: Final = {it.path: it for it in CALLS}
 def calls_of(part: Part) -> list[WireCall]:
     """Return the calls of a part of the service."""
     return [it for it in CALLS if it.part == part]
+
+
+SERVICE: Final = "locus-store"
+"""The name of the service in the answer of ``/health``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """The powers and limits of a service, for the caller who asks."""
+
+    version: str
+    """The version of locus-store."""
+
+    capabilities: CheckpointerCapabilities
+    has_store: bool
+    dimension: int | None
+    metric: str | None
+    has_messages: bool
+    rights: list[str]
+    max_body: int
+    """The longest body of a request in bytes."""
+
+
+DESCRIPTION: Final = Validator(ANSWERS.of(Description), "the description of the service")

@@ -8,8 +8,8 @@ bounds wherever a field has its name, those of ``types.arguments``.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
 from datetime import datetime
 from functools import partial
 from types import NoneType, UnionType
@@ -163,7 +163,7 @@ class Forms:
 
     def _named(self, kind: type[Any]) -> CoreSchema:
         if kind not in self._records:
-            hints, needed = get_type_hints(kind, localns=_LOCALS), _needed(kind)
+            hints, needed = get_type_hints(kind, localns=_LOCALS), list_parameters(kind)
             kinds = {name: hints[name] for name in needed}
             self._records[kind] = self.record(
                 kinds, needed, lambda values: kind(**values), kind.__name__
@@ -195,15 +195,10 @@ class Forms:
         return core_schema.no_info_after_validator_function(build, plain, metadata={"name": name})
 
 
-def _needed(kind: type[Any]) -> dict[str, bool]:
-    """Return the fields of a record, and whether each has no default."""
-    if is_dataclass(kind):
-        return {
-            it.name: it.default is MISSING and it.default_factory is MISSING
-            for it in fields(kind)
-            if it.init
-        }
-    return {name: name not in kind._field_defaults for name in kind._fields}
+def list_parameters(call: Callable[..., Any]) -> dict[str, bool]:
+    """Return the parameters of a method or of a record, and whether each has no default."""
+    found = inspect.signature(call).parameters
+    return {name: it.default is it.empty for name, it in found.items() if name != "self"}
 
 
 def _checked_json(field: str, value: object) -> Any:

@@ -90,12 +90,4 @@ class SentItem:
         """Return a change as it is sent."""
         if isinstance(change, Remove):
             return cls(namespace=change.namespace, key=change.key)
-        return cls(
-            namespace=change.namespace,
-            key=change.key,
-            json=change.json,
-            metadata=change.metadata,
-            ttl_seconds=change.ttl_seconds,
-            expected_version=change.expected_version,
-            vectors=change.vectors,
-        )
+        return cls(**{it.name: getattr(change, it.name) for it in fields(cls)})

@@ -543,14 +543,21 @@ def test_the_module_runs_as_a_command() -> None:
     assert ran.stdout.startswith("0001")
 
 
-@pytest.mark.parametrize("missing", first_of("starlette", "jinja2"))
-def test_inspect_without_its_extra_names_the_extra(missing: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "missing", "extra"),
+    first_of(
+        ("inspect", "starlette", "inspector"),
+        ("inspect", "jinja2", "inspector"),
+        ("serve", "starlette", "service"),
+    ),
+)
+def test_a_server_without_its_extra_names_the_extra(command: str, missing: str, extra: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None\nfrom locus_store.cli import main\nmain()"
     done = subprocess.run(
-        [sys.executable, "-c", code, "inspect"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, command], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert pip_install("inspector") in done.stderr
+    assert pip_install(extra) in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -23,7 +23,7 @@ from locus_store.backends import InMemoryStore
 from locus_store.types import PendingWrite
 
 if TESTS_RUN:
-    from locus_store.cli import leftovers
+    from locus_store.cli import forgetting
     from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
 
 if TYPE_CHECKING:
@@ -455,7 +455,7 @@ def test_forget_reads_each_page_of_threads_that_may_name_no_user(
         save(url, f"nobody-{number}", {"n": 1})
         save(url, f"named-{number}", {"n": 1}, with_={"labels": {"user_id": "a"}})
     save(url, "mine", {"n": 1}, with_={"metadata": {"user_id": "b"}})
-    monkeypatch.setattr(leftovers, "PAGE", page)
+    monkeypatch.setattr(forgetting, "PAGE", page)
     found = parsed(run, "forget", "--user", "b", "--yes")
     assert (found["threads"], found["left"][0]["unowned"]) == (1, 4)
 

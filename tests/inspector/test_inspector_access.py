@@ -22,11 +22,10 @@ if TESTS_RUN:
     from locus_store.server.inspecting import start_page
     from locus_store.server.listener import log_to_stderr
     from locus_store.server.options import ServeOptions
-    from locus_store.server.pages import beside
-    from locus_store.server.serving import serve
+    from locus_store.server.serving import beside, serve
     from locus_store.service import app as service_app
     from locus_store.service.access import LOOPBACK, TokenFile
-    from locus_store.service.parts import Parts, PartsOfTenants
+    from locus_store.service.application import Parts, PartsOfTenants
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,7 +51,7 @@ class Served:
         }
         self.backend = open_checkpointer(f"sqlite:///{folder}/a.db").backend
         self.settings = ServeOptions(
-            url="memory://", token_file=str(folder / "tokens.json"), inspector=True, **options
+            token_file=str(folder / "tokens.json"), inspector=True, **options
         )
         self.app = beside(service_app(self.backend), self.backend, None, self.settings)
 
@@ -247,14 +246,14 @@ def test_the_cookie_of_a_proxy_is_for_tls_only(tmp_path: Path) -> None:
 )
 def test_pages_are_not_served_to_strangers(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="behind-proxy"):
-        serve(ServeOptions(url="memory://", **options), announce=print)
+        serve("memory://", ServeOptions(**options), announce=print)
 
 
 # --- rates
 
 
 async def test_the_rate_of_the_service_counts_for_its_pages(tmp_path: Path) -> None:
-    served = Served(tmp_path, requests_per_second=3.0)
+    served = Served(tmp_path, rate=3.0)
     browser = await served.entered("acme")
     bearer = {"authorization": f"Bearer {served.secrets['acme']}"}
     found = [(await browser.get("login")).status_code for _ in range(5)]

@@ -174,7 +174,7 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
     sent: list[bytes] = []
 
     async with HTTPBackend(service.url) as backend:
-        home = await backend.service._connections.home()
+        home = await backend.service._connections.mine()
         send = home._transport.send
 
         async def kept(method: str, path: str, body: bytes, headers: Any) -> Any:

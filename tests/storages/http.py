@@ -15,10 +15,10 @@ from locus_store.backends import (
     SQLiteStore,
 )
 from locus_store.backends.http import HTTPBackend, http_checkpointer
-from locus_store.backends.http.connections import ClientOptions, HTTPConnections
-from locus_store.backends.http.messages import HTTPMessageLog
+from locus_store.backends.http.connections import HTTPConnections
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.store import HTTPStore
+from locus_store.backends.http.store import HTTPMessageLog, HTTPStore
+from locus_store.backends.http.transport import ClientOptions
 from locus_store.testing.kit import limited
 from locus_store.values import vectors
 from locus_store.values.encoding import MAX_STATE_BYTES

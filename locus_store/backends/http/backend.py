@@ -7,14 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
-from locus_store.backends.http.connections import (
-    ClientOptions,
-    HTTPConnections,
-    requests,
-)
+from locus_store.backends.http.connections import HTTPConnections, requests
 from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions, HTTPURLOptions
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.transport import ANSWER_BYTES, TIMEOUT_SECONDS, basic
+from locus_store.backends.http.transport import ANSWER_BYTES, TIMEOUT_SECONDS, ClientOptions, basic
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.extras import factory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -13,9 +12,9 @@ import orjson
 from yarl import URL
 
 from locus_store.backends.http.transport import (
+    ClientOptions,
     NoAnswerError,
     Transport,
-    TransportOptions,
     is_untrusted,
 )
 from locus_store.errors import (
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from locus_store.backends.http.transport import Answer
     from locus_store.wire.calls import Part, WireCall
 
-RETRY_SECONDS: Final = 10.0
 MAX_PORT: Final = 65535
 
 BUSY: Final = 429
@@ -48,16 +46,7 @@ GATEWAYS: Final = frozenset({502, 503, 504})
 ONE_LOOP: Final = "a client belongs to the process and the event loop that it was first used in"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions(TransportOptions):
-    """The options of a client; see ``HTTPBackend``."""
-
-    retry_seconds: float = RETRY_SECONDS
-    client: aiohttp.ClientSession | None = None
-    """Used instead of connections of our own, and left open."""
-
-
-class HTTPConnections:
+class HTTPConnections(Homes["HTTPClient"]):
     """The clients of the event loops that use a service.
 
     Args:
@@ -72,12 +61,12 @@ class HTTPConnections:
             raise InvalidArgumentError("client must be an aiohttp.ClientSession")
         self._options = options
         refusal = None if options.client is None else ONE_LOOP
-        self._homes = Homes(lambda: HTTPClient(self._transport, self.where, options), refusal)
+        super().__init__(lambda: HTTPClient(self._transport, self.where, options), refusal)
 
     def _transport(self) -> Transport:
         if self._options.client is not None:
             self._require_owner()
-        return Transport(self.where, self._options, self._options.client)
+        return Transport(self.where, self._options)
 
     def _require_owner(self) -> None:
         """Refuse to share a caller's client, whose connections belong to one event loop."""
@@ -85,14 +74,6 @@ class HTTPConnections:
         self._owner = self._owner or asking
         if self._owner != asking:
             raise InvalidArgumentError(ONE_LOOP)
-
-    async def home(self) -> HTTPClient:
-        """Return the running loop's client."""
-        return await self._homes.mine()
-
-    async def close(self) -> None:
-        """Release the connections; those of other loops are released there."""
-        await self._homes.close()
 
 
 def _checked_url(base_url: object) -> str:

@@ -1,26 +1,42 @@
-"""The service that backends, stores and message logs share: its description and its calls."""
+"""The service that backends, stores and message logs share: its description and its calls.
+
+A service that speaks only the wire of the Locus SDK's own ``HTTPCheckpointer`` has whole states by
+id, and nothing of versions. So its backend compares the newest id before a save, which is not
+atomic: a writer between both requests is not seen.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from datetime import UTC, datetime
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import quote
+
+import orjson
 
 from locus_store.backend import StorageBackend
-from locus_store.backends.http.sdk_service import SdkServiceBackend
 from locus_store.errors import (
     BackendError,
+    ConflictError,
     ConnectionFailedError,
     InvalidArgumentError,
     UnsupportedError,
 )
-from locus_store.types import CheckpointerCapabilities
+from locus_store.types import CheckpointerCapabilities, Mark, Stored, Version, Written
+from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
+from locus_store.types.codec import labels_of
+from locus_store.values import frames
+from locus_store.values.msgpack import with_json
 from locus_store.wire import bodies
-from locus_store.wire.calls import VERSION
-from locus_store.wire.description import DESCRIPTION, SERVICE, Description
+from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from locus_store.backends.http.connections import HTTPClient, HTTPConnections
+    from locus_store.types import Save
     from locus_store.wire.calls import WireCall
 
 ELSEWHERE: Final = frozenset({404, 405})
@@ -56,7 +72,7 @@ class RemoteService:
 
     async def home(self) -> HTTPClient:
         """Return the running loop's client, once the service is known."""
-        home = await self._connections.home()
+        home = await self._connections.mine()
         if self.description is None or monotonic() > self._until:
             self.description = found = await _described(home)
             self._until = monotonic() + SDK_SECONDS if found is SDK_DESCRIPTION else inf
@@ -129,3 +145,235 @@ async def _described(home: HTTPClient) -> Description:
     except InvalidArgumentError as exc:
         raise BackendError(f"the service gave an answer that is not valid: {exc}") from exc
     return found
+
+
+REMEMBERED: Final = 1000
+"""Threads whose last own save is remembered."""
+
+ABSENT: Final = 404
+
+_UNKNOWN: Final = datetime.fromtimestamp(0, UTC)
+
+
+class SdkServiceBackend(StorageBackend):
+    """Keeps whole states in such a service: save, load, list, delete.
+
+    Args:
+        connections: To the service.
+        max_state_bytes: The largest state.
+    """
+
+    persistent_checkpoint_ids = True
+
+    def __init__(self, connections: HTTPConnections, *, max_state_bytes: int) -> None:
+        super().__init__(max_state_bytes=max_state_bytes)
+        self._connections = connections
+        self._own: OrderedDict[str, tuple[str, str | None, str | None]] = OrderedDict()
+
+    async def commit(self, save: Save) -> Written:
+        """See ``StorageBackend``, also for the following methods."""
+        _require_root(save.namespace)
+        limits = save.keep_last, save.ttl_seconds
+        if save.parent_id is not None or limits != (None, None) or save.thread_must_exist:
+            raise UnsupportedError(
+                "this service keeps no parents and no limits: parent_checkpoint_id, keep_last, "
+                "ttl_seconds and thread_must_exist do not work over it; nothing was written"
+            )
+        await self._require_head(save)
+        body = {
+            "checkpoint_id": save.checkpoint_id,
+            "thread_id": save.thread_id,
+            "created_at": datetime.now(UTC),
+            "state": with_json(save.change.snapshot.state()),
+            "metadata": dict(save.metadata),
+        }
+        answer = await self._asked("POST", save.thread_id, body=bodies.plain(body))
+        told = answer.get("checkpoint_id") if isinstance(answer, dict) else None
+        name = told if isinstance(told, str) else save.checkpoint_id
+        self._own[save.thread_id] = name, save.writer, save.run
+        if len(self._own) > REMEMBERED:
+            self._own.popitem(last=False)
+        return Written(name, _mark(name, save.change.shape.digest), "head")
+
+    async def _require_head(self, save: Save) -> None:
+        """Compare the newest id with the one that the state was loaded from.
+
+        Raises:
+            ConflictError: Another writer saved meanwhile.
+        """
+        if save.expected is None or save.on_conflict == "overwrite":
+            return
+        newest = await self._newest(save.thread_id)
+        expected = save.expected.head.store if save.expected.head else None
+        if newest in {expected, save.checkpoint_id} or self._is_own(save, newest):
+            return
+        if save.on_conflict == "branch":
+            raise UnsupportedError("this service keeps no side branches; nothing was written")
+        raise ConflictError(
+            f"thread {save.thread_id!r} is at {newest!r}, but this state was made from "
+            f"{expected!r}; nothing was written. Load the thread and run the step again",
+            head_id=newest,
+            parent_id=expected,
+        )
+
+    def _is_own(self, save: Save, newest: str | None) -> bool:
+        name, writer, run = self._own.get(save.thread_id, (None, None, None))
+        if newest is None or name != newest:
+            return False
+        return writer == save.writer if save.writer is not None else run == save.run
+
+    async def fetch(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        checkpoint_id: str | None = None,
+        with_writes: bool = False,
+    ) -> Stored | None:
+        _require_root(namespace)
+        if with_writes:
+            raise UnsupportedError("this service keeps no pending writes")
+        newest = await self._newest(thread_id)
+        wanted = checkpoint_id or newest
+        if wanted is None or newest is None:
+            return None
+        found = await self._asked("GET", thread_id, wanted)
+        if found is None and checkpoint_id is None:
+            raise BackendError(f"the service lists checkpoint {wanted!r}, and has none")
+        return None if found is None else _stored(thread_id, wanted, newest, found)
+
+    async def history(
+        self,
+        thread_id: str,
+        *,
+        namespace: str = "",
+        limit: int = 10,
+        before: str | None = None,
+    ) -> list[Version]:
+        check_names(thread_id, namespace, before)
+        check_limit(limit)
+        _require_root(namespace)
+        names = await self._names(thread_id, MAX_COUNT if before else limit)
+        if before is not None:
+            if before not in names:
+                raise InvalidArgumentError(f"there is no checkpoint {before!r} to list below")
+            names = names[names.index(before) + 1 :]
+        return [_version(thread_id, it, b"", {}, {}) for it in names[:limit]]
+
+    async def remove(
+        self,
+        thread_id: str,
+        checkpoint_ids: Sequence[str] | None = None,
+        *,
+        namespace: str = "",
+        writer: str | None = None,
+    ) -> int:
+        del writer
+        _require_root(namespace)
+        if checkpoint_ids is None:
+            count = len(await self._names(thread_id, MAX_COUNT))
+            await self._asked("DELETE", thread_id)
+            return count
+        answers = [await self._asked("DELETE", thread_id, it) for it in checkpoint_ids]
+        return sum(it is not None for it in answers)
+
+    # --- requests
+
+    async def _newest(self, thread_id: str) -> str | None:
+        return next(iter(await self._names(thread_id, 1)), None)
+
+    async def _names(self, thread_id: str, limit: int) -> list[str]:
+        """Return checkpoint ids, newest first; the SDK reads any of these forms."""
+        found = await self._asked("GET", thread_id, query=f"?limit={limit}")
+        if found is None:  # a 404
+            return []
+        rows = found.get("checkpoints", found.get("data")) if isinstance(found, dict) else found
+        names = [_name(it) for it in rows] if isinstance(rows, list) else [None]
+        if None in names:
+            raise BackendError("the service gave a list of checkpoints that is not valid")
+        return cast("list[str]", names)[:limit]
+
+    async def _asked(
+        self,
+        method: str,
+        thread_id: str,
+        checkpoint_id: str | None = None,
+        *,
+        query: str = "",
+        body: bytes = b"",
+    ) -> Any:
+        """Return the JSON of an answer; ``None`` if it is a 404, which alone means absence."""
+        home = await self._connections.mine()
+        path = f"/threads/{_segment(thread_id)}/checkpoints"
+        path += f"/{_segment(checkpoint_id)}" if checkpoint_id is not None else ""
+        headers = {"content-type": bodies.JSON} if body else {}
+        answer = await home.send(method, path + query, body, headers, True)
+        if answer.status == ABSENT and method != "POST":
+            return None
+        if not answer.is_success:
+            raise home.refusal(answer)
+        if not answer.body and method != "GET":
+            return {}
+        try:
+            found = orjson.loads(answer.body)
+        except orjson.JSONDecodeError as exc:
+            raise BackendError("the service gave an answer that is not JSON") from exc
+        if not found and method == "GET" and checkpoint_id is not None:
+            raise BackendError("the service gave an empty checkpoint")
+        return {} if found is None else found
+
+
+def _name(row: object) -> str | None:
+    name = row.get("checkpoint_id") if isinstance(row, dict) else row
+    return name if isinstance(name, str) else None
+
+
+def _segment(name: str) -> str:
+    """Return an id as a segment of a path.
+
+    Raises:
+        InvalidArgumentError: HTTP clients and proxies remove this segment.
+    """
+    if name in {".", ".."}:
+        raise InvalidArgumentError(f"the id {name!r} cannot be sent to such a service")
+    return quote(name, safe="")
+
+
+def _require_root(namespace: str) -> None:
+    if namespace:
+        raise UnsupportedError("this service has no namespaces")
+
+
+def _mark(name: str, digest: bytes) -> Mark:
+    """Return the identity of a version, which here is its id."""
+    return Mark(name, 0, 0, digest)
+
+
+def _version(
+    thread_id: str, name: str, digest: bytes, metadata: dict[str, Any], state: dict[str, Any]
+) -> Version:
+    return Version(
+        mark=_mark(name, digest),
+        thread_id=thread_id,
+        namespace="",
+        checkpoint_id=name,
+        parent_id=None,
+        metadata=metadata,
+        labels=labels_of(state),
+        created_at=_UNKNOWN,
+    )
+
+
+def _stored(thread_id: str, name: str, newest: str, found: Any) -> Stored:
+    state = found.get("state", found) if isinstance(found, dict) else None
+    metadata = found.get("metadata") if isinstance(found, dict) else None
+    if not isinstance(state, dict):
+        raise BackendError(f"the service gave checkpoint {name!r} without a state")
+    change = frames.change(state, None)
+    told = metadata if isinstance(metadata, dict) and "state" in found else {}
+    version = _version(thread_id, name, change.shape.digest, told, state)
+    return Stored(
+        version=version,
+        head=version.mark if name == newest else _mark(newest, b""),
+        payloads=[change.whole()],
+    )

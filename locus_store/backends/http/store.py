@@ -1,4 +1,4 @@
-"""The store of a service."""
+"""The store and the message log of a service."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from locus_store.backends.http.backend import DEFAULT_URL, HTTPBackend
 from locus_store.backends.http.connections import requests
 from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
 from locus_store.wire.calls import BY_PATH
 from locus_store.wire.records import SentItem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -22,12 +23,43 @@ if TYPE_CHECKING:
     from locus_store.values.vectors import Metric
     from locus_store.wire.calls import WireCall
 
+_StoreRequests: Any = requests("store")
+_LogRequests: Any = requests("messages")
+"""Type checkers see the methods of the contracts."""
 
-_Requests: Any = requests("store")
-"""Type checkers see the methods of the contract."""
+_APPLY = BY_PATH["/v1/store/apply"]
 
 
-class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
+class _Part:
+    """A part of a service, over the connections of a backend."""
+
+    def _connect(
+        self, base_url: str, backend: HTTPBackend | None, options: Mapping[str, Any]
+    ) -> None:
+        """Use the connections of a backend, or new ones.
+
+        Raises:
+            InvalidArgumentError: A backend and a URL or an option are given.
+        """
+        if backend is not None and (options or base_url != DEFAULT_URL):
+            raise InvalidArgumentError("a backend has its own URL and options; leave them out")
+        self.backend = backend or HTTPBackend(base_url, **options)
+        self._owns = backend is None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.backend.service.where!r})"
+
+    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
+        """Send a call; return its result."""
+        return await self.backend.service.ask(call, arguments)
+
+    async def close(self) -> None:
+        """Release the connections, unless they are those of a given backend."""
+        if self._owns:
+            await self.backend.close()
+
+
+class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
     """The items of a service of ``locus-store serve``.
 
     Args:
@@ -52,19 +84,13 @@ class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
         backend: HTTPBackend | None = None,
         **options: Unpack[HTTPURLOptions],
     ) -> None:
-        if backend is not None and (options or base_url != DEFAULT_URL):
-            raise InvalidArgumentError("a backend has its own URL and options; leave them out")
-        self.backend = backend or HTTPBackend(base_url, **options)
-        self._owns = backend is None
+        self._connect(base_url, backend, options)
         super().__init__(
             dimension=dimension,
             metric=metric,
             embed=embed,
             max_state_bytes=self.backend.max_state_bytes,
         )
-
-    def __repr__(self) -> str:
-        return f"HTTPStore({self.backend.service.where!r})"
 
     async def setup(self) -> None:
         """See ``BaseStore``, also for the following methods."""
@@ -81,17 +107,33 @@ class HTTPStore(_Requests, BaseStore):  # type: ignore[misc]
                 f"{found.metric}, not {self.dimension} and {self.metric}"
             )
 
-    async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
-        """Send a call; return its result."""
-        return await self.backend.service.ask(call, arguments)
-
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         found: list[int] = await self.ask(_APPLY, {"changes": [SentItem.of(it) for it in changes]})
         return found
 
-    async def close(self) -> None:
-        if self._owns:
-            await self.backend.close()
 
+class HTTPMessageLog(_Part, _LogRequests, BaseMessageLog):  # type: ignore[misc]
+    """The message logs of a service of ``locus-store serve``.
 
-_APPLY = BY_PATH["/v1/store/apply"]
+    Args:
+        base_url: See ``HTTPBackend``, as its other options.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: Use the connections of this backend; it closes them.
+        options: Those of ``HTTPBackend``.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        ttl_seconds: float | None = None,
+        backend: HTTPBackend | None = None,
+        **options: Unpack[HTTPURLOptions],
+    ) -> None:
+        self._connect(base_url, backend, options)
+        super().__init__(ttl_seconds=ttl_seconds, max_state_bytes=self.backend.max_state_bytes)
+
+    async def open(self) -> None:
+        """See ``BaseMessageLog``, also for the following methods."""
+        if not (await self.backend.service.described()).has_messages:
+            raise UnsupportedError("this service has no message logs")

@@ -29,14 +29,18 @@ PART_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransportOptions:
-    """The options of a transport; see ``HTTPBackend``."""
+class ClientOptions:
+    """The options of a client; see ``HTTPBackend``."""
 
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout: float = TIMEOUT_SECONDS
     pool_size: int = POOL_SIZE
     max_answer: int = ANSWER_BYTES
     """The longest body of an answer, decompressed."""
+
+    retry_seconds: float = 10.0
+    client: aiohttp.ClientSession | None = None
+    """Used instead of connections of our own, and left open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +83,10 @@ class Transport:
     Args:
         base_url: Of the service.
         options: Of the connections; their number is limited by the caller.
-        client: The caller's session, with its own headers, proxy and timeout; it is left open.
     """
 
-    def __init__(
-        self, base_url: str, options: TransportOptions, client: aiohttp.ClientSession | None = None
-    ) -> None:
+    def __init__(self, base_url: str, options: ClientOptions) -> None:
+        client = options.client
         self._base = base_url
         self._most = options.max_answer
         self._is_owner = client is None
@@ -133,9 +135,7 @@ class Transport:
             await self._session.close()
 
 
-def _session(
-    url: URL, options: TransportOptions, proxy: Mapping[str, Any]
-) -> aiohttp.ClientSession:
+def _session(url: URL, options: ClientOptions, proxy: Mapping[str, Any]) -> aiohttp.ClientSession:
     is_secure = url.scheme == "https"
     told = {} if is_secure else proxy.get("proxy_headers", {})
     return aiohttp.ClientSession(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.inspector.escapes import visible
-from locus_store.inspector.visits import Page, Redirect, missing_thread, missing_version
+from locus_store.inspector.visits import Page, Redirect
 from locus_store.timeline.lineage import PAGE, lineage
 from locus_store.timeline.rewind import prepared
 from locus_store.timeline.rewind import rewind as rewound
@@ -84,17 +84,16 @@ async def fork(visit: Visit) -> Answer:
     if visit.method == "POST":
         await _require_head(visit, head)
         new = visit.query.required("new_thread")
-        if not await forked(backend, visit.thread, new, name, namespace=visit.namespace):
-            raise missing_version(visit.thread, name)
+        copied = await forked(backend, visit.thread, new, name, namespace=visit.namespace)
+        visit.require(copied or None, name)
         _audit(visit, "forked", version=name, copy=new)
         return Redirect(visit.links.to("version", thread=new, namespace=visit.namespace))
     will = ["The copy has an id of its own. This thread stays as it is."]
     if name is None:
         will[:0] = [f"All of the thread is copied: {await _contents(visit)}."]
     else:
-        way = await lineage(backend, visit.thread, name, namespace=visit.namespace)
-        if way is None:
-            raise missing_version(visit.thread, name)
+        found = await lineage(backend, visit.thread, name, namespace=visit.namespace)
+        way = visit.require(found, name)
         will[:0] = [f"{visible(name)} and its ancestors are copied: {_counted(len(way.versions))}."]
     field = {"name": "new_thread", "label": "Id of the new thread"}
     return _form(visit, "fork", "Fork", will, head, field=field, version=name)
@@ -122,8 +121,8 @@ async def delete(visit: Visit) -> Answer:
 async def _deleted(visit: Visit, name: str | None, head: _Head) -> Redirect:
     backend = visit.parts.threads
     if name is not None:
-        if not await backend.remove(visit.thread, [name], namespace=visit.namespace):
-            raise missing_version(visit.thread, name)
+        removed = await backend.remove(visit.thread, [name], namespace=visit.namespace)
+        visit.require(removed or None, name)
         _audit(visit, "deleted a version of", version=name)
         has_others = await backend.version(visit.thread, namespace=visit.namespace) is not None
         return Redirect(visit.to("timeline") if has_others else visit.links.to("threads"))
@@ -149,8 +148,6 @@ def _form(
 ) -> Page:
     shown = {"version": version, "head": head.checkpoint_id, "sequence": head.sequence, **more}
     values: dict[str, Any] = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version": version,
         "head": head.checkpoint_id,
         "action": action,
@@ -159,7 +156,7 @@ def _form(
         "field": field and {"is_optional": False, **field},
         "at": visit.hidden(**shown),
     }
-    return Page("change", f"{verb} {visible(version or visit.thread)}", values)
+    return visit.make_page("change", f"{verb} {visible(version or visit.thread)}", values)
 
 
 async def _head(visit: Visit) -> _Head:
@@ -168,16 +165,13 @@ async def _head(visit: Visit) -> _Head:
         found = await visit.parts.threads.version(visit.thread, namespace=visit.namespace)
     except IntegrityError:
         return DAMAGED
-    if found is None:
-        raise missing_thread(visit.thread)
-    return _Head(found.checkpoint_id, found.mark.sequence, found.mark)
+    head = visit.require(found)
+    return _Head(head.checkpoint_id, head.mark.sequence, head.mark)
 
 
 async def _version(visit: Visit, name: str) -> Version:
     found = await visit.parts.threads.version(visit.thread, name, namespace=visit.namespace)
-    if found is None:
-        raise missing_version(visit.thread, name)
-    return found
+    return visit.require(found, name)
 
 
 async def _require_head(visit: Visit, head: _Head) -> None:

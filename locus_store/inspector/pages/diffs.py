@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.inspector.bounds import ROWS, CutText, Room, VersionRow, row
+from locus_store.inspector.bounds import ROWS, Room, row
 from locus_store.inspector.pages.versions import heavy, read
-from locus_store.inspector.visits import Page, missing_version
 from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked, bisect
 from locus_store.timeline.graph import writers
 from locus_store.timeline.paths import located, shown
 from locus_store.timeline.readable import changed_part, differences, readable
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import Visit
+    from locus_store.inspector.visits import Page, Visit
     from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.bisect import Bisected, Turn
     from locus_store.timeline.graph import Writer
@@ -23,19 +21,6 @@ if TYPE_CHECKING:
 
 LONG: Final = 200
 """Characters of a text of which the page shows the changed part only."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownChange:
-    """A difference within the bounds of a page."""
-
-    what: str
-    path: str
-    place: str | None
-    """The version that has the value to link to: ``from`` or ``to``; ``None``: neither."""
-
-    before: CutText | None
-    after: CutText | None
 
 
 async def page(visit: Visit) -> Page:
@@ -47,12 +32,10 @@ async def page(visit: Visit) -> Page:
     new = await read(visit, visit.query.optional("version"))
     old, is_pruned = await _older(visit, new)
     start, is_raw = visit.query.number("start"), visit.query.text("view") == "json"
-    made = _Made(old.state if old else {}, new.state, is_raw=is_raw)
+    states = old.state if old else {}, new.state
     size = new.size + (old.size if old else 0)
-    found = await heavy(visit, size, lambda step: made.some(start, step))
+    found = await heavy(visit, size, lambda step: _changes(*states, start, step, is_raw=is_raw))
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "from": row(old.version) if old else None,
         "to": row(new.version),
         "parent_id": new.version.parent_id,
@@ -62,7 +45,9 @@ async def page(visit: Visit) -> Page:
         "changes": found[:ROWS],
         "next": start + ROWS if len(found) > ROWS else None,
     }
-    return Page("diff", f"Changes of {new.version.checkpoint_id} in {visit.thread}", values)
+    return visit.make_page(
+        "diff", f"Changes of {new.version.checkpoint_id} in {visit.thread}", values
+    )
 
 
 async def _older(visit: Visit, new: Seen) -> tuple[Seen | None, bool]:
@@ -77,37 +62,33 @@ async def _older(visit: Visit, new: Seen) -> tuple[Seen | None, bool]:
     return found, found is None
 
 
-class _Made:
-    """The differences of two states."""
+def _changes(
+    old: dict[str, Any], new: dict[str, Any], start: int, step: Step, *, is_raw: bool
+) -> list[dict[str, Any]]:
+    """Return the differences of a page, and one more if there are more."""
+    states = (old, new) if is_raw else (readable(old), readable(new))
+    found = islice(differences(*states, step=step), start, start + ROWS + 1)
+    room = Room()
+    return [_change(it, _place(it, old, new), room) for it in found]
 
-    def __init__(self, old: dict[str, Any], new: dict[str, Any], *, is_raw: bool) -> None:
-        self._states = old, new
-        self._is_raw = is_raw
 
-    def some(self, start: int, step: Step) -> list[ShownChange]:
-        """Return the differences of a page, and one more if there are more."""
-        old, new = self._states
-        if not self._is_raw:
-            old, new = readable(old), readable(new)
-        found = islice(differences(old, new, step=step), start, start + ROWS + 1)
-        room = Room()
-        return [self._change(it, room) for it in found]
+def _change(difference: Difference, place: str | None, room: Room) -> dict[str, Any]:
+    before, after = difference.before, difference.after
+    if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
+        before, after = changed_part(before, after)
+    return {
+        "what": difference.what,
+        "path": shown(difference.path) if difference.path else "",
+        "place": place,
+        "before": None if difference.what == "added" else room.cut(before),
+        "after": None if difference.what == "removed" else room.cut(after),
+    }
 
-    def _change(self, it: Difference, room: Room) -> ShownChange:
-        before, after = it.before, it.after
-        if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LONG:
-            before, after = changed_part(before, after)
-        has = (it.what != "added", it.what != "removed")
-        texts = [
-            room.cut(value) if is_there else None
-            for value, is_there in zip((before, after), has, strict=True)
-        ]
-        return ShownChange(it.what, shown(it.path) if it.path else "", self._place(it), *texts)
 
-    def _place(self, it: Difference) -> str | None:
-        is_old = it.what == "removed"
-        state = self._states[0 if is_old else 1]
-        return None if located(state, it.path) is None else ("from" if is_old else "to")
+def _place(difference: Difference, old: dict[str, Any], new: dict[str, Any]) -> str | None:
+    """Return ``from`` or ``to``, the version that has the value; ``None`` if neither has."""
+    name, state = ("from", old) if difference.what == "removed" else ("to", new)
+    return None if located(state, difference.path) is None else name
 
 
 _TESTS: Final = {
@@ -122,16 +103,6 @@ _TESTS: Final = {
 """The conditions, as the form names them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TurnRow:
-    """A version with another answer than the one before it."""
-
-    version: VersionRow
-    holds: bool
-    is_exact: bool
-    nodes: list[str]
-
-
 async def answers(visit: Visit) -> Page:
     """Return the form, and the answers on the way to the version once a question is asked.
 
@@ -142,8 +113,6 @@ async def answers(visit: Visit) -> Page:
     query, version = visit.query, visit.query.optional("version")
     test = query.optional("test")
     values: dict[str, Any] = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version_id": version,
         "path": query.text("path"),
         "test": test or TEXT,
@@ -153,18 +122,17 @@ async def answers(visit: Visit) -> Page:
     }
     if test is not None:
         values["answer"] = await _answer(visit, version, test)
-    return Page("bisect", f"Bisect {visit.thread}", values)
+    return visit.make_page("bisect", f"Bisect {visit.thread}", values)
 
 
 async def _answer(visit: Visit, version: str | None, test: str) -> dict[str, Any]:
     condition = asked(test, visit.query.text("path"), visit.query.text("value"))
     backend = visit.parts.threads
     async with visit.jobs.paced() as pace:
-        found = await bisect(
+        bisected = await bisect(
             backend, visit.thread, condition, version, namespace=visit.namespace, step=pace.step
         )
-    if found is None:
-        raise missing_version(visit.thread, version)
+    found = visit.require(bisected, version)
     first, turns = found.first, _shown(found)
     tasks = await writers(backend, [it.version for it in turns])
     return {
@@ -184,7 +152,8 @@ def _shown(found: Bisected) -> list[Turn]:
     return last if first is None or first in last else [first, *last[1:]]
 
 
-def _turn(turn: Turn, tasks: dict[str, list[Writer]]) -> _TurnRow:
+def _turn(turn: Turn, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
     made = tasks.get(turn.version.checkpoint_id, ())
     nodes = list(dict.fromkeys(it.node for it in made if it.node is not None))
-    return _TurnRow(row(turn.version), turn.holds, turn.is_exact, nodes)
+    version = row(turn.version)
+    return {"version": version, "holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}

@@ -8,10 +8,10 @@ import orjson
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import NotFoundError
+from locus_store.inspector.bounds import image
 from locus_store.inspector.escapes import visible
 from locus_store.inspector.pages.versions import heavy, place, read
-from locus_store.inspector.talks import image
-from locus_store.inspector.visits import Download, Page, missing_thread, missing_version
+from locus_store.inspector.visits import Download, Page
 from locus_store.timeline.paths import parsed
 from locus_store.timeline.report import report
 from locus_store.transfer.archive import to_lines
@@ -36,9 +36,7 @@ async def file(visit: Visit) -> Download:
 async def export(visit: Visit) -> Download:
     """Return the whole thread, as ``locus-store export`` writes it."""
     backend = needs(visit.parts.threads, StoresThreads)
-    found = await backend.read_thread(visit.thread)
-    if found is None:
-        raise missing_thread(visit.thread)
+    found = visit.require(await backend.read_thread(visit.thread))
     content = await visit.jobs.run(lambda _: b"".join(to_lines(found, backend.max_state_bytes)))
     return Download(f"{visit.thread}.jsonl", content, "application/jsonl")
 
@@ -48,9 +46,7 @@ async def _report(visit: Visit) -> dict[str, Any]:
     backend, namespace = visit.parts.threads, visit.namespace
     async with visit.jobs.paced() as pace:
         found = await report(backend, visit.thread, name, namespace=namespace, step=pace.step)
-    if found is None:
-        raise missing_version(visit.thread, name)
-    return found
+    return visit.require(found, name)
 
 
 async def state(visit: Visit) -> Download:
@@ -86,11 +82,9 @@ async def live(visit: Visit) -> Page:
         NotFoundError: There is no such thread any more.
     """
     after = visit.query.number("after")
-    namespace = visit.namespace
-    threads = visit.parts.threads
-    found = await visit.looks.newer(threads, visit.thread, after, namespace=namespace)
-    if found is None:
-        raise missing_thread(visit.thread)
+    threads, namespace = visit.parts.threads, visit.namespace
+    newer = await visit.looks.newer(threads, visit.thread, after, namespace=namespace)
+    found = visit.require(newer)
     versions = [
         {
             "checkpoint_id": it.checkpoint_id,
@@ -101,10 +95,5 @@ async def live(visit: Visit) -> Page:
         for it in found
     ]
     last = found[-1].mark.sequence if found else after
-    values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
-        "versions": versions,
-        "next": visit.to("live", after=last, format="json"),
-    }
-    return Page("live", "Newer versions", values)
+    values = {"versions": versions, "next": visit.to("live", after=last, format="json")}
+    return visit.make_page("live", "Newer versions", values)

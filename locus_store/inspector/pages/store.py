@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.inspector.bounds import CELL, ROWS, json_line, short
-from locus_store.inspector.trees import tree
+from locus_store.inspector.bounds import CELL, ROWS, json_line, short, tree
 from locus_store.inspector.visits import Download, Page
 from locus_store.values.encoding import decode, encode
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.inspector.bounds import MESSAGES, ROWS, CutText, Room, VersionRow, row, short
+from locus_store.inspector.bounds import MESSAGES, ROWS, Room, row, short
 from locus_store.inspector.pages.versions import namespaces
-from locus_store.inspector.visits import Download, Page, Redirect, missing_thread, missing_version
+from locus_store.inspector.visits import Download, Page, Redirect
 from locus_store.open import Storage
 from locus_store.timeline.bisect import json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, stored_sizes
@@ -33,16 +33,6 @@ LOOKED_AT: Final = 10_000
 """Versions that one page looks at."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimelineRow:
-    """A version in the timeline."""
-
-    version: VersionRow
-    place: str | None
-    size: int | None
-    """Stored bytes; ``None``: not known."""
-
-
 async def page(visit: Visit) -> Page | Redirect:
     """Return a page of versions, newest first; of a thread of messages alone, the way to them.
 
@@ -52,19 +42,16 @@ async def page(visit: Visit) -> Page | Redirect:
     if when := visit.query.optional("time"):
         return await _at_time(visit, when)
     key = visit.query.optional("key")
-    found = await (_matching(visit, key) if key else _page(visit))
-    if found is None:
-        if not visit.namespace and await _has_log(visit):
-            return Redirect(visit.links.to("messages", thread=visit.thread))
-        raise missing_thread(visit.thread)
+    part = await (_matching(visit, key) if key else _page(visit))
+    if part is None and not visit.namespace and await _has_log(visit):
+        return Redirect(visit.links.to("messages", thread=visit.thread))
+    found = visit.require(part)
     sizes, reason = await _sizes(visit, found.nodes)
     rows = [
-        TimelineRow(row(it.version), it.place, sizes.get(it.version.mark.sequence))
+        {"version": row(it.version), "place": it.place, "size": sizes.get(it.version.mark.sequence)}
         for it in found.nodes
     ]
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "namespaces": await namespaces(visit),
         "head_id": found.head.checkpoint_id,
         "head_sequence": found.head.mark.sequence,
@@ -75,7 +62,7 @@ async def page(visit: Visit) -> Page | Redirect:
         "is_damaged": found.is_damaged,
         "next": _next(found.next),
     }
-    return Page("timeline", f"Timeline of {visit.thread}", values)
+    return visit.make_page("timeline", f"Timeline of {visit.thread}", values)
 
 
 def _next(cursor: Cursor | None) -> dict[str, str | None] | None:
@@ -89,13 +76,8 @@ async def _page(visit: Visit) -> Graph | None:
     at = visit.query.optional("at_version")
     if at is not None:
         return await _from(visit, at)
-    return await graph(
-        visit.parts.threads,
-        visit.thread,
-        namespace=visit.namespace,
-        limit=ROWS,
-        cursor=_cursor(visit),
-    )
+    backend, namespace, cursor = visit.parts.threads, visit.namespace, _cursor(visit)
+    return await graph(backend, visit.thread, namespace=namespace, limit=ROWS, cursor=cursor)
 
 
 def _cursor(visit: Visit) -> Cursor | None:
@@ -108,20 +90,12 @@ def _cursor(visit: Visit) -> Cursor | None:
 async def _from(visit: Visit, version: str) -> Graph:
     """Return a page that begins with a version."""
     backend = visit.parts.threads
-    at = await backend.version(visit.thread, version, namespace=visit.namespace)
-    if at is None:
-        raise missing_version(visit.thread, version)
-    found = await graph(
-        backend,
-        visit.thread,
-        namespace=visit.namespace,
-        limit=ROWS - 1,
-        cursor=Cursor(version, None),
-    )
-    if found is None:
-        raise missing_thread(visit.thread)
-    nodes = [_node(at, found.head), *found.nodes]
-    return replace(found, nodes=nodes)
+    which: dict[str, Any] = {"namespace": visit.namespace}
+    at = visit.require(await backend.version(visit.thread, version, **which), version)
+    cursor = Cursor(version, None)
+    below = await graph(backend, visit.thread, limit=ROWS - 1, cursor=cursor, **which)
+    found = visit.require(below)
+    return replace(found, nodes=[_node(at, found.head), *found.nodes])
 
 
 def _node(version: Version, head: Version) -> Node:
@@ -142,18 +116,15 @@ async def _at_time(visit: Visit, text: str) -> Redirect:
         oldest = version
         if version.created_at <= when:
             break
-    if oldest is None:
-        raise missing_thread(visit.thread)
-    return Redirect(visit.to("timeline", at_version=oldest.checkpoint_id))
+    found = visit.require(oldest)
+    return Redirect(visit.to("timeline", at_version=found.checkpoint_id))
 
 
 async def _matching(visit: Visit, key: str) -> Graph:
     """Return the versions whose metadata has a value, by the rules of ``query_by_metadata``."""
     backend, value = visit.parts.threads, json_or_text(visit.query.text("value"))
     check_key(key)
-    head = await backend.version(visit.thread, namespace=visit.namespace)
-    if head is None:
-        raise missing_thread(visit.thread)
+    head = visit.require(await backend.version(visit.thread, namespace=visit.namespace))
     nodes: list[Node] = []
     last, looked = None, 0
     async for last in _walked(visit, visit.query.optional("before")):
@@ -182,17 +153,6 @@ async def _sizes(visit: Visit, nodes: list[Node]) -> tuple[dict[int, int], str |
         return await stored_sizes(visit.parts.threads, nodes), None
     except UnsupportedError as exc:
         return {}, str(exc)
-
-
-@dataclass(frozen=True, slots=True)
-class _LoggedRow:
-    """A message in the list."""
-
-    message_id: str
-    role: str
-    created_at: datetime
-    metadata: dict[str, Any]
-    text: CutText
 
 
 async def messages(visit: Visit) -> Page:
@@ -272,10 +232,10 @@ async def _info(visit: Visit, log: BaseMessageLog, name: str) -> LogInfo | None:
     return found
 
 
-def _rows(found: list[LoggedMessage], step: Step) -> list[_LoggedRow]:
+def _rows(found: list[LoggedMessage], step: Step) -> list[dict[str, Any]]:
     rows, room = [], Room()
     for it in found:
         step()
-        text = room.cut(text_of(it.content))
-        rows.append(_LoggedRow(it.message_id, it.role, it.created_at, short(it.metadata), text))
+        row = {name: getattr(it, name) for name in ("message_id", "role", "created_at")}
+        rows.append(row | {"metadata": short(it.metadata), "text": room.cut(text_of(it.content))})
     return rows

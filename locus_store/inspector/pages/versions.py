@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backend import StoresThreads, StoresWrites
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
-from locus_store.inspector.bounds import CHARACTERS, INLINE, ROWS, CutText, Room, row
-from locus_store.inspector.talks import Talk, talk
-from locus_store.inspector.trees import TreeNode, tree
-from locus_store.inspector.visits import Page, missing_version
+from locus_store.inspector.bounds import (
+    CHARACTERS,
+    INLINE,
+    ROWS,
+    CutText,
+    Room,
+    row,
+    talk,
+    tree,
+)
 from locus_store.saver import written_value
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import bare, is_conversation
@@ -22,8 +28,8 @@ from locus_store.versions.sizes import INTERRUPT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.inspector.visits import Visit
-    from locus_store.inspector.work import BlameRow, Seen, Step
+    from locus_store.inspector.visits import Page, Visit
+    from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.paths import Located, Query
     from locus_store.types import PendingWrite
 
@@ -41,22 +47,20 @@ async def page(visit: Visit) -> Page:
     found = place(seen, path)
     is_raw = visit.query.text("view") == "json"
     start = visit.query.optional("start") and visit.query.number("start")
-    look = _Look(path, is_raw=is_raw, start=start or None)
+    look = partial(_look, found.value, path, start or None, is_raw=is_raw)
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version": row(seen.version),
         "size": seen.size,
         "path": visit.query.text("path"),
         "is_json": is_raw,
         **await _neighbours(visit, seen),
-        **await heavy(visit, seen.size, lambda _: look.at(found)),
+        **await heavy(visit, seen.size, lambda _: look()),
         "blame": None,
         "blame_failed": None,
     }
     if path:
         values["blame"], values["blame_failed"] = await _blame(visit, seen, path)
-    return Page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
+    return visit.make_page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
 
 
 async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
@@ -75,7 +79,7 @@ async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
     return {"newer": ids[at - 1] if at else None, "older": older}
 
 
-async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[BlameRow | None, str | None]:
+async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[dict[str, Any] | None, str | None]:
     """Return the origin of a value, or the reason why it is not known."""
     try:
         return await visit.blames.of(visit.parts.threads, seen, path), None
@@ -83,47 +87,33 @@ async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[BlameRow | None
         return None, str(exc)
 
 
-class _Look:
-    """A value within the bounds of a page."""
+def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[str, Any]:
+    """Return the parts of the page that show a value, within its bounds."""
+    room, first = Room(), start or 0
+    talks = [] if is_raw else list(_talks(value, path, start, room))
+    places = [parsed(it["path"]) for it in talks]
+    hidden: frozenset[Any] = frozenset(it[-1] for it in places if it != path)
+    text = _piece(value, first) if isinstance(value, str) else None
+    shows_tree = text is None and path not in places
+    return {
+        "start": first,
+        "talks": talks,
+        "text": text,
+        "tree": tree(value, path, start=first, is_raw=is_raw, hidden=hidden, room=room)
+        if shows_tree
+        else None,
+    }
 
-    def __init__(self, path: Query, *, is_raw: bool, start: int | None) -> None:
-        self._path = path
-        self._is_raw = is_raw
-        self._start = start
-        self._room = Room()
 
-    def at(self, found: Located) -> dict[str, Any]:
-        """Return the parts of the page that show a value."""
-        value, start = found.value, self._start or 0
-        talks = [] if self._is_raw else list(self._talks(value))
-        hidden = frozenset(parsed(it.path)[-1] for it in talks if parsed(it.path) != self._path)
-        is_talk = any(parsed(it.path) == self._path for it in talks)
-        text = _piece(value, start) if isinstance(value, str) else None
-        no_tree = is_talk or text is not None
-        return {
-            "start": start,
-            "talks": talks,
-            "text": text,
-            "tree": None if no_tree else self._tree(value, start, hidden),
-        }
-
-    def _tree(self, value: Any, start: int, hidden: frozenset[Any]) -> TreeNode:
-        which: dict[str, Any] = {
-            "start": start,
-            "is_raw": self._is_raw,
-            "hidden": hidden,
-            "room": self._room,
-        }
-        return tree(value, self._path, **which)
-
-    def _talks(self, value: Any) -> Iterator[Talk]:
-        if is_conversation(value):
-            yield talk(value, self._path, self._start, self._room)
-        prefix, content = inside(value)
-        for key, it in content.items() if isinstance(content, dict) else ():
-            is_hidden = prefix[:1] == (CHANNELS,) and is_bookkeeping(key)
-            if not is_hidden and is_conversation(it):
-                yield talk(it, (*self._path, key), None, self._room)
+def _talks(value: Any, path: Query, start: int | None, room: Room) -> Iterator[dict[str, Any]]:
+    """Yield the lists of messages in a value."""
+    if is_conversation(value):
+        yield talk(value, path, start, room)
+    prefix, content = inside(value)
+    for key, part in content.items() if isinstance(content, dict) else ():
+        is_hidden = prefix[:1] == (CHANNELS,) and is_bookkeeping(key)
+        if not is_hidden and is_conversation(part):
+            yield talk(part, (*path, key), None, room)
 
 
 def _piece(text: str, start: int) -> CutText:
@@ -137,9 +127,7 @@ async def read(visit: Visit, version: str | None) -> Seen:
         NotFoundError: It does not exist.
     """
     seen = await visit.states.read(visit.parts.threads, visit.thread, version, visit.namespace)
-    if seen is None:
-        raise missing_version(visit.thread, version)
-    return seen
+    return visit.require(seen, version)
 
 
 def place(seen: Seen, path: Query) -> Located:
@@ -165,22 +153,7 @@ def _unlimited() -> None:
 
 
 MOST_BYTES: Final = 16_000_000
-"""Bytes of JSON that the writes of one writes are made from."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ShownWrite:
-    """A pending write."""
-
-    task_id: str
-    task_path: str
-    idx: int
-    channel: str
-    value: CutText
-    """JSON, without the tags of LangGraph's values."""
-
-    size: int
-    """Bytes of the stored payload."""
+"""Bytes of JSON that the writes of one page are made from."""
 
 
 async def writes(visit: Visit) -> Page:
@@ -193,22 +166,20 @@ async def writes(visit: Visit) -> Page:
     backend, start = visit.parts.threads, visit.query.number("start")
     found = await pending(visit, seen)
     some, size = _fitting(found[start : start + ROWS], seen, backend.max_state_bytes)
-    made = _Values(seen, backend.max_state_bytes)
+    rows = partial(_rows, some, seen, backend.max_state_bytes)
     end = start + len(some)
     values = {
-        "thread_id": visit.thread,
-        "namespace": visit.namespace,
         "version": row(seen.version),
-        "is_interrupted": is_interrupted(found),
+        "is_interrupted": any(it.channel == INTERRUPT for it in found),
         "start": start,
-        "writes": await heavy(visit, size, lambda step: made.rows(some, step)),
+        "writes": await heavy(visit, size, rows),
         "next": end if len(found) > end else None,
         "namespaces": await namespaces(visit),
         "no_writes": None
         if isinstance(backend, StoresWrites)
         else "this storage keeps no pending writes",
     }
-    return Page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
+    return visit.make_page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
 
 
 async def namespaces(visit: Visit) -> list[str]:
@@ -230,11 +201,6 @@ async def pending(visit: Visit, seen: Seen) -> list[PendingWrite]:
     return current(found, version.mark.sequence)
 
 
-def is_interrupted(writes: list[PendingWrite]) -> bool:
-    """Return whether a task of LangGraph waits for an answer."""
-    return any(it.channel == INTERRUPT for it in writes)
-
-
 def _fitting(
     writes: list[PendingWrite], seen: Seen, max_bytes: int
 ) -> tuple[list[PendingWrite], int]:
@@ -252,30 +218,19 @@ def _fitting(
     return writes, total
 
 
-class _Values:
-    """Pending writes as rows, within the bounds of a writes."""
-
-    def __init__(self, seen: Seen, max_bytes: int) -> None:
-        self._seen = seen
-        self._most = max_bytes
-        self._room = Room()
-
-    def rows(self, writes: list[PendingWrite], step: Step) -> list[_ShownWrite]:
-        return [self._row(it, step) for it in writes]
-
-    def _row(self, write: PendingWrite, step: Step) -> _ShownWrite:
+def _rows(
+    writes: list[PendingWrite], seen: Seen, max_bytes: int, step: Step
+) -> list[dict[str, Any]]:
+    """Return pending writes as rows, within the bounds of a page."""
+    rows, room = [], Room()
+    for write in writes:
         step()
-        return _ShownWrite(
-            task_id=write.task_id,
-            task_path=write.task_path,
-            idx=write.idx,
-            channel=write.channel,
-            value=self._value(write),
-            size=len(write.payload),
+        row = {name: getattr(write, name) for name in ("task_id", "task_path", "idx", "channel")}
+        value = written_value(write, seen.state, max_bytes)
+        text = (
+            room.cut(f"<{write.type}, {len(value):,} bytes>")
+            if isinstance(value, bytes)
+            else room.json(bare(value))  # without the tags of LangGraph's values
         )
-
-    def _value(self, write: PendingWrite) -> CutText:
-        value = written_value(write, self._seen.state, self._most)
-        if isinstance(value, bytes):
-            return self._room.cut(f"<{write.type}, {len(value):,} bytes>")
-        return self._room.json(bare(value))
+        rows.append(row | {"value": text, "size": len(write.payload)})
+    return rows

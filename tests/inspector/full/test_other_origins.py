@@ -12,7 +12,7 @@ from test_changes import WRITES, grow
 
 from locus_store.inspector.access import Codes
 from locus_store.inspector.application import LOOPBACK, Inspector
-from locus_store.service.parts import Parts, PartsOfTenants
+from locus_store.service.application import Parts, PartsOfTenants
 
 ROUNDS = 45 if os.environ.get("LOCUS_TEST_LONG") else 1  # of 75 attempts each
 READS = ["", "threads?format=json", "version?thread=trip", "download?thread=trip", "inspector.js"]
