@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.connections.database import Database
+    from locus_store.sql.connections.database import Database, ServerDatabase
+    from locus_store.sql.connections.pool import PooledRunner
     from locus_store.sql.connections.runner import Runner
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
@@ -354,3 +355,22 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         while gone := await self._write(lambda it: it.expire()):
             removed += gone
         return removed
+
+
+class ServerBackend(SqlBackend):
+    """The backend of a server, which has connections for each event loop."""
+
+    _database: ServerDatabase
+    _runner: PooledRunner
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        database = self._database
+        with self._translating():
+            return await self._runner.write(
+                lambda connection: copying.copy_thread(
+                    database.on(connection), source_thread_id, dest_thread_id
+                ),
+                database.begin_copy,
+            )

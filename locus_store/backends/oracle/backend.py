@@ -22,15 +22,14 @@ from locus_store.backends.oracle.options import (
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql.backend import SqlBackend
+from locus_store.sql.backend import ServerBackend
 from locus_store.sql.connections.diagnostics import Examination, package_version
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.schema.migrations import locked
 from locus_store.sql.schema.tables import prefix_of, tables
-from locus_store.sql.threads import copying
-from locus_store.types.arguments import check_tenant, check_text
+from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, complete, parted
 
@@ -66,7 +65,7 @@ class _OracleExamination(Examination):
 T = TypeVar("T")
 
 
-class OracleBackend(SqlBackend):
+class OracleBackend(ServerBackend):
     """Keeps versions in an Oracle database.
 
     A save is one transaction, which locks the line and decides the conflict. A load is one
@@ -88,7 +87,6 @@ class OracleBackend(SqlBackend):
     database: ClassVar[type[dialect.OracleDatabase]] = dialect.OracleDatabase
 
     _database: dialect.OracleDatabase
-    _runner: PooledRunner
 
     def __init__(
         self,
@@ -157,18 +155,6 @@ class OracleBackend(SqlBackend):
             lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
         )
 
-    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        check_text("source_thread_id", source_thread_id)
-        check_text("dest_thread_id", dest_thread_id)
-        database = self._database
-        with self._translating():
-            return await self._runner.write(
-                lambda connection: copying.copy_thread(
-                    database.on(connection), source_thread_id, dest_thread_id
-                ),
-                database.begin_copy,
-            )
-
     async def _redefine(self, body: Callable[[Connection], T]) -> T:
         def alone(connection: Connection) -> T:
             with locked(connection, self._database.tables):
@@ -209,11 +195,9 @@ def _handed_in(
         dialect.tell_types(made.sync_engine)
         where = made.url.render_as_string(hide_password=True)
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
-
-    def runner(database: dialect.OracleDatabase) -> PooledRunner:
-        return PooledRunner(database, lambda: made, owns_engines=False, is_one_loops=is_one_loops)
-
-    return where, runner
+    return where, partial(
+        PooledRunner, make_engine=lambda: made, owns_engines=False, is_one_loops=is_one_loops
+    )
 
 
 def _checked_engine(engine: object) -> AsyncEngine:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.items import OracleItems
+from locus_store.sql.connections.backend import backend_of
 from locus_store.sql.messages.message_log import SqlMessageLog
-from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migrations import locked
-from locus_store.sql.store.store import SqlStore
-from locus_store.types.arguments import check_backend
+from locus_store.sql.store.store import ServerStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
     from locus_store.backends.oracle.options import OracleOptions
-    from locus_store.sql.connections.pool import PooledRunner
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 
-T = TypeVar("T")
 
-
-class OracleStore(SqlStore):
+class OracleStore(ServerStore):
     """Keeps items in an Oracle database; see ``OracleBackend``.
 
     Embeddings are of type ``VECTOR(n, FLOAT32)``; ``locus-store db vector-index`` creates an index.
@@ -62,29 +54,13 @@ class OracleStore(SqlStore):
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = dsn is None and user is None and password is None
-            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, **options),
+            backend_of(backend, OracleBackend, dsn, user, password, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
             embed=embed,
         )
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "Store", 1)
-
-    def _make_table(self, connection: Connection, dimension: int) -> None:
-        tables = self._shared.database.tables
-        with locked(connection, tables):
-            vectors.make_table(connection, tables, dimension)
-
-    async def _define(self, body: Callable[[Connection], T]) -> T:
-        """Run DDL, which commits by itself."""
-        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
-        return await runner.define(body)
 
 
 class OracleMessageLog(SqlMessageLog):
@@ -116,14 +92,8 @@ class OracleMessageLog(SqlMessageLog):
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = dsn is None and user is None and password is None
-            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, **options),
+            backend_of(backend, OracleBackend, dsn, user, password, **options),
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)

@@ -29,14 +29,13 @@ from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql.backend import SqlBackend
+from locus_store.sql.backend import ServerBackend
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.schema.tables import prefix_of, tables
-from locus_store.sql.threads import copying
-from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
+from locus_store.types.arguments import check_limit, check_names, check_tenant
 from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ if TYPE_CHECKING:
     )
 
 
-class PostgreSQLBackend(SqlBackend):
+class PostgreSQLBackend(ServerBackend):
     """Keeps versions in a PostgreSQL database.
 
     Saves that are under way at once share statements and commits. Each event loop has a pool of
@@ -82,7 +81,6 @@ class PostgreSQLBackend(SqlBackend):
     examination = PostgreSQLExamination
 
     _database: dialect.PostgreSQLDatabase
-    _runner: PooledRunner
 
     def __init__(
         self,
@@ -293,18 +291,6 @@ class PostgreSQLBackend(SqlBackend):
                 return removed
         return await super().remove_thread(thread_id, head=head, namespace=namespace)
 
-    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        check_text("source_thread_id", source_thread_id)
-        check_text("dest_thread_id", dest_thread_id)
-        database = self._database
-        with self._translating():
-            return await self._runner.write(
-                lambda connection: copying.copy_thread(
-                    database.on(connection), source_thread_id, dest_thread_id
-                ),
-                database.begin_copy,
-            )
-
     async def create_search_index(self) -> bool:
         """Create the full-text index over all threads; return ``False`` if it exists.
 
@@ -345,11 +331,9 @@ def _handed_in(
         made = _checked_engine(engine)
         where = made.url.render_as_string(hide_password=True)
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
-
-    def runner(database: dialect.PostgreSQLDatabase) -> PooledRunner:
-        return PooledRunner(database, lambda: made, owns_engines=False, is_one_loops=is_one_loops)
-
-    return where, runner
+    return where, partial(
+        PooledRunner, make_engine=lambda: made, owns_engines=False, is_one_loops=is_one_loops
+    )
 
 
 def postgresql_checkpointer(

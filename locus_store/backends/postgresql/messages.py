@@ -12,9 +12,9 @@ from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
+from locus_store.sql.connections.backend import backend_of
 from locus_store.sql.messages.message_log import SqlMessageLog, columns_of
 from locus_store.types import FOREVER
-from locus_store.types.arguments import check_backend
 from locus_store.types.messages import LogChanged, require_revision
 from locus_store.types.thread_info import require_user_id
 from locus_store.versions.renewing import ttl_slack
@@ -56,17 +56,11 @@ class PostgreSQLMessageLog(SqlMessageLog):
         backend: PostgreSQLBackend | None = None,
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = dsn is None and table_name is None and not options
-            check_backend(backend, PostgreSQLBackend, is_alone=is_alone)
         super().__init__(
-            backend or PostgreSQLBackend(dsn, table_name, **options),
+            backend_of(backend, PostgreSQLBackend, dsn, table_name, **options),
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)
 
     async def change(self, change: LogChange) -> LogChanged:
         change.also = [it for it in change.also if it.puts]

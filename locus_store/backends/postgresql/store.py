@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
-from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migrations import locked
-from locus_store.sql.store.store import SqlStore
-from locus_store.types.arguments import check_backend
+from locus_store.sql.connections.backend import backend_of
+from locus_store.sql.store.store import ServerStore
 from locus_store.types.items import StoreCapabilities
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class PostgreSQLStore(SqlStore):
+class PostgreSQLStore(ServerStore):
     """Keeps items in a PostgreSQL database; see ``PostgreSQLBackend``.
 
     Each call is one statement, and so one round trip. A put whose connection is lost is not
@@ -64,29 +62,18 @@ class PostgreSQLStore(SqlStore):
         backend: PostgreSQLBackend | None = None,
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = dsn is None and table_name is None and not options
-            check_backend(backend, PostgreSQLBackend, is_alone=is_alone)
         super().__init__(
-            backend or PostgreSQLBackend(dsn, table_name, **options),
+            backend_of(backend, PostgreSQLBackend, dsn, table_name, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
             embed=embed,
         )
 
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "Store", 1)
-
     @property
     def capabilities(self) -> StoreCapabilities:
         """The capabilities of this store; pgvector's presence is known once the store is open."""
         return super().capabilities if self._shelf is not None else StoreCapabilities(tenants=True)
-
-    def _make_table(self, connection: Connection, dimension: int) -> None:
-        tables = self._shared.database.tables
-        with locked(connection, tables):
-            vectors.make_table(connection, tables, dimension)
 
     async def _change(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import LocusStoreError
-from locus_store.types.arguments import check_tenant
+from locus_store.types.arguments import check_backend, check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -108,3 +108,21 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)
         self._owns_runner = False
+
+
+def backend_of(given: Any, kind: type[Any], *place: object, **options: Any) -> Any:
+    """Return the backend that a store or a message log is given, or a new one.
+
+    Args:
+        given: The caller's backend; ``None``: a new one is made of the other arguments.
+        kind: The class of the backend.
+        place: The first arguments of that class; ``None`` is one that is left out.
+        options: Its options.
+
+    Raises:
+        InvalidArgumentError: ``given`` is of another class, or there are other arguments beside it.
+    """
+    if given is None:
+        return kind(*place, **options)
+    check_backend(given, kind, is_alone=not options and all(it is None for it in place))
+    return given

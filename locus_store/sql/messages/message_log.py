@@ -314,6 +314,9 @@ class SqlMessageLog(BaseMessageLog):
         self._owns = owns
         self._shared = backend.shared
 
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)
+
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
         self._shared = self.backend.shared

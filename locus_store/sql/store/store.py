@@ -19,6 +19,7 @@ from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql.connections.database import is_overtime
 from locus_store.sql.connections.runner import GROUP_BYTES, joined
 from locus_store.sql.schema import vectors
+from locus_store.sql.schema.migrations import locked
 from locus_store.sql.store.items import Items
 from locus_store.sql.store.shelf import Shelf
 from locus_store.store import BaseStore
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.sql.connections.backend import ConnectedBackend
+    from locus_store.sql.connections.pool import PooledRunner
     from locus_store.sql.store.items import Outcome
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
 
@@ -87,6 +89,9 @@ class SqlStore(BaseStore):
         self._calls = PerLoop(self._made_calls)
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "Store", 1)
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -156,7 +161,7 @@ class SqlStore(BaseStore):
         return vectors.find(connection, database.tables)
 
     def _make_table(self, connection: Connection, dimension: int) -> None:
-        """Create the table of embeddings under the migration lock."""
+        """Create the table of embeddings."""
         vectors.make_table(connection, self._shared.database.tables, dimension)
 
     async def close(self) -> None:
@@ -329,6 +334,19 @@ class SqlStore(BaseStore):
 
     async def sweep(self, limit: int) -> int:
         return await self._write(lambda it: it.sweep(limit))
+
+
+class ServerStore(SqlStore):
+    """A store in a server, where a table is created by itself, under the migration lock."""
+
+    def _make_table(self, connection: Connection, dimension: int) -> None:
+        tables = self._shared.database.tables
+        with locked(connection, tables):
+            vectors.make_table(connection, tables, dimension)
+
+    async def _define(self, body: Callable[[Connection], T]) -> T:
+        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        return await runner.define(body)
 
 
 def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:
