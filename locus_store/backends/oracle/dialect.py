@@ -23,7 +23,7 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns.json_columns import Json, JsonValue
+from locus_store.sql.columns.dialect_columns import Json, JsonValue
 from locus_store.sql.columns.types import Instant
 from locus_store.sql.connections.database import (
     Database,

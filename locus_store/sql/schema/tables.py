@@ -20,10 +20,11 @@ from locus_store.sql.columns.dialect_columns import (
     BigInteger,
     Double,
     Integer,
+    Json,
+    JsonValue,
     PlainText,
     SmallInteger,
 )
-from locus_store.sql.columns.json_columns import Json, JsonValue
 from locus_store.sql.columns.types import (
     BigKey,
     Blob,

@@ -36,8 +36,7 @@ from locus_store.backends.oracle import dialect
 from locus_store.backends.oracle.columns import json_value
 from locus_store.backends.oracle.conditions import JsonExists
 from locus_store.sql import migrate
-from locus_store.sql.columns.dialect_columns import load_value
-from locus_store.sql.columns.json_columns import Json, JsonValue, _ReadJson
+from locus_store.sql.columns.dialect_columns import Json, JsonValue, _ReadJson, load_value
 from locus_store.sql.schema.tables import tables
 from locus_store.sql.threads.server_repository import Merge
 
