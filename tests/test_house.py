@@ -131,7 +131,7 @@ def test_one_class_has_one_name() -> None:
 def test_one_module_spawns_greenlets() -> None:
     """The others use it, as a greenlet cannot continue in another thread."""
     spawning = {it.stem for it in PACKAGE.rglob("*.py") if "util.greenlet_spawn" in it.read_text()}
-    assert spawning == {"greenlets"}
+    assert spawning == {"lending"}
 
 
 def test_shared_sql_asks_for_no_database_by_its_name() -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from locus_store.runtime.progress import expected, step
 from locus_store.runtime.stepping import in_thread, together
 from locus_store.sql import archives
-from locus_store.sql.connections.backend import ConnectedBackend
+from locus_store.sql.connections.backend import ConnectedBackend, joined
 from locus_store.sql.connections.diagnostics import Examination
-from locus_store.sql.connections.runner import joined
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
+    from locus_store.sql.connections.backend import Runner
     from locus_store.sql.connections.database import Database, ServerDatabase
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.connections.runner import Runner
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         Active,

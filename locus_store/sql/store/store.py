@@ -16,8 +16,8 @@ from locus_store.errors import (
 )
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
+from locus_store.sql.connections.backend import GROUP_BYTES, joined
 from locus_store.sql.connections.database import is_overtime
-from locus_store.sql.connections.runner import GROUP_BYTES, joined
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import locked
 from locus_store.sql.store.items import Items
