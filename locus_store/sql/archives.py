@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
+from locus_store.sql import message_log
 from locus_store.sql.columns.types import now
-from locus_store.sql.messages import message_log
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.statements import is_live, same_thread

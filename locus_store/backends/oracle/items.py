@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store.backends.oracle.conditions import on_json
-from locus_store.sql.store.items import Items, item_of
+from locus_store.sql.items import Items, item_of
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.sql.store.items import Scored
+    from locus_store.sql.items import Scored
     from locus_store.types.items import StoreItem, Wanted
     from locus_store.values.filters import Clause
 

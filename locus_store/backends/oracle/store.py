@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.items import OracleItems
 from locus_store.sql.connections.backend import backend_of
-from locus_store.sql.messages.message_log import SqlMessageLog
-from locus_store.sql.store.store import ServerStore
+from locus_store.sql.message_log import SqlMessageLog
+from locus_store.sql.store import ServerStore
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -24,8 +24,8 @@ from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, encode_key, encode_path, text_literal
+from locus_store.sql.items import BUSY, Items, Outcome, item_of, outcome_of
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.store.items import BUSY, Items, Outcome, item_of, outcome_of
 from locus_store.sql.threads.pending import batches
 from locus_store.types.items import Put, encode_namespace
 from locus_store.values import vectors
@@ -33,7 +33,7 @@ from locus_store.values import vectors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from locus_store.sql.store.items import Scored
+    from locus_store.sql.items import Scored
     from locus_store.types.items import Change, Name, Namespace, StoreItem, Wanted
     from locus_store.values.filters import Clause
 

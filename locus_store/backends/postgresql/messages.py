@@ -13,7 +13,7 @@ from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.backend import backend_of
-from locus_store.sql.messages.message_log import SqlMessageLog, columns_of
+from locus_store.sql.message_log import SqlMessageLog, columns_of
 from locus_store.types import FOREVER
 from locus_store.types.messages import LogChanged, require_revision
 from locus_store.types.thread_info import require_user_id

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql.connections.backend import backend_of
-from locus_store.sql.store.store import ServerStore
+from locus_store.sql.store import ServerStore
 from locus_store.types.items import StoreCapabilities
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.store.items import Items
+    from locus_store.sql.items import Items
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 

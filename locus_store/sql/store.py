@@ -18,10 +18,10 @@ from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoo
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql.connections.backend import GROUP_BYTES, joined
 from locus_store.sql.connections.database import is_overtime
+from locus_store.sql.items import Items
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import locked
-from locus_store.sql.store.items import Items
-from locus_store.sql.store.shelf import Shelf
+from locus_store.sql.shelf import Shelf
 from locus_store.store import BaseStore
 from locus_store.types.items import StoreCapabilities, names_of
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from locus_store.sql.connections.backend import ConnectedBackend
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.store.items import Outcome
+    from locus_store.sql.items import Outcome
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
 
 T = TypeVar("T")
