@@ -456,3 +456,12 @@ def item_of(row: AnyRow) -> StoreItem:
         expires_at=row.expires_at,
         ttl_seconds=row.ttl_seconds,
     )
+
+
+def best_of(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:
+    """Return the items of rows, each once, with the score of its nearest embedding."""
+    best: dict[int, tuple[float, AnyRow]] = {}
+    for row, score in zip(rows, scores, strict=True):
+        if score > best.get(row.item, (-inf, None))[0]:
+            best[row.item] = (score, row)
+    return [(item_of(row), score) for score, row in best.values()]

@@ -14,7 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
-from locus_store.backends.oracle.conditions import may_have_value
+from locus_store.backends.oracle.columns import may_have_value
 from locus_store.backends.oracle.failures import codes
 from locus_store.errors import (
     BackendError,

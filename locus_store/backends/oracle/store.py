@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
 
 from locus_store.backends.oracle.backend import OracleBackend
-from locus_store.backends.oracle.items import OracleItems
+from locus_store.backends.oracle.columns import METRICS, on_json
 from locus_store.sql.connections.backend import backend_of
+from locus_store.sql.items import Items, best_of
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import ServerStore
+from locus_store.values import vectors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Unpack
 
     from locus_store.backends.oracle.options import OracleOptions
+    from locus_store.sql.items import Scored
     from locus_store.store import Embed
+    from locus_store.types.items import StoreItem, Wanted
+    from locus_store.values.filters import Clause
     from locus_store.values.vectors import Metric
+
+
+class OracleItems(Items):
+    """Oracle's implementations of the hooks."""
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        return on_json(column, clause)
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
+
+        def fetch(size: int) -> tuple[list[Scored], bool]:
+            rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
+            if len(rows) < size:  # an index may give up, or miss some
+                rows = self.connection.execute(
+                    self._nearest(wanted, vector, size, is_exact=True)
+                ).all()
+            scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
+            return best_of(rows, scores), len(rows) < size
+
+        return self.widening(wanted, fetch)
+
+    def _nearest(
+        self, wanted: Wanted, vector: bytes, size: int, *, is_exact: bool = False
+    ) -> sa.Select[Any]:
+        c, e = self.store.c, self.embeddings.c
+        metric: Any = sa.literal_column(METRICS[self.shelf.metric])
+        target = sa.literal(vector, e.embedding.type)
+        distance = sa.func.vector_distance(e.embedding, target, metric, type_=sa.Float())
+        query = self._items().add_columns(e.embedding)
+        query = query.join_from(self.store, self.embeddings, e.item == c.item)
+        query = query.where(*self.are_wanted(wanted)).order_by(distance)
+        return query.fetch(size, oracle_fetch_approximate=not is_exact)
 
 
 class OracleStore(ServerStore):

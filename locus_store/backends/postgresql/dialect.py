@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import deletions, sessions, tls_request
+from locus_store.backends.postgresql import deletions, failures
 from locus_store.backends.postgresql.columns import dump_jsonb, set_config
 from locus_store.backends.postgresql.connecting import connect, connection_error
 from locus_store.backends.postgresql.failures import (
@@ -75,8 +75,6 @@ if TYPE_CHECKING:
     from locus_store.sql.schema.status import Settings
     from locus_store.sql.schema.tables import Tables
     from locus_store.versions.erasing import Swept
-
-tls_request.install()
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
@@ -330,10 +328,10 @@ class PostgreSQLDatabase(ServerDatabase):
         return sqlstate(exc) == READ_ONLY
 
     def only_reads(self, driver: Any) -> bool:
-        return sessions.only_reads(driver)
+        return failures.only_reads(driver)
 
     def forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
-        return sessions.forgotten(connection, drivers)
+        return failures.forgotten(connection, drivers)
 
     def lost_race(self, exc: BaseException) -> bool:
         return sqlstate(exc) in RACES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache, reduce
-from math import inf
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,7 @@ from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, encode_key, encode_path, text_literal
-from locus_store.sql.items import BUSY, Items, Outcome, item_of, outcome_of
+from locus_store.sql.items import BUSY, Items, Outcome, best_of, item_of, outcome_of
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import batches
 from locus_store.types.items import Put, encode_namespace
@@ -220,12 +219,8 @@ class PostgreSQLItems(Items):
         def fetch(size: int) -> tuple[list[Scored], bool]:
             rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
             embeddings = [float32(it.embedding) for it in rows]
-            best: dict[int, tuple[float, Any]] = {}
             scores = vectors.scores(vector, embeddings, self.shelf.metric)
-            for row, score in zip(rows, scores, strict=True):
-                if score > best.get(row.item, (-inf, None))[0]:
-                    best[row.item] = (score, row)
-            return [(item_of(row), score) for score, row in best.values()], len(rows) < size
+            return best_of(rows, scores), len(rows) < size
 
         return self.widening(wanted, fetch)
 

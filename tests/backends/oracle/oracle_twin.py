@@ -33,8 +33,7 @@ from sqlalchemy.dialects.oracle.dictionary import DB_LINK_PLACEHOLDER
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle import dialect
-from locus_store.backends.oracle.columns import json_value
-from locus_store.backends.oracle.conditions import JsonExists
+from locus_store.backends.oracle.columns import JsonExists, json_value
 from locus_store.sql import migrate
 from locus_store.sql.columns.dialect_columns import Json, JsonValue, _ReadJson, load_value
 from locus_store.sql.schema.tables import tables
