@@ -143,9 +143,14 @@ class SqlStore(BaseStore):
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
         self.stored_dimension = found.dimension
-        if self.dimension is not None:
-            vectors.require_dimension(found, self.dimension)
+        if (dimension := self.dimension) is not None:
+            vectors.require_dimension(found, dimension)
             if found.dimension is None:
+                tables = database.tables
+                if not database.may_create:
+                    raise await runner.query(
+                        lambda it: vectors.missing_table(it, tables, dimension)
+                    )
                 try:
                     found = await self._define(self._made_table)
                 except UnsupportedError as exc:  # all else works
@@ -153,16 +158,11 @@ class SqlStore(BaseStore):
         return Shelf(database.scope, found, self.metric)
 
     def _made_table(self, connection: Connection) -> vectors.FoundVectors:
-        database, dimension = self._shared.database, self.dimension
-        assert dimension is not None  # noqa: S101  (asked before)
-        if not database.may_create:
-            raise vectors.missing_table(connection, database.tables, dimension)
-        self._make_table(connection, dimension)
-        return vectors.find(connection, database.tables)
-
-    def _make_table(self, connection: Connection, dimension: int) -> None:
         """Create the table of embeddings."""
-        vectors.make_table(connection, self._shared.database.tables, dimension)
+        tables, dimension = self._shared.database.tables, self.dimension
+        assert dimension is not None  # noqa: S101  (asked before)
+        vectors.make_table(connection, tables, dimension)
+        return vectors.find(connection, tables)
 
     async def close(self) -> None:
         await self._calls.here().drain()
@@ -339,10 +339,9 @@ class SqlStore(BaseStore):
 class ServerStore(SqlStore):
     """A store in a server, where a table is created by itself, under the migration lock."""
 
-    def _make_table(self, connection: Connection, dimension: int) -> None:
-        tables = self._shared.database.tables
-        with locked(connection, tables):
-            vectors.make_table(connection, tables, dimension)
+    def _made_table(self, connection: Connection) -> vectors.FoundVectors:
+        with locked(connection, self._shared.database.tables):
+            return super()._made_table(connection)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
