@@ -7,17 +7,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
-from sqlalchemy.exc import DBAPIError
-
 from locus_store.errors import (
     ConflictError,
-    LocusStoreError,
     UnsupportedError,
 )
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql.connections.backend import GROUP_BYTES, joined
-from locus_store.sql.connections.database import is_overtime
 from locus_store.sql.items import Items
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import locked
@@ -41,7 +37,6 @@ CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, senders=2)
 """One statement or transaction is worked on while the next is put together."""
 
 READS: Final = GroupLimits(count=8000, senders=2)
-QUERIES: Final = GroupLimits(count=16, senders=8, spreads=True)
 
 
 class _Calls(NamedTuple):
@@ -49,7 +44,6 @@ class _Calls(NamedTuple):
 
     changes: Gathering[Sequence[Change], list[int]]
     reads: Gathering[Sequence[Name], list[StoreItem | None]]
-    queries: Gathering[Callable[[Items], Any], Any]
 
     def change(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         """Submit changes that are done as a whole or not at all."""
@@ -201,8 +195,9 @@ class SqlStore(BaseStore):
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
-        result: T = await self._calls.here().queries.submit(body)
-        return result
+        shelf = await self._opened()
+        with self._shared.translating():
+            return await self._shared.runner.query(lambda it: body(self.items(it, shelf)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
         shelf = await self._opened()
@@ -215,7 +210,6 @@ class SqlStore(BaseStore):
         return _Calls(
             Gathering(self._run_changes, CHANGES, names_of),
             Gathering(self._run_reads, READS),
-            Gathering(self._run_queries, QUERIES),
         )
 
     async def _run_changes(
@@ -234,9 +228,7 @@ class SqlStore(BaseStore):
         self, requests: Sequence[Sequence[Name]], _: bool
     ) -> list[list[StoreItem | None]]:
         names = dict.fromkeys(chain.from_iterable(requests))
-        shelf = await self._opened()
-        with self._shared.translating():
-            rows = await self._shared.runner.query(lambda it: self.items(it, shelf).read([*names]))
+        rows = await self._query(lambda it: it.read([*names]))
         found, given = dict(zip(names, rows, strict=True)), set()
 
         def item(name: Name) -> StoreItem | None:
@@ -247,40 +239,6 @@ class SqlStore(BaseStore):
             return replace(it, value=deepcopy(it.value), metadata=deepcopy(it.metadata))
 
         return [[item(it) for it in request] for request in requests]
-
-    async def _run_queries(
-        self, bodies: Sequence[Callable[[Items], Any]], _: bool
-    ) -> list[Any | Failed | Undecided]:
-        """Run bodies in sequence on one connection; each sees its own snapshot."""
-        shelf = await self._opened()
-        done: list[Any] = []
-
-        def run(connection: Connection) -> None:
-            done.clear()
-            for body in bodies:
-                try:
-                    done.append(body(self.items(connection, shelf)))
-                except (DBAPIError, LocusStoreError) as exc:
-                    if connection.invalidated:
-                        raise
-                    done.append(self._told(exc))
-
-        with self._shared.translating():
-            try:
-                await self._shared.runner.query(run)
-            except TimeoutError as exc:
-                if not is_overtime(exc):
-                    raise
-                done.append(self._told(exc))  # of this one; its connection was given up
-        return [*done, *[Undecided.AGAIN] * (len(bodies) - len(done))]
-
-    def _told(self, exc: Exception) -> Failed:
-        """Return the error to raise to one caller of a group."""
-        try:
-            with self._shared.translating():
-                raise exc
-        except LocusStoreError as told:
-            return Failed(told)
 
     # --- the contract
 
