@@ -71,6 +71,9 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
     persistent_checkpoint_ids = True
     messages = True
 
+    loads_at_once: ClassVar[bool] = False
+    """A load without pending writes is one statement, and so needs no transaction."""
+
     examination: ClassVar[type[Examination]] = Examination
     """The examination that ``facts`` runs."""
 
@@ -106,14 +109,16 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         checkpoint_id: str | None = None,
         with_writes: bool = False,
     ) -> Stored | None:
-        return await self._read(
+        ask = self._query if self.loads_at_once and not with_writes else self._read
+        return await ask(
             lambda it: it.fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
         )
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        return await self._read(
+        ask = self._query if self.loads_at_once and not with_writes else self._read
+        return await ask(
             lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
         )
 
@@ -358,6 +363,8 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
 
 class ServerBackend(SqlBackend):
     """The backend of a server, which has connections for each event loop."""
+
+    loads_at_once = True
 
     _database: ServerDatabase
     _runner: PooledRunner

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
-    from locus_store.types import Mark, Stored
 
 _OLDEST_ORACLE: Final = 23
 
@@ -133,27 +132,6 @@ class OracleBackend(ServerBackend):
 
     def __repr__(self) -> str:
         return f"OracleBackend({self._where!r})"
-
-    async def fetch(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        checkpoint_id: str | None = None,
-        with_writes: bool = False,
-    ) -> Stored | None:
-        ask = self._read if with_writes else self._query  # one statement needs no transaction
-        return await ask(
-            lambda it: it.fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
-        )
-
-    async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
-    ) -> Stored | None:
-        ask = self._read if with_writes else self._query
-        return await ask(
-            lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
-        )
 
     async def _redefine(self, body: Callable[[Connection], T]) -> T:
         def alone(connection: Connection) -> T:

@@ -41,8 +41,6 @@ class OracleColumns(DialectColumns):
     empty_text = "\x01"
     """``''`` would be NULL; this is no escaped text."""
 
-    no_table = " FROM dual"
-
     def instant_type(self) -> TypeEngine[Any]:
         """With zone and fraction, which DATE drops."""
         return TIMESTAMP(timezone=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.postgresql.dsn import Target
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         LineContents,
@@ -101,16 +99,18 @@ class PostgreSQLBackend(ServerBackend):
             target = dsns.parse(
                 place or "postgresql://", password=given["password"], ours=dsns.OURS
             )
-            settings = dialect.ConnectionSettings(
-                connect_timeout_seconds=given["connect_timeout_seconds"],
-                statement_timeout_seconds=given["statement_timeout_seconds"],
-                statement_cache_size=dsns.cache_size(target.options, pgbouncer=given["pgbouncer"]),
-            )
             where = target.shown
             runner: Callable[[dialect.PostgreSQLDatabase], PooledRunner] = partial(
                 _own_runner,
-                target=target,
-                settings=settings,
+                engine=partial(
+                    dialect.engine,
+                    target,
+                    connect_timeout_seconds=given["connect_timeout_seconds"],
+                    statement_cache_size=dsns.cache_size(
+                        target.options, pgbouncer=given["pgbouncer"]
+                    ),
+                ),
+                limit=given["statement_timeout_seconds"],
                 pool_size=kept,
                 max_overflow=overflow,
                 pool_timeout=given["pool_timeout_seconds"],
@@ -309,16 +309,14 @@ def _create_index(repository: Repository) -> bool:
 def _own_runner(
     database: dialect.PostgreSQLDatabase,
     *,
-    target: Target,
-    settings: dialect.ConnectionSettings,
+    engine: Callable[..., AsyncEngine],
+    limit: float | None,
     **pool: Any,
 ) -> PooledRunner:
-    opening = replace(settings, statement_timeout_seconds=None)
-    options = {**pool, "poolclass": ConnectionPool}
     return PooledRunner(
         database,
-        lambda: dialect.engine(target, settings=settings, **options),
-        make_opening_engine=lambda: dialect.engine(target, settings=opening, poolclass=NullPool),
+        partial(engine, statement_timeout_seconds=limit, poolclass=ConnectionPool, **pool),
+        make_opening_engine=partial(engine, statement_timeout_seconds=None, poolclass=NullPool),
     )
 
 

@@ -43,9 +43,6 @@ class DialectColumns(ABC):
     empty_text: ClassVar[str] = ""
     """The stored form of the empty string in a column of text."""
 
-    no_table: ClassVar[str] = ""
-    """Stands behind the columns of a query that reads no table."""
-
     greatest: ClassVar[str] = ""
     """Name of the function that gives the greatest value that is not NULL; ``""``: none does."""
 
