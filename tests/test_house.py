@@ -32,7 +32,6 @@ LONG_FILES = {
     "backend.py": 959,
     "backends/documents/backend.py": 502,
     "backends/documents/threads.py": 507,
-    "backends/postgresql/dialect.py": 507,
     "checkpointer.py": 642,
     "saver.py": 548,
     "store.py": 654,

@@ -215,9 +215,13 @@ class DatabasePlace:
     def command(self, ours: Tables) -> str:
         """Return the command that upgrades the schema."""
         url = self.shown if self.is_whole else "…"
-        only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
-        only += f" --schema {ours.schema}" if ours.schema else ""
-        return f"locus-store db upgrade --url '{url}'{only}"
+        return f"locus-store db upgrade --url '{url}'{options_of(ours)}"
+
+
+def options_of(ours: Tables) -> str:
+    """Return the options of a command that name the tables; none for the usual ones."""
+    options = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+    return options + (f" --schema {ours.schema}" if ours.schema else "")
 
 
 def place_of(found: Connection | URL) -> DatabasePlace:
