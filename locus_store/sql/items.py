@@ -458,7 +458,7 @@ def item_of(row: AnyRow) -> StoreItem:
     )
 
 
-def best_of(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:
+def take_best(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:
     """Return the items of rows, each once, with the score of its nearest embedding."""
     best: dict[int, tuple[float, AnyRow]] = {}
     for row, score in zip(rows, scores, strict=True):

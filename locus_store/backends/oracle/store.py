@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.columns import METRICS, on_json
-from locus_store.sql.connections.backend import backend_of
-from locus_store.sql.items import Items, best_of
+from locus_store.sql.connections.backend import choose_backend
+from locus_store.sql.items import Items, take_best
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import ServerStore
 from locus_store.values import vectors
@@ -45,7 +45,7 @@ class OracleItems(Items):
                     self._nearest(wanted, vector, size, is_exact=True)
                 ).all()
             scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
-            return best_of(rows, scores), len(rows) < size
+            return take_best(rows, scores), len(rows) < size
 
         return self.widening(wanted, fetch)
 
@@ -99,7 +99,7 @@ class OracleStore(ServerStore):
         **options: Unpack[OracleOptions],
     ) -> None:
         super().__init__(
-            backend_of(backend, OracleBackend, dsn, user, password, **options),
+            choose_backend(backend, OracleBackend, dsn, user, password, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
@@ -137,7 +137,7 @@ class OracleMessageLog(SqlMessageLog):
         **options: Unpack[OracleOptions],
     ) -> None:
         super().__init__(
-            backend_of(backend, OracleBackend, dsn, user, password, **options),
+            choose_backend(backend, OracleBackend, dsn, user, password, **options),
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )

@@ -23,7 +23,7 @@ from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, encode_key, encode_path, text_literal
-from locus_store.sql.items import BUSY, Items, Outcome, best_of, outcome_of
+from locus_store.sql.items import BUSY, Items, Outcome, outcome_of, take_best
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import batches
 from locus_store.types.items import Put, encode_namespace
@@ -193,7 +193,7 @@ class PostgreSQLItems(Items):
             rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
             embeddings = [float32(it.embedding) for it in rows]
             scores = vectors.scores(vector, embeddings, self.shelf.metric)
-            return best_of(rows, scores), len(rows) < size
+            return take_best(rows, scores), len(rows) < size
 
         return self.widening(wanted, fetch)
 

@@ -13,7 +13,7 @@ from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.connections.backend import backend_of
+from locus_store.sql.connections.backend import choose_backend
 from locus_store.sql.message_log import SqlMessageLog, columns_of
 from locus_store.sql.store import ServerStore
 from locus_store.types import FOREVER
@@ -78,7 +78,7 @@ class PostgreSQLStore(ServerStore):
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
         super().__init__(
-            backend_of(backend, PostgreSQLBackend, dsn, table_name, **options),
+            choose_backend(backend, PostgreSQLBackend, dsn, table_name, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
@@ -137,7 +137,7 @@ class PostgreSQLMessageLog(SqlMessageLog):
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
         super().__init__(
-            backend_of(backend, PostgreSQLBackend, dsn, table_name, **options),
+            choose_backend(backend, PostgreSQLBackend, dsn, table_name, **options),
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )

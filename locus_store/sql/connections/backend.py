@@ -137,22 +137,22 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         self._owns_runner = False
 
 
-def backend_of(given: Any, kind: type[Any], *place: object, **options: Any) -> Any:
+def choose_backend(backend: Any, kind: type[Any], *place: object, **options: Any) -> Any:
     """Return the backend that a store or a message log is given, or a new one.
 
     Args:
-        given: The caller's backend; ``None``: a new one is made of the other arguments.
+        backend: The caller's; ``None``: a new one is made of the other arguments.
         kind: The class of the backend.
         place: The first arguments of that class; ``None`` is one that is left out.
         options: Its options.
 
     Raises:
-        InvalidArgumentError: ``given`` is of another class, or there are other arguments beside it.
+        InvalidArgumentError: ``backend`` is of another class, or is given with other arguments.
     """
-    if given is None:
+    if backend is None:
         return kind(*place, **options)
-    check_backend(given, kind, is_alone=not options and all(it is None for it in place))
-    return given
+    check_backend(backend, kind, is_alone=not options and all(it is None for it in place))
+    return backend
 
 
 # --- inside a transaction of the caller's

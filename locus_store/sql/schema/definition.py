@@ -215,10 +215,10 @@ class DatabasePlace:
     def command(self, ours: Tables) -> str:
         """Return the command that upgrades the schema."""
         url = self.shown if self.is_whole else "…"
-        return f"locus-store db upgrade --url '{url}'{options_of(ours)}"
+        return f"locus-store db upgrade --url '{url}'{write_options(ours)}"
 
 
-def options_of(ours: Tables) -> str:
+def write_options(ours: Tables) -> str:
     """Return the options of a command that name the tables; none for the usual ones."""
     options = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
     return options + (f" --schema {ours.schema}" if ours.schema else "")

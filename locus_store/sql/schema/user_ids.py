@@ -13,8 +13,8 @@ from locus_store.sql.schema.definition import (
     OLD_USERS,
     definition,
     definition_of,
-    options_of,
     place_of,
+    write_options,
 )
 from locus_store.sql.schema.migrations import dialect_name, locked, run_on
 from locus_store.sql.schema.status import USERS_SETTING, read_status
@@ -189,7 +189,7 @@ def _other_type(
     return SchemaError(
         f"{place}: the database's user ids are of the type {found}, and the session's of the type "
         f"{users}; open the session with user_id_type={found!r}, or change the database: "
-        f"locus-store db user-ids {users} --url '…'{options_of(ours)}"
+        f"locus-store db user-ids {users} --url '…'{write_options(ours)}"
     )
 
 

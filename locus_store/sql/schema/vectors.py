@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 import sqlalchemy as sa
 
 from locus_store.errors import InvalidArgumentError, SchemaError
-from locus_store.sql.schema.definition import definition_of, options_of, place_of
+from locus_store.sql.schema.definition import definition_of, place_of, write_options
 from locus_store.sql.schema.migrations import locked, run_on
 from locus_store.sql.schema.status import read_status
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, derived
@@ -115,7 +115,7 @@ def missing_table(connection: Connection, ours: Tables, dimension: int) -> Schem
     """Return the error for a missing table that may not be created."""
     return SchemaError(
         f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; create it: "
-        f"locus-store db vector-index --dimension {dimension} --url '…'{options_of(ours)}"
+        f"locus-store db vector-index --dimension {dimension} --url '…'{write_options(ours)}"
     )
 
 

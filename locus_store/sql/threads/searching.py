@@ -120,11 +120,11 @@ def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
     return _grouped(((it, it.stored_bytes) for it in found), most=BATCH)
 
 
-def _grouped(sized: Iterable[tuple[T, int]], *, most: float = inf) -> Iterator[list[T]]:
-    """Group what has these sizes in bytes, so that each group fits in a batch if it can."""
+def _grouped(items: Iterable[tuple[T, int]], *, most: float = inf) -> Iterator[list[T]]:
+    """Group items, each with its size in bytes, so that a group fits in a batch if it can."""
     group: list[T] = []
     total = 0
-    for one, size in sized:
+    for one, size in items:
         total += size
         if group and (total > BATCH_BYTES or len(group) == most):
             yield group
