@@ -94,12 +94,9 @@ class SchemaDefinition(ABC):
         del connection
         return ours.schema
 
+    @abstractmethod
     def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
         """Return those of the names that a table or view has."""
-        inspector = sa.inspect(connection)
-        # Views first: when another process commits in between, the tables below are seen too.
-        names = set(inspector.get_view_names(schema)) | set(inspector.get_table_names(schema))
-        return names & wanted
 
     def columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
         """Return the names of a table's columns; none where there is no such table."""
