@@ -370,10 +370,10 @@ def engine(
     return _engine(connecting, statement_cache_size, execution_options=place, **pool)
 
 
-def _unwanted(made: asyncio.Future[Any]) -> None:
+def _unwanted(task: asyncio.Future[Any]) -> None:
     """Close a connection whose caller was cancelled."""
-    if not made.cancelled() and made.exception() is None:
-        made.result().terminate()
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
@@ -386,11 +386,11 @@ def engine_of_pool(pool: Any) -> AsyncEngine:
     return _engine(borrowing, 0, execution_options=place, poolclass=NullPool)
 
 
-def _engine(creator: Any, cached: int, **options: Any) -> AsyncEngine:
+def _engine(creator: Any, cache_size: int, **options: Any) -> AsyncEngine:
     made = create_async_engine(
         "postgresql+asyncpg://",
         isolation_level="AUTOCOMMIT",
-        connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cached},
+        connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cache_size},
         json_deserializer=_from_json,
         hide_parameters=True,  # values in errors would come into logs
         **options,
