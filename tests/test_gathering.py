@@ -61,9 +61,6 @@ async def test_calls_of_one_tick_are_one_group_within_its_bounds() -> None:
     large = Groups(size=10)
     await large.all(1, 2, 3, size=6)
     assert large.seen == [[1], [2], [3]]
-    spread = Groups(senders=2, spreads=True)
-    await spread.all(*range(6))
-    assert spread.seen == [[0, 1, 2], [3, 4], [5]]
 
 
 async def test_a_failure_is_one_callers_unless_the_group_failed() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context, op
 
-from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.json_columns import Json, JsonValue
+from locus_store.sql.columns.dialect_columns import Json, JsonValue, PlainText
 from locus_store.sql.columns.types import BigKey, Blob, Digest, Instant, Key, Path
 from locus_store.sql.schema.tables import derived
 from locus_store.sql.schema.user_ids import create_view, quoted

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
-    from locus_store.backends.postgresql.messages import PostgreSQLMessageLog
-    from locus_store.backends.postgresql.store import PostgreSQLStore
+    from locus_store.backends.postgresql.store import PostgreSQLMessageLog, PostgreSQLStore
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
@@ -155,7 +154,7 @@ _MODULES = {
     "OpenSearchStore": "backends.opensearch.store",
     "OracleMessageLog": "backends.oracle.store",
     "OracleStore": "backends.oracle.store",
-    "PostgreSQLMessageLog": "backends.postgresql.messages",
+    "PostgreSQLMessageLog": "backends.postgresql.store",
     "PostgreSQLStore": "backends.postgresql.store",
     "RedisMessageLog": "backends.redis",
     "RedisStore": "backends.redis.store",

@@ -66,9 +66,6 @@ class GroupLimits:
     size: int = 0
     """Bytes; 0: any."""
 
-    spreads: bool = False
-    """Waiting calls are divided among the senders; else one takes as many as it may."""
-
 
 class PerLoop(Generic[T]):
     """One object for each event loop, and one for all sync calls of a process that have none.
@@ -293,8 +290,7 @@ class Gathering(Generic[Q, A]):
         """Return the next group; calls that share a name with a lone call run alone after it."""
         limits, group = self._limits, list[_Call[Q, A]]()
         ready, under_way, names_of = self._ready, self._under_way, self._names_of
-        share = -(-len(ready) // limits.senders) if limits.spreads else limits.count
-        most, most_bytes = min(share, limits.count), limits.size or sys.maxsize
+        most, most_bytes = limits.count, limits.size or sys.maxsize
         count = size = 0
         while ready:
             call = ready[0]

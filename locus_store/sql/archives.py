@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store import versions
+from locus_store.sql import message_log
 from locus_store.sql.columns.types import now
-from locus_store.sql.messages import message_log
-from locus_store.sql.schema.vectors import DIMENSION_SETTING
+from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.statements import is_live, same_thread
 from locus_store.sql.threads.thread_rows import of_user
@@ -293,9 +293,8 @@ def forget_items(it: Repository, key: str, value: Any) -> int:
         store.c.tenant == it.scope.tenant, it.may_have(store.c.metadata, key, value)
     )
     gone = [row.item for row in it.connection.execute(told) if has_value(row.metadata, key, value)]
-    embeddings, settings = it.tables.embeddings, it.tables.settings.c
-    embeds = sa.select(settings.value).where(settings.name == DIMENSION_SETTING)
-    has_embeddings = it.connection.execute(embeds).scalar() is not None
+    embeddings = it.tables.embeddings
+    has_embeddings = vectors.find(it.connection, it.tables).dimension is not None
     for items in pending.batches(gone):
         it.connection.execute(store.delete().where(store.c.item.in_(items)))
         if has_embeddings:
@@ -342,20 +341,19 @@ def damage(it: Repository) -> list[str]:
     return [it for it in found if it]
 
 
+def _count(it: Repository, rows: sa.FromClause, condition: sa.ColumnElement[bool]) -> int:
+    query = sa.select(sa.func.count()).select_from(rows).where(condition)
+    return int(it.connection.execute(query).scalar_one())
+
+
 def _orphans(it: Repository, table: sa.Table, owners: sa.Table, key: str, what: str) -> str:
-    owned = sa.exists().where(owners.c[key] == table.c[key])
-    count = it.connection.execute(
-        sa.select(sa.func.count()).select_from(table).where(~owned)
-    ).scalar_one()
+    count = _count(it, table, ~sa.exists().where(owners.c[key] == table.c[key]))
     return f"{count} {what} belong to no {key}: delete those rows of {table.name}" if count else ""
 
 
 def _headless(it: Repository) -> str:
     lines = it.tables.lines
-    owned = sa.exists().where(same_thread(it.tables)).correlate(lines)
-    count = it.connection.execute(
-        sa.select(sa.func.count()).select_from(lines).where(~owned)
-    ).scalar_one()
+    count = _count(it, lines, ~sa.exists().where(same_thread(it.tables)).correlate(lines))
     return f"{count} lines belong to no thread: restore {it.tables.threads.name}" if count else ""
 
 
@@ -373,8 +371,7 @@ def _miscounted(it: Repository) -> str:
         logs.c.message_count != sa.func.coalesce(owned.c["count"], 0),
         logs.c.last_sequence < sa.func.coalesce(owned.c["last"], 0),
     )
-    joined = sa.select(sa.func.count()).select_from(logs.outerjoin(owned, is_its))
-    wrong = it.connection.execute(joined.where(is_wrong)).scalar_one()
+    wrong = _count(it, logs.outerjoin(owned, is_its), is_wrong)
     return f"{wrong} message logs do not count their messages: restore {logs.name}" if wrong else ""
 
 
@@ -392,11 +389,8 @@ def _misled(it: Repository) -> str:
         newer.c.chain == lines.c.open_chain,
         newer.c.sequence > lines.c.head,
     )
-    count = it.connection.execute(
-        sa.select(sa.func.count())
-        .select_from(lines)
-        .where(lines.c.open_chain.is_not(None), sa.or_(~is_heads, goes_on))
-    ).scalar_one()
+    is_misled = sa.and_(lines.c.open_chain.is_not(None), sa.or_(~is_heads, goes_on))
+    count = _count(it, lines, is_misled)
     column = f"{lines.name}.open_chain"
     return (
         f"{count} lines go on with a chain that is not their head's: set {column} to NULL"

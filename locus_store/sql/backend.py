@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from locus_store.runtime.progress import expected, step
 from locus_store.runtime.stepping import in_thread, together
 from locus_store.sql import archives
-from locus_store.sql.connections.backend import ConnectedBackend
+from locus_store.sql.connections.backend import ConnectedBackend, joined
 from locus_store.sql.connections.diagnostics import Examination
-from locus_store.sql.connections.runner import joined
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
@@ -33,8 +32,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.sql.connections.database import Database
-    from locus_store.sql.connections.runner import Runner
+    from locus_store.sql.connections.backend import Runner
+    from locus_store.sql.connections.database import Database, ServerDatabase
+    from locus_store.sql.connections.pool import PooledRunner
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         Active,
@@ -71,6 +71,9 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
     persistent_checkpoint_ids = True
     messages = True
 
+    loads_at_once: ClassVar[bool] = False
+    """A load without pending writes is one statement, and so needs no transaction."""
+
     examination: ClassVar[type[Examination]] = Examination
     """The examination that ``facts`` runs."""
 
@@ -106,14 +109,16 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         checkpoint_id: str | None = None,
         with_writes: bool = False,
     ) -> Stored | None:
-        return await self._read(
+        ask = self._query if self.loads_at_once and not with_writes else self._read
+        return await ask(
             lambda it: it.fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
         )
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        return await self._read(
+        ask = self._query if self.loads_at_once and not with_writes else self._read
+        return await ask(
             lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
         )
 
@@ -354,3 +359,24 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         while gone := await self._write(lambda it: it.expire()):
             removed += gone
         return removed
+
+
+class ServerBackend(SqlBackend):
+    """The backend of a server, which has connections for each event loop."""
+
+    loads_at_once = True
+
+    _database: ServerDatabase
+    _runner: PooledRunner
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        check_text("source_thread_id", source_thread_id)
+        check_text("dest_thread_id", dest_thread_id)
+        database = self._database
+        with self._translating():
+            return await self._runner.write(
+                lambda connection: copying.copy_thread(
+                    database.on(connection), source_thread_id, dest_thread_id
+                ),
+                database.begin_copy,
+            )

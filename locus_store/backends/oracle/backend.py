@@ -22,15 +22,14 @@ from locus_store.backends.oracle.options import (
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql.backend import SqlBackend
+from locus_store.sql.backend import ServerBackend
 from locus_store.sql.connections.diagnostics import Examination, package_version
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import PooledRunner
 from locus_store.sql.schema.migrations import locked
 from locus_store.sql.schema.tables import prefix_of, tables
-from locus_store.sql.threads import copying
-from locus_store.types.arguments import check_tenant, check_text
+from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, complete, parted
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
-    from locus_store.types import Mark, Stored
 
 _OLDEST_ORACLE: Final = 23
 
@@ -66,7 +64,7 @@ class _OracleExamination(Examination):
 T = TypeVar("T")
 
 
-class OracleBackend(SqlBackend):
+class OracleBackend(ServerBackend):
     """Keeps versions in an Oracle database.
 
     A save is one transaction, which locks the line and decides the conflict. A load is one
@@ -88,7 +86,6 @@ class OracleBackend(SqlBackend):
     database: ClassVar[type[dialect.OracleDatabase]] = dialect.OracleDatabase
 
     _database: dialect.OracleDatabase
-    _runner: PooledRunner
 
     def __init__(
         self,
@@ -136,39 +133,6 @@ class OracleBackend(SqlBackend):
     def __repr__(self) -> str:
         return f"OracleBackend({self._where!r})"
 
-    async def fetch(
-        self,
-        thread_id: str,
-        *,
-        namespace: str = "",
-        checkpoint_id: str | None = None,
-        with_writes: bool = False,
-    ) -> Stored | None:
-        ask = self._read if with_writes else self._query  # one statement needs no transaction
-        return await ask(
-            lambda it: it.fetch(thread_id, namespace, checkpoint_id, with_writes=with_writes)
-        )
-
-    async def fetch_head(
-        self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
-    ) -> Stored | None:
-        ask = self._read if with_writes else self._query
-        return await ask(
-            lambda it: it.fetch(thread_id, namespace, known=known, with_writes=with_writes)
-        )
-
-    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        check_text("source_thread_id", source_thread_id)
-        check_text("dest_thread_id", dest_thread_id)
-        database = self._database
-        with self._translating():
-            return await self._runner.write(
-                lambda connection: copying.copy_thread(
-                    database.on(connection), source_thread_id, dest_thread_id
-                ),
-                database.begin_copy,
-            )
-
     async def _redefine(self, body: Callable[[Connection], T]) -> T:
         def alone(connection: Connection) -> T:
             with locked(connection, self._database.tables):
@@ -209,11 +173,9 @@ def _handed_in(
         dialect.tell_types(made.sync_engine)
         where = made.url.render_as_string(hide_password=True)
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
-
-    def runner(database: dialect.OracleDatabase) -> PooledRunner:
-        return PooledRunner(database, lambda: made, owns_engines=False, is_one_loops=is_one_loops)
-
-    return where, runner
+    return where, partial(
+        PooledRunner, make_engine=lambda: made, owns_engines=False, is_one_loops=is_one_loops
+    )
 
 
 def _checked_engine(engine: object) -> AsyncEngine:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.oracle import addresses
+from locus_store.backends.oracle.columns import METRICS
 from locus_store.backends.oracle.failures import REMEDIES, codes
 from locus_store.backends.oracle.options import URL_OPTIONS, OracleConnections, place
 from locus_store.errors import UnsupportedError
@@ -37,7 +38,6 @@ T = TypeVar("T")
 
 _TAKEN: Final = "ORA-00955"
 
-_METRICS: Final = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
 _ORGANIZATIONS: Final = {
     "hnsw": "ORGANIZATION INMEMORY NEIGHBOR GRAPH",
     "ivfflat": "ORGANIZATION NEIGHBOR PARTITIONS",
@@ -181,7 +181,7 @@ def vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) ->
     )
     return (
         f"CREATE VECTOR INDEX {index} ON {table} (embedding) {_ORGANIZATIONS[method]} "
-        f"DISTANCE {_METRICS[metric]} WITH TARGET ACCURACY 95"
+        f"DISTANCE {METRICS[metric]} WITH TARGET ACCURACY 95"
     )
 
 

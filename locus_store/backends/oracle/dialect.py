@@ -14,7 +14,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
-from locus_store.backends.oracle.conditions import may_have_value
+from locus_store.backends.oracle.columns import may_have_value
 from locus_store.backends.oracle.failures import codes
 from locus_store.errors import (
     BackendError,
@@ -23,7 +23,7 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.sql.columns.json_columns import Json, JsonValue
+from locus_store.sql.columns.dialect_columns import Json, JsonValue
 from locus_store.sql.columns.types import Instant
 from locus_store.sql.connections.database import (
     Database,
@@ -57,19 +57,8 @@ if TYPE_CHECKING:
 class OracleRepository(IndexedRepository):
     """Oracle's implementations of the hooks."""
 
-    most_merged = 2_000
-
-    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """See ``Reads.matches``; ``LIKE`` has no character sets."""
-        if "[" in pattern:
-            return None
-        like = "".join(_LIKE.get(it, it) for it in pattern)
-        forms = (column.like(sa.literal(it, sa.String()), escape="\\") for it in (like, "/" + like))
-        plain, escaped = forms
-        if pattern[:1] not in {"", "*", "?"}:
-            return escaped if pattern[0] == "/" else plain
-        is_escaped = sa.func.substr(column, 1, 1, type_=sa.String()) == sa.literal("/", sa.String())
-        return sa.or_(sa.and_(is_escaped, escaped), sa.and_(~is_escaped, plain))
+    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+        return column.like(sa.literal(pattern, sa.String()), escape="\\")
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
@@ -148,9 +137,6 @@ def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
             " PARAMETERS ('SYNC (ON COMMIT) STOPLIST CTXSYS.EMPTY_STOPLIST')"
         ),
     )
-
-
-_LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
 
 
 # --- transactions

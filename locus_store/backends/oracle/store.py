@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
 
 from locus_store.backends.oracle.backend import OracleBackend
-from locus_store.backends.oracle.items import OracleItems
-from locus_store.sql.messages.message_log import SqlMessageLog
-from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migrations import locked
-from locus_store.sql.store.store import SqlStore
-from locus_store.types.arguments import check_backend
+from locus_store.backends.oracle.columns import METRICS, on_json
+from locus_store.sql.connections.backend import choose_backend
+from locus_store.sql.items import Items, take_best
+from locus_store.sql.message_log import SqlMessageLog
+from locus_store.sql.store import ServerStore
+from locus_store.values import vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
-    from sqlalchemy.engine import Connection
     from typing_extensions import Unpack
 
     from locus_store.backends.oracle.options import OracleOptions
-    from locus_store.sql.connections.pool import PooledRunner
+    from locus_store.sql.items import Scored
     from locus_store.store import Embed
+    from locus_store.types.items import StoreItem, Wanted
+    from locus_store.values.filters import Clause
     from locus_store.values.vectors import Metric
 
-T = TypeVar("T")
+
+class OracleItems(Items):
+    """Oracle's implementations of the hooks."""
+
+    def condition(
+        self, column: sa.ColumnElement[Any], clause: Clause
+    ) -> sa.ColumnElement[bool] | None:
+        return on_json(column, clause)
+
+    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+        """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
+
+        def fetch(size: int) -> tuple[list[Scored], bool]:
+            rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
+            if len(rows) < size:  # an index may give up, or miss some
+                rows = self.connection.execute(
+                    self._nearest(wanted, vector, size, is_exact=True)
+                ).all()
+            scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
+            return take_best(rows, scores), len(rows) < size
+
+        return self.widening(wanted, fetch)
+
+    def _nearest(
+        self, wanted: Wanted, vector: bytes, size: int, *, is_exact: bool = False
+    ) -> sa.Select[Any]:
+        c, e = self.store.c, self.embeddings.c
+        metric: Any = sa.literal_column(METRICS[self.shelf.metric])
+        target = sa.literal(vector, e.embedding.type)
+        distance = sa.func.vector_distance(e.embedding, target, metric, type_=sa.Float())
+        query = self._items().add_columns(e.embedding)
+        query = query.join_from(self.store, self.embeddings, e.item == c.item)
+        query = query.where(*self.are_wanted(wanted)).order_by(distance)
+        return query.fetch(size, oracle_fetch_approximate=not is_exact)
 
 
-class OracleStore(SqlStore):
+class OracleStore(ServerStore):
     """Keeps items in an Oracle database; see ``OracleBackend``.
 
     Embeddings are of type ``VECTOR(n, FLOAT32)``; ``locus-store db vector-index`` creates an index.
@@ -62,29 +98,13 @@ class OracleStore(SqlStore):
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = dsn is None and user is None and password is None
-            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, **options),
+            choose_backend(backend, OracleBackend, dsn, user, password, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
             embed=embed,
         )
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "Store", 1)
-
-    def _make_table(self, connection: Connection, dimension: int) -> None:
-        tables = self._shared.database.tables
-        with locked(connection, tables):
-            vectors.make_table(connection, tables, dimension)
-
-    async def _define(self, body: Callable[[Connection], T]) -> T:
-        """Run DDL, which commits by itself."""
-        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
-        return await runner.define(body)
 
 
 class OracleMessageLog(SqlMessageLog):
@@ -116,14 +136,8 @@ class OracleMessageLog(SqlMessageLog):
         backend: OracleBackend | None = None,
         **options: Unpack[OracleOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = dsn is None and user is None and password is None
-            check_backend(backend, OracleBackend, is_alone=is_alone and not options)
         super().__init__(
-            backend or OracleBackend(dsn, user, password, **options),
+            choose_backend(backend, OracleBackend, dsn, user, password, **options),
             owns=backend is None,
             ttl_seconds=ttl_seconds,
         )
-
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "MessageLog", 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -29,14 +28,13 @@ from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
-from locus_store.sql.backend import SqlBackend
+from locus_store.sql.backend import ServerBackend
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.schema.tables import prefix_of, tables
-from locus_store.sql.threads import copying
-from locus_store.types.arguments import check_limit, check_names, check_tenant, check_text
+from locus_store.types.arguments import check_limit, check_names, check_tenant
 from locus_store.types.options import CheckpointOptions, complete, parted
 
 if TYPE_CHECKING:
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.postgresql.dsn import Target
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import (
         LineContents,
@@ -59,7 +56,7 @@ if TYPE_CHECKING:
     )
 
 
-class PostgreSQLBackend(SqlBackend):
+class PostgreSQLBackend(ServerBackend):
     """Keeps versions in a PostgreSQL database.
 
     Saves that are under way at once share statements and commits. Each event loop has a pool of
@@ -82,7 +79,6 @@ class PostgreSQLBackend(SqlBackend):
     examination = PostgreSQLExamination
 
     _database: dialect.PostgreSQLDatabase
-    _runner: PooledRunner
 
     def __init__(
         self,
@@ -103,16 +99,18 @@ class PostgreSQLBackend(SqlBackend):
             target = dsns.parse(
                 place or "postgresql://", password=given["password"], ours=dsns.OURS
             )
-            settings = dialect.ConnectionSettings(
-                connect_timeout_seconds=given["connect_timeout_seconds"],
-                statement_timeout_seconds=given["statement_timeout_seconds"],
-                statement_cache_size=dsns.cache_size(target.options, pgbouncer=given["pgbouncer"]),
-            )
             where = target.shown
             runner: Callable[[dialect.PostgreSQLDatabase], PooledRunner] = partial(
                 _own_runner,
-                target=target,
-                settings=settings,
+                engine=partial(
+                    dialect.engine,
+                    target,
+                    connect_timeout_seconds=given["connect_timeout_seconds"],
+                    statement_cache_size=dsns.cache_size(
+                        target.options, pgbouncer=given["pgbouncer"]
+                    ),
+                ),
+                limit=given["statement_timeout_seconds"],
                 pool_size=kept,
                 max_overflow=overflow,
                 pool_timeout=given["pool_timeout_seconds"],
@@ -293,18 +291,6 @@ class PostgreSQLBackend(SqlBackend):
                 return removed
         return await super().remove_thread(thread_id, head=head, namespace=namespace)
 
-    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
-        check_text("source_thread_id", source_thread_id)
-        check_text("dest_thread_id", dest_thread_id)
-        database = self._database
-        with self._translating():
-            return await self._runner.write(
-                lambda connection: copying.copy_thread(
-                    database.on(connection), source_thread_id, dest_thread_id
-                ),
-                database.begin_copy,
-            )
-
     async def create_search_index(self) -> bool:
         """Create the full-text index over all threads; return ``False`` if it exists.
 
@@ -323,16 +309,14 @@ def _create_index(repository: Repository) -> bool:
 def _own_runner(
     database: dialect.PostgreSQLDatabase,
     *,
-    target: Target,
-    settings: dialect.ConnectionSettings,
+    engine: Callable[..., AsyncEngine],
+    limit: float | None,
     **pool: Any,
 ) -> PooledRunner:
-    opening = replace(settings, statement_timeout_seconds=None)
-    options = {**pool, "poolclass": ConnectionPool}
     return PooledRunner(
         database,
-        lambda: dialect.engine(target, settings=settings, **options),
-        make_opening_engine=lambda: dialect.engine(target, settings=opening, poolclass=NullPool),
+        partial(engine, statement_timeout_seconds=limit, poolclass=ConnectionPool, **pool),
+        make_opening_engine=partial(engine, statement_timeout_seconds=None, poolclass=NullPool),
     )
 
 
@@ -345,11 +329,9 @@ def _handed_in(
         made = _checked_engine(engine)
         where = made.url.render_as_string(hide_password=True)
     is_one_loops = pool is not None or isinstance(made.pool, QueuePool)
-
-    def runner(database: dialect.PostgreSQLDatabase) -> PooledRunner:
-        return PooledRunner(database, lambda: made, owns_engines=False, is_one_loops=is_one_loops)
-
-    return where, runner
+    return where, partial(
+        PooledRunner, make_engine=lambda: made, owns_engines=False, is_one_loops=is_one_loops
+    )
 
 
 def postgresql_checkpointer(

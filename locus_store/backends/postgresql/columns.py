@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -22,7 +23,7 @@ from locus_store.sql.columns.types import MOST_FORMS, ORDERS, is_there, text_lit
 from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from sqlalchemy.engine import Dialect
     from sqlalchemy.types import TypeEngine
@@ -182,8 +183,12 @@ def _once(value: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.select(value).scalar_subquery()
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_zero(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0
+    return _is_number(value) and value == 0
 
 
 def _has_inner_zero(value: Any) -> bool:
@@ -198,6 +203,42 @@ def _numbers(value: Any) -> Iterator[Any]:
             yield from _numbers(it)
         else:
             yield it
+
+
+_EXACT: Final = 2**53
+
+
+def may_have_value(column: sa.ColumnElement[Any], key: str, value: Any) -> sa.ColumnElement[bool]:
+    """Return a condition that rows with the value at a key, or along its path, meet."""
+    is_zero = _is_zero(value)
+    if not is_zero and _has_many_forms(value):
+        return column.is_not(None)
+    wanted = [it for form in (_ZEROS if is_zero else (value,)) for it in (form, [form])]
+    paths = [[key], key.split(".")] if "." in key else [[key]]
+    texts = {text for it in wanted for path in paths if (text := _at(path, it))}
+    if not texts:  # no JSON: nothing stored is equal to it
+        return sa.false()
+    documents = (sa.cast(text_literal(it), JSONB) for it in sorted(texts))
+    return sa.or_(*(column.op("@>")(it) for it in documents))
+
+
+def _has_many_forms(value: Any) -> bool:
+    """Return whether a number in the value has several stored forms: -0.0, large whole floats."""
+    if isinstance(value, Mapping):
+        return any(map(_has_many_forms, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_many_forms, value))
+    return _is_number(value) and (value == 0 or abs(value) >= _EXACT)
+
+
+def _at(path: list[str], value: Any) -> str | None:
+    """Return the JSON of an object with the value at the path; ``None`` if there is none."""
+    try:
+        for name in reversed(path):
+            value = {name: value}
+        return dump_jsonb(value)
+    except TypeError:
+        return None
 
 
 def word_in_jsonb(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:

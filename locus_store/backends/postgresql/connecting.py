@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from locus_store.backends.postgresql.dsn import Target
     from locus_store.errors import LocusStoreError
 
+try:
+    from asyncpg import connect_utils  # type: ignore[import-untyped]
+except ImportError:  # reported when something is opened
+    connect_utils = None
+
 
 def require_asyncpg() -> Any:
     """Return the module asyncpg.
@@ -290,3 +295,31 @@ def checked_pool(pool: Any) -> Any:
             f"pool must be an asyncpg pool (await asyncpg.create_pool(…)), not {pool!r}"
         )
     return pool
+
+
+def quiet(protocol: type[Any]) -> type[Any]:
+    """Return a class for asyncpg's request for TLS that marks the request's error as retrieved.
+
+    A caller that awaits the answer still gets the error. No caller awaits it if a task is cancelled
+    between the connection and the request, as at the end of ``asyncio.run``: asyncio then prints
+    "Future exception was never retrieved". asyncpg has no hook for it (0.32.0).
+    """
+
+    class Quiet(protocol):  # type: ignore[misc]  # a class of asyncpg's, given as an argument
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            answer = getattr(self, "on_data", None)  # of this asyncpg, maybe not of another
+            if answer and answer.done() and not answer.cancelled():
+                answer.exception()
+
+    return Quiet
+
+
+def quiet_tls_requests() -> None:
+    """Make asyncpg use the quiet protocol; do nothing if its parts have other names."""
+    found = getattr(connect_utils, "TLSUpgradeProto", None)
+    if found is not None and found.__name__ != "Quiet":
+        connect_utils.TLSUpgradeProto = quiet(found)
+
+
+quiet_tls_requests()

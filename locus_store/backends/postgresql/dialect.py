@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, TSQUERY
+from sqlalchemy.dialects.postgresql import TSQUERY
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_dbapi
 from sqlalchemy.dialects.postgresql.base import PGDialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import deletions, sessions, tls_request
-from locus_store.backends.postgresql.columns import dump_jsonb, set_config
+from locus_store.backends.postgresql import deletions, failures
+from locus_store.backends.postgresql.columns import may_have_value, set_config
 from locus_store.backends.postgresql.connecting import connect, connection_error
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
@@ -66,7 +64,7 @@ with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Dialect
 
@@ -75,8 +73,6 @@ if TYPE_CHECKING:
     from locus_store.sql.schema.status import Settings
     from locus_store.sql.schema.tables import Tables
     from locus_store.versions.erasing import Swept
-
-tls_request.install()
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
 
@@ -95,30 +91,14 @@ class PostgreSQLRepository(IndexedRepository):
 
     rounding = timedelta()
 
-    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """See ``Reads.matches``; ``LIKE`` has no character sets."""
-        if "[" in pattern:
-            return None
-        like = "".join(_LIKE.get(it, it) for it in pattern)
-        plain, escaped = (column.op("LIKE")(text_literal(it)) for it in (like, "/" + like))
-        if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
-            return escaped if pattern[0] == "/" else plain
-        starts_with_slash = column.op("LIKE")(text_literal("/%"))
-        return sa.case((starts_with_slash, escaped), else_=plain)
+    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+        return column.op("LIKE", is_comparison=True)(text_literal(pattern))
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
     ) -> sa.ColumnElement[bool]:
         """See ``Reads.may_have``; ``@>`` with the value or a list of it, at the key or its path."""
-        forms = _ZEROS if _is_zero(value) else (value,)
-        if forms is not _ZEROS and _has_many_forms(value):
-            return column.is_not(None)
-        wanted = [it for form in forms for it in (form, [form])]
-        texts = {text for it in wanted for path in _paths(key) if (text := _at(path, it))}
-        if not texts:  # no JSON: nothing stored is equal to it
-            return sa.false()
-        documents = (sa.cast(text_literal(it), JSONB) for it in sorted(texts))
-        return sa.or_(*(column.op("@>")(it) for it in documents))
+        return may_have_value(column, key, value)
 
     def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
         """Return the condition as one row comparison, which the index over the columns supports."""
@@ -196,44 +176,6 @@ def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
           words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))""",
         f"CREATE INDEX {index} ON {name} USING gin (words)",
     )
-
-
-_LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
-
-
-def _paths(key: str) -> list[list[str]]:
-    return [[key], key.split(".")] if "." in key else [[key]]
-
-
-def _has_many_forms(value: Any) -> bool:
-    """Return whether a number in the value has several stored forms: -0.0, large whole floats."""
-    if isinstance(value, Mapping):
-        return any(map(_has_many_forms, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_many_forms, value))
-    return _is_zero(value) or (_is_number(value) and abs(value) >= _EXACT)
-
-
-def _is_zero(value: Any) -> bool:
-    return _is_number(value) and value == 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-_ZEROS: Final = (0, -0.0)
-_EXACT: Final = 2**53
-
-
-def _at(path: list[str], value: Any) -> str | None:
-    """Return the JSON of an object with the value at the path; ``None`` if there is none."""
-    try:
-        for name in reversed(path):
-            value = {name: value}
-        return dump_jsonb(value)
-    except TypeError:
-        return None
 
 
 def lexemes_of(text: str) -> Iterator[list[str]]:
@@ -330,10 +272,10 @@ class PostgreSQLDatabase(ServerDatabase):
         return sqlstate(exc) == READ_ONLY
 
     def only_reads(self, driver: Any) -> bool:
-        return sessions.only_reads(driver)
+        return failures.only_reads(driver)
 
     def forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
-        return sessions.forgotten(connection, drivers)
+        return failures.forgotten(connection, drivers)
 
     def lost_race(self, exc: BaseException) -> bool:
         return sqlstate(exc) in RACES
@@ -387,47 +329,34 @@ def _reason(exc: BaseException) -> str:
 # --- connections
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionSettings:
-    """The settings of a backend's connections.
-
-    Args:
-        connect_timeout_seconds: For each host; ``None``: the DSN's, else ten.
-        statement_timeout_seconds: For each statement; ``None``: as long as it takes.
-        statement_cache_size: Prepared statements that a connection keeps; 0 where the server
-            behind it may change between two transactions (PgBouncer).
-    """
-
-    connect_timeout_seconds: float | None
-    statement_timeout_seconds: float | None
-    statement_cache_size: int
-
-    async def connect(self, target: Target) -> Any:
-        """Return a connection of the driver.
-
-        Raises:
-            ConnectionFailedError: With the cause and what to do.
-        """
-        default = target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
-        return await connect(
-            target,
-            timeout=self.connect_timeout_seconds or default,
-            command_timeout=self.statement_timeout_seconds,
-            statement_cache_size=self.statement_cache_size,
-        )
-
-
-def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> AsyncEngine:
+def engine(
+    target: Target,
+    *,
+    connect_timeout_seconds: float | None,
+    statement_timeout_seconds: float | None,
+    statement_cache_size: int,
+    **pool: Any,
+) -> AsyncEngine:
     """Return an engine in autocommit on asyncpg connections to ``target``.
 
     Args:
         target: Where.
-        settings: How its connections are made.
+        connect_timeout_seconds: For each host; ``None``: the DSN's, else ten.
+        statement_timeout_seconds: For each statement; ``None``: as long as it takes.
+        statement_cache_size: Prepared statements that a connection keeps; 0 where the server
+            behind it may change between two transactions (PgBouncer).
         pool: Options of SQLAlchemy's pool.
     """
+    timeout = connect_timeout_seconds or target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
 
     async def connecting(*_: Any, **__: Any) -> Any:
-        made = asyncio.ensure_future(settings.connect(target))
+        opening = connect(
+            target,
+            timeout=timeout,
+            command_timeout=statement_timeout_seconds,
+            statement_cache_size=statement_cache_size,
+        )
+        made = asyncio.ensure_future(opening)
         try:
             return await outlasting(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:
@@ -438,13 +367,13 @@ def engine(target: Target, *, settings: ConnectionSettings, **pool: Any) -> Asyn
         PLACE: DatabasePlace(target.shown, is_whole=False),
         WANTED_SERVER: target.wanted or "any",
     }
-    return _engine(connecting, settings.statement_cache_size, execution_options=place, **pool)
+    return _engine(connecting, statement_cache_size, execution_options=place, **pool)
 
 
-def _unwanted(made: asyncio.Future[Any]) -> None:
+def _unwanted(task: asyncio.Future[Any]) -> None:
     """Close a connection whose caller was cancelled."""
-    if not made.cancelled() and made.exception() is None:
-        made.result().terminate()
+    if not task.cancelled() and task.exception() is None:
+        task.result().terminate()
 
 
 def engine_of_pool(pool: Any) -> AsyncEngine:
@@ -457,11 +386,11 @@ def engine_of_pool(pool: Any) -> AsyncEngine:
     return _engine(borrowing, 0, execution_options=place, poolclass=NullPool)
 
 
-def _engine(creator: Any, cached: int, **options: Any) -> AsyncEngine:
+def _engine(creator: Any, cache_size: int, **options: Any) -> AsyncEngine:
     made = create_async_engine(
         "postgresql+asyncpg://",
         isolation_level="AUTOCOMMIT",
-        connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cached},
+        connect_args={"async_creator_fn": creator, "prepared_statement_cache_size": cache_size},
         json_deserializer=_from_json,
         hide_parameters=True,  # values in errors would come into logs
         **options,

@@ -1,10 +1,10 @@
-"""PostgreSQL's errors, classified by asyncpg's classes and by SQLSTATE, not by message."""
+"""PostgreSQL's errors, classified by asyncpg's classes and by SQLSTATE, and its sessions."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
@@ -13,7 +13,7 @@ from locus_store.sql.connections.database import LostConnectionError, causes
 from locus_store.sql.schema.definition import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -134,3 +134,38 @@ def owner_only(connection: Connection) -> Iterator[None]:
             f"PostgreSQL {place_of(connection).shown}: {_FORBIDDEN}: making the index needs the"
             " role that owns the tables; name that role in the URL"
         ) from exc
+
+
+# --- sessions, as the server reports them
+
+_BUSY: Final = """
+SELECT pg_backend_pid(), ARRAY(SELECT pid FROM pg_stat_activity
+  WHERE pid = ANY ($1::int[]) AND (state LIKE 'idle%'
+    AND state_change < clock_timestamp() - interval '2 seconds') IS NOT TRUE)
+"""
+"""The sessions that work on a statement, or did so just now."""
+
+
+def only_reads(driver: Any) -> bool:
+    """Return whether a connection leads to a primary that is read-only by default.
+
+    By what the server reported when the session began; a pooler may not pass on either setting.
+    """
+    settings = driver.get_settings()
+    return (
+        getattr(settings, "default_transaction_read_only", "off") == "on"
+        and getattr(settings, "in_hot_standby", "on") == "off"
+    )
+
+
+def forgotten(connection: Connection, drivers: Sequence[Any]) -> list[Any]:
+    """Return those of asyncpg's connections whose sessions do no work.
+
+    A pooler invents the numbers of sessions, so nothing is known behind one.
+    """
+    pids = [it.get_server_pid() for it in drivers]
+    own, busy = connection.exec_driver_sql(_BUSY, (pids,)).one()
+    driver: Any = connection.connection.driver_connection
+    if driver.get_server_pid() != own:
+        return []
+    return [it for it, pid in zip(drivers, pids, strict=True) if pid not in busy]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache, reduce
-from math import inf
 from operator import add
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +23,8 @@ from locus_store.backends.postgresql.failures import sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import after, encode_key, encode_path, text_literal
+from locus_store.sql.items import BUSY, Items, Outcome, outcome_of, take_best
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.store.items import BUSY, Items, Outcome, item_of, outcome_of
 from locus_store.sql.threads.pending import batches
 from locus_store.types.items import Put, encode_namespace
 from locus_store.values import vectors
@@ -33,8 +32,8 @@ from locus_store.values import vectors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from locus_store.sql.store.items import Scored
-    from locus_store.types.items import Change, Name, Namespace, StoreItem, Wanted
+    from locus_store.sql.items import Scored
+    from locus_store.types.items import Change, Name, Namespace, Wanted
     from locus_store.values.filters import Clause
 
 EFFORT: Final = 100
@@ -58,6 +57,9 @@ class VectorsChangedError(BackendError):
 class PostgreSQLItems(Items):
     """PostgreSQL's implementations of the hooks and of the writes."""
 
+    most_names = 8000
+    """Two parameters each, of 32,767."""
+
     def condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
@@ -67,36 +69,6 @@ class PostgreSQLItems(Items):
         self, column: sa.ColumnElement[Any], word: str
     ) -> sa.ColumnElement[bool] | None:
         return word_in_jsonb(column, word)
-
-    def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
-        """Return the condition; a list of any length takes two parameters."""
-        if len(names) == 1:
-            return super().have_names(names)
-        wanted = _table_of(names)
-        c = self.store.c
-        return sa.and_(
-            c.tenant == self.shelf.scope.tenant,
-            sa.tuple_(c.namespace, c.key).in_(sa.select(wanted.c.namespace, wanted.c.key)),
-        )
-
-    def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        """Return the items by one statement, which looks up each name in the index.
-
-        To a plain join, a plan that was made when the table was small prefers the whole table.
-        """
-        if len(names) == 1:
-            return super().read(names)
-        c, wanted = self.store.c, _table_of(names)
-        is_it = sa.and_(
-            c.tenant == self.shelf.scope.tenant,
-            c.namespace == wanted.c.namespace,
-            c.key == wanted.c.key,
-        )
-        each = self._items().where(is_it, self._is_live).offset(sa.literal_column("0")).lateral()
-        query = sa.select(each).select_from(wanted.join(each, sa.true()))
-        rows = (item_of(row) for row in self.connection.execute(query))
-        found = {(it.namespace, it.key): it for it in rows}
-        return [found.get(name) for name in names]
 
     # --- writing
 
@@ -220,12 +192,8 @@ class PostgreSQLItems(Items):
         def fetch(size: int) -> tuple[list[Scored], bool]:
             rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
             embeddings = [float32(it.embedding) for it in rows]
-            best: dict[int, tuple[float, Any]] = {}
             scores = vectors.scores(vector, embeddings, self.shelf.metric)
-            for row, score in zip(rows, scores, strict=True):
-                if score > best.get(row.item, (-inf, None))[0]:
-                    best[row.item] = (score, row)
-            return [(item_of(row), score) for score, row in best.values()], len(rows) < size
+            return take_best(rows, scores), len(rows) < size
 
         return self.widening(wanted, fetch)
 
@@ -269,16 +237,6 @@ class PostgreSQLItems(Items):
         [column] = found.selected_columns
         floats = found.with_only_columns(sa.cast(column, _FLOATS))
         return [float32(it) for it in self.connection.execute(floats).scalars()]
-
-
-def _table_of(names: Sequence[Name]) -> sa.TableValuedAlias:
-    """Return names as a table of rows, bound as two arrays."""
-    texts = postgresql.ARRAY(sa.Text())
-    namespaces = [encode_path(encode_namespace(it)) for it, _ in names]
-    keys = [encode_key(it) for _, it in names]
-    both = (sa.cast(sa.literal(it, texts), texts) for it in (namespaces, keys))
-    columns = sa.column("namespace", sa.Text()), sa.column("key", sa.Text())
-    return sa.func.unnest(*both).table_valued(*columns, name="n").render_derived()
 
 
 def _in_the_text(value: sa.BindParameter[Any]) -> None:

@@ -10,7 +10,7 @@ from locus_store.errors import LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.connections.runner import GROUP_BYTES
+from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.versions.archives import sealed
 from locus_store.versions.renewing import ttl_slack
 

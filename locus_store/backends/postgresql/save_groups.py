@@ -23,7 +23,7 @@ from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup,
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.sql.columns.types import decode_key, encode_key
-from locus_store.sql.connections.runner import GROUP_BYTES
+from locus_store.sql.connections.backend import GROUP_BYTES
 from locus_store.types import Mark, Written
 from locus_store.types.thread_info import is_user_id
 from locus_store.values import frames

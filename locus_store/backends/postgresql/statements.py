@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from locus_store.backends.postgresql.contents import CONTENTS, payloads_in, write_of
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
-from locus_store.sql.columns.json_columns import load_json
+from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.types import Mark, Stored, Version
 from locus_store.types.thread_info import UserIdType

@@ -1,16 +1,26 @@
-"""A store in PostgreSQL, beside the checkpoints or alone."""
+"""The store and the message log in PostgreSQL; an append is one statement for each log."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
 
 from locus_store.backends.postgresql.backend import PostgreSQLBackend
+from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
-from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migrations import locked
-from locus_store.sql.store.store import SqlStore
-from locus_store.types.arguments import check_backend
+from locus_store.sql.columns.dialect_columns import PlainText
+from locus_store.sql.columns.types import encode_key
+from locus_store.sql.connections.backend import choose_backend
+from locus_store.sql.message_log import SqlMessageLog, columns_of
+from locus_store.sql.store import ServerStore
+from locus_store.types import FOREVER
 from locus_store.types.items import StoreCapabilities
+from locus_store.types.messages import LogChanged, require_revision
+from locus_store.types.thread_info import require_user_id
+from locus_store.versions.renewing import ttl_slack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,14 +30,17 @@ if TYPE_CHECKING:
 
     from locus_store.backends.postgresql.options import PostgreSQLOptions
     from locus_store.sql.connections.pool import PooledRunner
-    from locus_store.sql.store.items import Items
+    from locus_store.sql.items import Items
+    from locus_store.sql.threads.statements import Scope
     from locus_store.store import Embed
+    from locus_store.types.messages import LogChange, LogEdit
     from locus_store.values.vectors import Metric
+
 
 T = TypeVar("T")
 
 
-class PostgreSQLStore(SqlStore):
+class PostgreSQLStore(ServerStore):
     """Keeps items in a PostgreSQL database; see ``PostgreSQLBackend``.
 
     Each call is one statement, and so one round trip. A put whose connection is lost is not
@@ -64,29 +77,18 @@ class PostgreSQLStore(SqlStore):
         backend: PostgreSQLBackend | None = None,
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = dsn is None and table_name is None and not options
-            check_backend(backend, PostgreSQLBackend, is_alone=is_alone)
         super().__init__(
-            backend or PostgreSQLBackend(dsn, table_name, **options),
+            choose_backend(backend, PostgreSQLBackend, dsn, table_name, **options),
             owns=backend is None,
             dimension=dimension,
             metric=metric,
             embed=embed,
         )
 
-    def __repr__(self) -> str:
-        return repr(self.backend).replace("Backend", "Store", 1)
-
     @property
     def capabilities(self) -> StoreCapabilities:
         """The capabilities of this store; pgvector's presence is known once the store is open."""
         return super().capabilities if self._shelf is not None else StoreCapabilities(tenants=True)
-
-    def _make_table(self, connection: Connection, dimension: int) -> None:
-        tables = self._shared.database.tables
-        with locked(connection, tables):
-            vectors.make_table(connection, tables, dimension)
 
     async def _change(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
@@ -105,3 +107,216 @@ class PostgreSQLStore(SqlStore):
         except VectorsChangedError:  # nothing was written
             self._shelf = None
         return await super()._write_on(connection, body)
+
+
+class PostgreSQLMessageLog(SqlMessageLog):
+    """Keeps message logs in a PostgreSQL database; see ``PostgreSQLBackend``.
+
+    Args:
+        dsn: As your provider issues it; ``None``: the one of the environment.
+        table_name: As in the Locus SDK: ``x`` or ``x_store`` means prefix ``x_``.
+        ttl_seconds: See ``BaseMessageLog``.
+        backend: A backend whose connections are used instead of ``dsn`` and the options, for
+            example ``checkpointer.backend``. It is left open.
+        options: Of ``PostgreSQLBackend``.
+
+    Raises:
+        InvalidArgumentError: An option is not valid.
+        MissingExtraError: asyncpg is not installed.
+    """
+
+    backend: PostgreSQLBackend
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table_name: str | None = None,
+        *,
+        ttl_seconds: float | None = None,
+        backend: PostgreSQLBackend | None = None,
+        **options: Unpack[PostgreSQLOptions],
+    ) -> None:
+        super().__init__(
+            choose_backend(backend, PostgreSQLBackend, dsn, table_name, **options),
+            owns=backend is None,
+            ttl_seconds=ttl_seconds,
+        )
+
+    async def change(self, change: LogChange) -> LogChanged:
+        change.also = [it for it in change.also if it.puts]
+        if change.puts and change.cut is None:
+            with suppress(_NotPlainError):
+                return LogChanged(await self._appended(change))
+        return await super().change(change)
+
+    async def _appended(self, change: LogChange) -> int:
+        """Append to each log in one statement.
+
+        Raises:
+            _NotPlainError: Nothing was written, and the general transaction decides.
+        """
+        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        database = self._shared.database
+        write = runner.write if change.also else runner.write_once
+        with self._shared.translating():
+            return await write(lambda it: _append(it, database.scope, change))
+
+
+class _NotPlainError(Exception):
+    """The thread has expired or is not the user's, or the schema is another one."""
+
+
+def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
+    quote = connection.dialect.identifier_preparer
+    tables = scope.tables
+    names = (tables.threads, tables.logs, tables.messages, tables.settings)
+    statement = _statement(*map(quote.format_table, names), _USERS[tables.user_id_type])
+    revision = 0
+    for edit in change.edits():
+        require_user_id(edit.user_id, tables.user_id_type)
+        row = connection.execute(statement, _bound(scope, edit, change)).one()
+        if not row.is_plain:
+            raise _NotPlainError
+        if edit is change:
+            name = change.thread_id, change.namespace
+            require_revision(name, change.expected_revision, row.found)
+            revision = int(row.revision)
+    return revision
+
+
+def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
+    """Return the parameters of one log: one list for each column."""
+    columns = columns_of(edit.puts)
+    ttl = edit.ttl_seconds
+    return {
+        "tenant": encode_key(scope.tenant),
+        "store_id": scope.store,
+        "thread_id": encode_key(edit.thread_id),
+        "namespace": encode_key(edit.namespace),
+        "expected": change.expected_revision if edit is change else None,
+        "first_revision": edit.first_revision,
+        "user_id": None if edit.user_id is None else encode_key(edit.user_id),
+        "kept_until": FOREVER if edit.is_kept else None,
+        "ttl": ttl,
+        "ttl_and_slack": None if ttl is None else ttl + ttl_slack(ttl),
+        "ids": [*map(encode_key, columns["message_id"])],
+        "roles": [*map(encode_key, columns["role"])],
+        "metadata": [*map(dump_jsonb, columns["metadata"])],
+        "digests": columns["digest"],
+        "texts": columns["text"],
+        "payloads": columns["payload"],
+    }
+
+
+# The row of the thread is locked first, and all that is counted on is in rows that this lock
+# guards and that are read behind it. Of what is not there, nothing can be locked: a thread or log
+# that is created meanwhile is a race, to be run again.
+_APPEND: Final = """
+WITH fact AS MATERIALIZED (
+  SELECT count(*) AS count FROM {settings} s WHERE s.name = 'store_id' AND s.value = :store_id),
+there AS MATERIALIZED (
+  SELECT t.thread, (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
+    AND (CAST(:user_id AS text) IS NULL OR t.user_id IS NOT DISTINCT FROM CAST(:user_id AS {users}))
+    AND (CAST(:kept_until AS timestamptz) IS NULL
+      OR t.expires_at IS NOT DISTINCT FROM :kept_until) AS is_plain
+  FROM {threads} t WHERE t.tenant = :tenant AND t.thread_id = :thread_id
+    AND (SELECT count FROM fact) = 1
+  FOR UPDATE),
+log AS MATERIALIZED (
+  SELECT l.thread, l.revision, l.last_sequence FROM there t
+  CROSS JOIN LATERAL (
+    SELECT * FROM {logs} l WHERE l.thread = t.thread AND l.namespace = :namespace FOR UPDATE) l),
+look AS MATERIALIZED (
+  SELECT is_plain, found, is_plain AND (CAST(:expected AS bigint) IS NULL OR :expected = found)
+    AS does
+  FROM (SELECT (SELECT count FROM fact) = 1 AND coalesce((SELECT is_plain FROM there), true)
+    AS is_plain, coalesce((SELECT revision FROM log), 0) AS found) f),
+thread AS (
+  INSERT INTO {threads} (tenant, thread_id, user_id, created_at, active_at, expires_at)
+  SELECT :tenant, :thread_id, CAST(:user_id AS {users}), statement_timestamp(),
+    date_trunc('minute', statement_timestamp()),
+    coalesce(:kept_until, statement_timestamp() + make_interval(secs => :ttl_and_slack))
+  FROM look WHERE does AND NOT EXISTS (SELECT FROM there)
+  RETURNING thread),
+owner AS MATERIALIZED (
+  SELECT thread, coalesce((SELECT last_sequence FROM log), 0) AS last_sequence
+  FROM (SELECT thread FROM there UNION ALL SELECT thread FROM thread) o, look WHERE does),
+put AS (
+  INSERT INTO {messages} (thread, namespace, sequence, message_id, role, metadata, created_at,
+    digest, text, payload)
+  SELECT o.thread, :namespace, o.last_sequence + i.position, i.message_id, i.role,
+    i.metadata::jsonb, statement_timestamp(), i.digest, i.text, i.payload
+  FROM owner o, unnest(:ids, :roles, :metadata, :digests, :texts, :payloads) WITH ORDINALITY
+    i (message_id, role, metadata, digest, text, payload, position)
+  ORDER BY i.position
+  ON CONFLICT (thread, namespace, message_id) DO UPDATE SET role = excluded.role,
+    metadata = excluded.metadata, digest = excluded.digest, text = excluded.text,
+    payload = excluded.payload
+  RETURNING (xmax = 0) AS is_new),
+counted AS MATERIALIZED (
+  SELECT count(*) AS given, count(*) FILTER (WHERE is_new) AS new FROM put),
+changed AS (
+  UPDATE {logs} l SET revision = l.revision + 1, message_count = l.message_count + c.new,
+    last_sequence = l.last_sequence + c.given,
+    changed_at = greatest(l.changed_at, clock_timestamp())
+  -- One thread, and no join: a plan made when the table was small would read the whole table.
+  FROM counted c, look
+  WHERE l.thread = (SELECT thread FROM log) AND l.namespace = :namespace AND does
+  RETURNING l.revision),
+made AS (
+  INSERT INTO {logs} (thread, namespace, revision, message_count, last_sequence, changed_at)
+  SELECT o.thread, :namespace, :first_revision, c.new, c.given, clock_timestamp()
+  FROM owner o, counted c WHERE NOT EXISTS (SELECT FROM log)
+  RETURNING revision),
+noted AS (
+  -- Mostly without a new entry in an index: the minute has changed, or the expiry is due.
+  UPDATE {threads} t SET active_at = date_trunc('minute', statement_timestamp()),
+    expires_at = CASE WHEN {is_late}
+      THEN statement_timestamp() + make_interval(secs => :ttl_and_slack) ELSE t.expires_at END
+  FROM look
+  WHERE t.thread = (SELECT thread FROM there) AND does
+    AND (t.active_at <> date_trunc('minute', statement_timestamp()) OR {is_late}))
+SELECT l.is_plain, l.found, coalesce((SELECT revision FROM changed), (SELECT revision FROM made))
+  AS revision
+FROM look l
+"""
+
+_IS_LATE: Final = """(CAST(:ttl AS double precision) IS NOT NULL AND (t.expires_at IS NULL
+      OR t.expires_at NOT BETWEEN statement_timestamp() + make_interval(secs => :ttl)
+        AND statement_timestamp() + make_interval(secs => :ttl_and_slack)))"""
+
+
+_USERS: Final = {"string": "text", "int": "integer", "bigint": "bigint"}
+
+
+@lru_cache(maxsize=64)
+def _statement(threads: str, logs: str, messages: str, settings: str, users: str) -> sa.TextClause:
+    """Return the statement that appends a batch; the names of the tables are quoted.
+
+    Args:
+        threads: The table of threads.
+        logs: The table of logs.
+        messages: The table of messages.
+        settings: The table of settings.
+        users: The type of users' ids.
+    """
+    texts, blobs = sa.ARRAY(sa.Text()), sa.ARRAY(sa.LargeBinary())
+    kinds: dict[str, Any] = {
+        **dict.fromkeys(("ids", "roles", "metadata", "texts"), texts),
+        **dict.fromkeys(("digests", "payloads"), blobs),
+        **dict.fromkeys(("tenant", "thread_id", "namespace", "store_id", "user_id"), PlainText()),
+        "kept_until": sa.DateTime(timezone=True),
+        **dict.fromkeys(("expected", "first_revision"), sa.BigInteger()),
+        **dict.fromkeys(("ttl", "ttl_and_slack"), sa.Double()),
+    }
+    text = _APPEND.format(
+        threads=threads,
+        logs=logs,
+        messages=messages,
+        settings=settings,
+        users=users,
+        is_late=_IS_LATE,
+    )
+    return sa.text(text.strip()).bindparams(
+        *(sa.bindparam(name, type_=kind) for name, kind in kinds.items())
+    )

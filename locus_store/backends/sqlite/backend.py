@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
     from typing_extensions import Unpack
 
-    from locus_store.sql.connections.runner import Runner
+    from locus_store.sql.connections.backend import Runner
     from locus_store.sql.threads.repository import Repository
 
 _WORTH_SHRINKING = 1_000_000

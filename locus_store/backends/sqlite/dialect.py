@@ -24,8 +24,8 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.columns.dialect_columns import dump_value, escape_text
+from locus_store.sql.connections.backend import autocommit_refused
 from locus_store.sql.connections.database import Database
-from locus_store.sql.connections.runner import autocommit_refused
 from locus_store.sql.migrate import check
 from locus_store.sql.threads.pending import BATCH
 from locus_store.sql.threads.reads import line_of_row

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from locus_store.backends.sqlite.dialect import SQLiteDatabase
+    from locus_store.sql.connections.backend import Body
     from locus_store.sql.connections.database import Database
-    from locus_store.sql.connections.runner import Body
 
 T = TypeVar("T")
 B = TypeVar("B")

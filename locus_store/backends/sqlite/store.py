@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
 from locus_store.backends.sqlite.columns import on_text, word_in_text
 from locus_store.sql.columns.types import encode_key, encode_path
-from locus_store.sql.messages.message_log import SqlMessageLog
-from locus_store.sql.store.items import Items, item_of
-from locus_store.sql.store.store import SqlStore
+from locus_store.sql.items import Items, item_of
+from locus_store.sql.message_log import SqlMessageLog
+from locus_store.sql.store import SqlStore
 from locus_store.sql.threads.pending import batches
 from locus_store.types.arguments import check_backend
 from locus_store.types.items import encode_namespace
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.sqlite.options import SQLiteOptions
-    from locus_store.sql.store.items import Scored
+    from locus_store.sql.items import Scored
     from locus_store.store import Embed
     from locus_store.types.items import Name, StoreItem, Wanted
     from locus_store.values.filters import Clause

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
     from locus_store.backends.sqlite.dialect import SQLiteDatabase
-    from locus_store.sql.connections.runner import Body
+    from locus_store.sql.connections.backend import Body
 
     _Answer = tuple[object, BaseException | None]
 

@@ -155,6 +155,8 @@ class Compiled:
 
     def run_all(self, connection: Connection, columns: Mapping[str, Sequence[Any]]) -> None:
         """Execute a change once for each row of the columns, which are all of its parameters."""
+        if not all(map(len, columns.values())):
+            return
         if self._statement is not None:
             rows = zip(*columns.values(), strict=True)
             connection.execute(

@@ -1,4 +1,4 @@
-"""Column types and the server's clock; the types of JSON are in ``json_columns``."""
+"""Column types and the server's clock; the types of JSON are in ``dialect_columns``."""
 
 from __future__ import annotations
 

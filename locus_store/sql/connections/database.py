@@ -196,10 +196,9 @@ class Database(ForTenants, ABC):
         """Return whether the database refused a value; the statement may succeed without it."""
         return isinstance(exc, DBAPIError) and not isinstance(exc, OperationalError)
 
+    @abstractmethod
     def lost_schema(self, exc: BaseException) -> bool:
-        """Return whether the tables are missing."""
-        del exc
-        return False
+        """Return whether the tables no longer exist, so that the schema must be checked again."""
 
     # --- transactions of our own
 
@@ -239,10 +238,6 @@ class ServerDatabase(Database):
         """Return whether the connection was lost, and with it the outcome of the last statement."""
 
     @abstractmethod
-    def lost_schema(self, exc: BaseException) -> bool:
-        """Return whether the tables no longer exist, so that the schema must be checked again."""
-
-    @abstractmethod
     def begin_copy(self, connection: Connection) -> None:
         """Begin a transaction that writes what it reads of one snapshot."""
 
@@ -263,10 +258,9 @@ class ServerDatabase(Database):
         """Close the driver's connection at once, whatever is under way on it."""
         driver.terminate()
 
+    @abstractmethod
     def lost_primary(self, exc: BaseException) -> bool:
         """Return whether the server refused to write: it is a standby, or was demoted to one."""
-        del exc
-        return False
 
     def only_reads(self, driver: Any) -> bool:
         """Return whether a connection leads to a database that is read-only by default."""

@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+import sqlalchemy.util
 from sqlalchemy import event
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import AsyncAdaptedQueuePool
 from sqlalchemy.util import memoized_property
 from sqlalchemy.util.queue import AsyncAdaptedQueue
 
-from locus_store.runtime import loops, observe
+from locus_store.runtime import driven, loops, observe
 from locus_store.sql.connections.database import LostConnectionError
-from locus_store.sql.connections.greenlets import await_only, greenlet_spawn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy.pool import ConnectionPoolEntry
 
     from locus_store.sql.connections.database import ServerDatabase
+
 
 PING_SECONDS: Final = 1.0
 """A connection that was idle for longer is tried before it is used.
@@ -374,3 +375,24 @@ class ConnectionPool(AsyncAdaptedQueuePool):
     def put_away(self, entry: ConnectionPoolEntry) -> None:
         """Return a connection that was taken, in a greenlet; close it if there are enough."""
         self._do_return_conn(entry)
+
+
+T = TypeVar("T")
+
+
+# --- greenlets in the event loop of sync methods
+
+await_only = sqlalchemy.util.await_only
+"""Wait in a greenlet, without ``await``."""
+
+
+async def greenlet_spawn(work: Callable[..., T], *args: Any) -> T:
+    """Run ``work`` in a greenlet, which cannot continue in another thread."""
+    async with driven.OneThread():
+        return await sqlalchemy.util.greenlet_spawn(work, *args)
+
+
+async def dispose(engine: AsyncEngine) -> None:
+    """Close an engine's connections, which takes a greenlet."""
+    async with driven.OneThread():
+        await engine.dispose()

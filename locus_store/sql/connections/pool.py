@@ -17,8 +17,7 @@ from locus_store.runtime import observe
 from locus_store.runtime.loops import Homes
 from locus_store.runtime.retries import unraced
 from locus_store.sql.connections.database import LostConnectionError, is_overtime
-from locus_store.sql.connections.greenlets import dispose, greenlet_spawn
-from locus_store.sql.connections.lending import Lender
+from locus_store.sql.connections.lending import Lender, dispose, greenlet_spawn
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from locus_store.sql.connections.backend import Body
     from locus_store.sql.connections.database import ServerDatabase
-    from locus_store.sql.connections.runner import Body
 
 T = TypeVar("T")
 

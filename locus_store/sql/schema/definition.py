@@ -94,12 +94,9 @@ class SchemaDefinition(ABC):
         del connection
         return ours.schema
 
+    @abstractmethod
     def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
         """Return those of the names that a table or view has."""
-        inspector = sa.inspect(connection)
-        # Views first: when another process commits in between, the tables below are seen too.
-        names = set(inspector.get_view_names(schema)) | set(inspector.get_table_names(schema))
-        return names & wanted
 
     def columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
         """Return the names of a table's columns; none where there is no such table."""
@@ -215,9 +212,13 @@ class DatabasePlace:
     def command(self, ours: Tables) -> str:
         """Return the command that upgrades the schema."""
         url = self.shown if self.is_whole else "…"
-        only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
-        only += f" --schema {ours.schema}" if ours.schema else ""
-        return f"locus-store db upgrade --url '{url}'{only}"
+        return f"locus-store db upgrade --url '{url}'{write_options(ours)}"
+
+
+def write_options(ours: Tables) -> str:
+    """Return the options of a command that name the tables; none for the usual ones."""
+    options = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
+    return options + (f" --schema {ours.schema}" if ours.schema else "")
 
 
 def place_of(found: Connection | URL) -> DatabasePlace:

@@ -20,10 +20,11 @@ from locus_store.sql.columns.dialect_columns import (
     BigInteger,
     Double,
     Integer,
+    Json,
+    JsonValue,
     PlainText,
     SmallInteger,
 )
-from locus_store.sql.columns.json_columns import Json, JsonValue
 from locus_store.sql.columns.types import (
     BigKey,
     Blob,
@@ -157,6 +158,12 @@ class Index(sa.Index):
         return self.__dict__["dialect_options"]
 
 
+def _index_of_set(name: str, column: str, *columns: str) -> Index:
+    """Return an index of the rows that have a value in a column."""
+    condition = sa.text(f"{column} IS NOT NULL")
+    return Index(name, *columns, sqlite_where=condition, postgresql_where=condition)
+
+
 METADATA: Final = sa.MetaData()
 """The tables of the default prefix."""
 
@@ -185,21 +192,8 @@ sa.Table(
         # index looked as good as any to find one thread.
         postgresql_where=sa.text("active_at > '-infinity'"),
     ),
-    Index(
-        "locus_threads_user",
-        "tenant",
-        "user_id",
-        "active_at",
-        "thread",
-        sqlite_where=sa.text("user_id IS NOT NULL"),
-        postgresql_where=sa.text("user_id IS NOT NULL"),
-    ),
-    Index(
-        "locus_threads_expires",
-        "expires_at",
-        sqlite_where=sa.text("expires_at IS NOT NULL"),
-        postgresql_where=sa.text("expires_at IS NOT NULL"),
-    ),
+    _index_of_set("locus_threads_user", "user_id", "tenant", "user_id", "active_at", "thread"),
+    _index_of_set("locus_threads_expires", "expires_at", "expires_at"),
     sqlite_autoincrement=True,
 )
 
@@ -255,19 +249,15 @@ sa.Table(
     sa.Column("payload", Blob, nullable=True),
     sa.PrimaryKeyConstraint("line", "sequence", name="locus_checkpoints_pk"),
     sa.UniqueConstraint("line", "checkpoint_id", name="locus_checkpoints_id"),
-    Index(
-        "locus_checkpoints_metadata",
-        "metadata",
-        postgresql_using="gin",
-        postgresql_ops={"metadata": "jsonb_path_ops"},
-        info=_ONLY_POSTGRESQL,
-    ),
-    Index(
-        "locus_checkpoints_labels",
-        "labels",
-        postgresql_using="gin",
-        postgresql_ops={"labels": "jsonb_path_ops"},
-        info=_ONLY_POSTGRESQL,
+    *(
+        Index(
+            f"locus_checkpoints_{name}",
+            name,
+            postgresql_using="gin",
+            postgresql_ops={name: "jsonb_path_ops"},
+            info=_ONLY_POSTGRESQL,
+        )
+        for name in ("metadata", "labels")
     ),
 )
 
@@ -354,12 +344,7 @@ sa.Table(
     sa.Column("ttl_seconds", Double, nullable=True),
     sa.PrimaryKeyConstraint("item", name="locus_store_pk"),
     sa.UniqueConstraint("tenant", "namespace", "key", name="locus_store_id"),
-    Index(
-        "locus_store_expires",
-        "expires_at",
-        sqlite_where=sa.text("expires_at IS NOT NULL"),
-        postgresql_where=sa.text("expires_at IS NOT NULL"),
-    ),
+    _index_of_set("locus_store_expires", "expires_at", "expires_at"),
     sqlite_autoincrement=True,
 )
 

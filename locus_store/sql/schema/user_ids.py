@@ -9,7 +9,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from locus_store.errors import SchemaError
-from locus_store.sql.schema.definition import OLD_USERS, definition, definition_of, place_of
+from locus_store.sql.schema.definition import (
+    OLD_USERS,
+    definition,
+    definition_of,
+    place_of,
+    write_options,
+)
 from locus_store.sql.schema.migrations import dialect_name, locked, run_on
 from locus_store.sql.schema.status import USERS_SETTING, read_status
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, check_prefix, tables
@@ -180,12 +186,10 @@ def _other_type(
     connection: Connection, ours: Tables, users: UserIdType, found: UserIdType
 ) -> SchemaError:
     place = place_of(connection).within(ours.schema)
-    only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
-    only += f" --schema {ours.schema}" if ours.schema else ""
     return SchemaError(
         f"{place}: the database's user ids are of the type {found}, and the session's of the type "
         f"{users}; open the session with user_id_type={found!r}, or change the database: "
-        f"locus-store db user-ids {users} --url '…'{only}"
+        f"locus-store db user-ids {users} --url '…'{write_options(ours)}"
     )
 
 

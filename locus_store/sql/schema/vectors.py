@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 import sqlalchemy as sa
 
 from locus_store.errors import InvalidArgumentError, SchemaError
-from locus_store.sql.schema.definition import definition_of, place_of
+from locus_store.sql.schema.definition import definition_of, place_of, write_options
 from locus_store.sql.schema.migrations import locked, run_on
 from locus_store.sql.schema.status import read_status
 from locus_store.sql.schema.tables import DEFAULT_PREFIX, derived
@@ -113,11 +113,9 @@ def require_dimension(found: FoundVectors, dimension: int) -> None:
 
 def missing_table(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
     """Return the error for a missing table that may not be created."""
-    only = "" if ours.prefix == DEFAULT_PREFIX else f" --prefix {ours.prefix}"
-    only += f" --schema {ours.schema}" if ours.schema else ""
     return SchemaError(
         f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; create it: "
-        f"locus-store db vector-index --dimension {dimension} --url '…'{only}"
+        f"locus-store db vector-index --dimension {dimension} --url '…'{write_options(ours)}"
     )
 
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 """Gives columns of the source's rows in a table, behind the keys of the copied lines."""
 
-KEY = ("line", "checkpoint_id", "task_id", "idx")
-"""Key columns of a pending write."""
-
 
 class Repository(Reads):
     """Portable statements in one transaction that holds the lock of the line it changes.

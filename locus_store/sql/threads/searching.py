@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from locus_store.sql.threads.reads import Reads
     from locus_store.values.frames import Folder
+
+T = TypeVar("T")
 
 ROOT: Final = ""
 """The namespace that a search looks at."""
@@ -114,16 +117,21 @@ def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
 
 def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
     """Group candidates into batches that are read together."""
-    batch: list[Candidate] = []
-    size = 0
-    for candidate in found:
-        size += candidate.stored_bytes
-        if batch and (size > BATCH_BYTES or len(batch) == BATCH):
-            yield batch
-            batch, size = [], candidate.stored_bytes
-        batch.append(candidate)
-    if batch:
-        yield batch
+    return _grouped(((it, it.stored_bytes) for it in found), most=BATCH)
+
+
+def _grouped(items: Iterable[tuple[T, int]], *, most: float = inf) -> Iterator[list[T]]:
+    """Group items, each with its size in bytes, so that a group fits in a batch if it can."""
+    group: list[T] = []
+    total = 0
+    for one, size in items:
+        total += size
+        if group and (total > BATCH_BYTES or len(group) == most):
+            yield group
+            group, total = [], size
+        group.append(one)
+    if group:
+        yield group
 
 
 def is_large(batch: Sequence[Candidate]) -> bool:
@@ -142,7 +150,7 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
     lacking = sum(size is None for _, size in found)
     mean = (it.connection.execute(joined).scalar() or 0) // lacking if lacking else 0
     each = [(at, mean if size is None else size) for at, size in found]
-    return [Part(lines, sequences) for sequences in _ranges(each)]
+    return [Part(lines, (some[0], some[-1])) for some in _grouped(each)]
 
 
 def records(it: Reads, part: Part) -> list[FoundRecord]:
@@ -173,20 +181,6 @@ def records(it: Reads, part: Part) -> list[FoundRecord]:
         one._replace(payload=one.payload or payloads.get((one.line, one.sequence), b""))
         for one in found
     ]
-
-
-def _ranges(sizes: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last sequence of parts that each fit in a batch."""
-    part: list[int] = []
-    total = 0
-    for sequence, size in sizes:
-        total += size
-        if part and total > BATCH_BYTES:
-            yield part[0], part[-1]
-            part, total = [], size
-        part.append(sequence)
-    if part:
-        yield part[0], part[-1]
 
 
 def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.base import Executable
 
 from locus_store import versions
 from locus_store.errors import SchemaError
-from locus_store.sql.columns.dialect_columns import columns_of
-from locus_store.sql.columns.types import now
-from locus_store.sql.threads.pending import batches
-from locus_store.sql.threads.repository import KEY, Repository
-from locus_store.sql.threads.statements import WRITE, once
+from locus_store.sql.threads.repository import Repository
+from locus_store.sql.threads.statements import once
 from locus_store.sql.threads.version_queries import whole_version
 from locus_store.types import Mark, Stored
 from locus_store.versions.segments import RecordSegment, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from sqlalchemy.sql.compiler import SQLCompiler
 
     from locus_store.sql.schema.tables import Tables
     from locus_store.sql.threads.repository import Copied
@@ -35,26 +28,6 @@ NO_MARK: Final = Mark("", 0, 0, b"")
 
 class LockingRepository(Repository):
     """Locks rows before it changes them, with ``SELECT … FOR UPDATE``."""
-
-    most_merged: ClassVar[int | None] = None
-    """Bytes of a payload that ``MERGE`` takes; ``None``: any number."""
-
-    def upsert_writes(self, rows: Sequence[dict[str, Any]]) -> None:
-        """See ``Repository``; takes one round trip or two."""
-        longest = max(
-            (max(len(it["payload"]), 2 * len(it["task_path"] or "")) for it in rows), default=0
-        )
-        if self.most_merged is None or longest <= self.most_merged:
-            statement: Any = Merge(self.tables.writes, ["line", *WRITE], clock=["created_at"])
-        else:
-            statement = self.tables.writes.insert().values(created_at=now())
-            gone = [{f"its_{name}": it[name] for name in KEY} for it in rows if it["idx"] < 0]
-            if gone:
-                c = self.tables.writes.c
-                is_it = (c[it] == sa.bindparam(f"its_{it}", type_=c[it].type) for it in KEY)
-                self.connection.execute(self.tables.writes.delete().where(*is_it), gone)
-        for some in batches(rows):
-            self.connection.execute(statement, some)
 
     def fetch(
         self,
@@ -164,50 +137,6 @@ def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[byte
     return pieces(raw, segments, after=after, upto=upto)
 
 
-class Merge(Executable, sa.sql.ClauseElement):
-    """A statement that takes a row's columns as parameters.
-
-    Two that make the same row at once may both find none: one of them fails with the error of a
-    duplicate key, and must be run again.
-
-    Args:
-        table: The table; its primary key identifies the row.
-        names: All columns that are bound; what is long stands last, as Oracle asks for.
-        clock: Columns that get the server's clock.
-    """
-
-    inherit_cache = False
-
-    def __init__(self, table: sa.Table, names: Sequence[str], clock: Sequence[str] = ()) -> None:
-        self.table = table
-        self.names = names
-        self.clock = clock
-
-
-@compiles(Merge)
-def _merge(element: Merge, compiler: SQLCompiler, **kw: Any) -> str:
-    table, quote = element.table, compiler.preparer.quote
-    keys = [it.name for it in table.primary_key]
-
-    def bound(name: str) -> str:
-        return compiler.process(sa.bindparam(name, type_=table.c[name].type), **kw)
-
-    others = {it: compiler.process(now(), **kw) for it in element.clock}
-    source = ", ".join(f"{bound(it)} AS {quote(it)}" for it in keys)
-    others |= {it: bound(it) for it in element.names if it not in keys}
-    no_table = columns_of(compiler.dialect).no_table
-    is_same = " AND ".join(f"t.{quote(it)} = s.{quote(it)}" for it in keys)
-    update = ", ".join(f"{quote(it)} = {value}" for it, value in others.items())
-    columns = ", ".join(map(quote, [*keys, *others]))
-    values = ", ".join([*(f"s.{quote(it)}" for it in keys), *others.values()])
-    return (
-        f"MERGE INTO {compiler.preparer.format_table(table)} t "  # noqa: S608  (ours)
-        f"USING (SELECT {source}{no_table}) s ON ({is_same}) "
-        f"WHEN MATCHED THEN UPDATE SET {update} "
-        f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
-    )
-
-
 SEARCH_SETTING: Final = "full_text_index"
 """Row of ``settings`` that says that the index was made."""
 
@@ -222,6 +151,10 @@ def is_fact(tables: Tables, store: sa.ColumnElement[str]) -> sa.ColumnElement[bo
     """Return the condition of a row of ``settings``: the opened database's, or an index's."""
     c = tables.settings.c
     return sa.or_(sa.and_(c.name == "store_id", c.value == store), c.name == SEARCH_SETTING)
+
+
+_LIKE: Final = {"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"}
+"""The characters of a shell-style pattern in ``LIKE``."""
 
 
 class OtherDatabaseError(SchemaError):
@@ -244,6 +177,21 @@ class IndexedRepository(LockingRepository):
                 "Load the thread again and repeat the step"
             )
         return SEARCH_SETTING in facts
+
+    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+        """See ``Reads.matches``; ``LIKE`` has no character sets."""
+        if "[" in pattern:
+            return None
+        like = "".join(_LIKE.get(it, it) for it in pattern)
+        plain, escaped = self.like(column, like), self.like(column, "/" + like)
+        if pattern[:1] not in {"", "*", "?"}:  # the id's prefix is known, so an index finds it
+            return escaped if pattern[0] == "/" else plain
+        is_escaped = self.like(column, "/%")
+        return sa.or_(sa.and_(is_escaped, escaped), sa.and_(~is_escaped, plain))
+
+    @abstractmethod
+    def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
+        """Return the condition of a pattern whose escape is a backslash."""
 
     @cached_property
     @abstractmethod

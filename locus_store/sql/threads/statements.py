@@ -40,110 +40,99 @@ ITEM = ("value", "metadata", "ttl_seconds", "expires_at", "updated_at", "version
 """Columns of an item that a put writes."""
 
 
+def compile_once(make: Callable[[Statements], Query | sa.UpdateBase]) -> cached_property[Compiled]:
+    """Compile the statement that a method returns, at its first use."""
+    return cached_property(lambda statements: Compiled(make(statements), statements.dialect))
+
+
 class Statements:
     """The hot statements of one set of tables, compiled for one dialect."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         self.tables = tables
         self.dialect = dialect
-        self.line = Compiled(live_line(tables), dialect)
-        self.lock_line = Compiled(self._lock_line, dialect)
-        self.any_line = Compiled(self._any_line, dialect)
-        self.new_line = Compiled(self._new_line, dialect)
-        self.save_line = Compiled(self._save_line, dialect)
-        self.touch = Compiled(self._touch, dialect)
-        self.prolong = Compiled(self._prolong, dialect)
-        self.record = Compiled(self._record, dialect)
-        self.named = Compiled(self._named, dialect)
-        self.payloads = Compiled(self._payloads, dialect)
-        self.new_record = Compiled(self._new_record, dialect)
-        self.setting = Compiled(self._setting, dialect)
-        self.versions = Compiled(self._versions, dialect)
-        self.written = Compiled(self._written, dialect)
-        self.writes = Compiled(self._writes, dialect)
-        self.new_write = Compiled(self._new_write, dialect)
-        self.thread = Compiled(self._thread, dialect)
-        self.new_thread = Compiled(self._new_thread, dialect)
         self.others: dict[Hashable, Compiled] = {}
         """See ``once``."""
 
-    @cached_property
-    def new_item(self) -> Compiled:
+    @compile_once
+    def line(self) -> sa.Select[Any]:
+        """A live line, and whether its activity was noted this minute."""
+        return live_line(self.tables)
+
+    @compile_once
+    def payloads(self) -> sa.Select[Any]:
+        """The payloads of a chain between two sequences; a chain's number is its first one."""
+        return _payloads(self.tables)
+
+    @compile_once
+    def new_item(self) -> sa.Insert:
         """The insert of an item; parameters are ``ITEM`` without its creation, and its name."""
         store = self.tables.store
         values: dict[str, Any] = {it: bind(it) for it in (*ITEM, "tenant", "namespace", "key")}
         at = bind("updated_at", type_=store.c.updated_at.type)
         values["created_at"] = values["updated_at"] = at
-        return Compiled(store.insert().values(values), self.dialect)
+        return store.insert().values(values)
 
-    @cached_property
-    def changed_item(self) -> Compiled:
+    @compile_once
+    def changed_item(self) -> sa.Update:
         """The update of an item; parameters are ``ITEM`` and ``of_item``, its row number."""
         store = self.tables.store
         changed = store.update().where(store.c.item == bind("of_item", type_=sa.BigInteger()))
-        return Compiled(changed.values({it: bind(it) for it in ITEM}), self.dialect)
+        return changed.values({it: bind(it) for it in ITEM})
 
-    @cached_property
-    def log(self) -> Compiled:
+    @compile_once
+    def log(self) -> sa.Select[Any]:
         """``LOG_STATE`` of a message log."""
         logs = self.tables.logs
         is_log = logs.c.thread == bind("thread"), logs.c.namespace == bind("namespace")
-        found = sa.select(*(logs.c[it] for it in LOG_STATE)).where(*is_log)
-        return Compiled(found, self.dialect)
+        return sa.select(*(logs.c[it] for it in LOG_STATE)).where(*is_log)
 
-    @cached_property
-    def new_log(self) -> Compiled:
+    @compile_once
+    def new_log(self) -> sa.Insert:
         """The insert of a log; parameters are its name and ``LOG_STATE``."""
         values: dict[str, Any] = {it: bind(it) for it in ("thread", "namespace", *LOG_STATE)}
-        made = self.tables.logs.insert().values(**values, changed_at=moment())
-        return Compiled(made, self.dialect)
+        return self.tables.logs.insert().values(**values, changed_at=moment())
 
-    @cached_property
-    def changed_log(self) -> Compiled:
+    @compile_once
+    def changed_log(self) -> sa.Update:
         """The update of a log; its name is ``of_thread`` and ``of_namespace``."""
         logs = self.tables.logs  # its time never goes back
         at = sa.case((logs.c.changed_at < moment(), moment()), else_=logs.c.changed_at)
         is_log = logs.c.thread == bind("of_thread"), logs.c.namespace == bind("of_namespace")
         values: dict[str, Any] = {it: bind(it) for it in LOG_STATE}
-        changed = logs.update().where(*is_log).values(**values, changed_at=at)
-        return Compiled(changed, self.dialect)
+        return logs.update().where(*is_log).values(**values, changed_at=at)
 
-    @cached_property
-    def new_message(self) -> Compiled:
+    @compile_once
+    def new_message(self) -> sa.Insert:
         """The insert of a message; parameters are its columns without the time."""
         messages = self.tables.messages
         values: dict[str, Any] = {it.name: bind(it.name) for it in messages.c}
-        made = messages.insert().values({**values, "created_at": now()})
-        return Compiled(made, self.dialect)
+        return messages.insert().values({**values, "created_at": now()})
 
-    @cached_property
-    def drop_write(self) -> Compiled:
+    @compile_once
+    def drop_write(self) -> sa.Delete:
         """The deletion of a pending write by its key."""
         writes = self.tables.writes
         is_it = (it == bind(it.name, type_=it.type) for it in writes.primary_key)
-        return Compiled(writes.delete().where(*is_it), self.dialect)
+        return writes.delete().where(*is_it)
 
-    @cached_property
-    def segments(self) -> Compiled:
+    @compile_once
+    def segments(self) -> sa.Select[Any]:
         """The segments of a chain that have records after one sequence and up to another."""
         c = self.tables.segments.c
         is_its = c.line == bind("line"), c.chain == bind("chain"), c.last > bind("after")
         found = sa.select(*segment_columns(c)).where(*is_its, c.first <= bind("upto"))
-        return Compiled(found.order_by(c.last), self.dialect)
+        return found.order_by(c.last)
 
-    @cached_property
-    def raw(self) -> Compiled:
+    @compile_once
+    def raw(self) -> sa.Select[Any]:
         """``payloads`` of the records that are in no segment."""
         has_own = self.tables.checkpoints.c.payload.is_not(None)
-        return Compiled(self._payloads.where(has_own), self.dialect)
+        return _payloads(self.tables).where(has_own)
 
-    @cached_property
-    def look(self) -> Compiled:
+    @compile_once
+    def look(self) -> sa.Select[Any]:
         """All that a plain append has to know: ``line``, and of its head, the id and the index."""
-        return Compiled(self._look, self.dialect)
-
-    @property
-    def _look(self) -> sa.Select[Any]:
         t, heads, others = self.tables, self.tables.checkpoints, self.tables.checkpoints.alias()
         is_named = sa.exists().where(
             others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")
@@ -155,26 +144,26 @@ class Statements:
             .add_columns(heads.c.digest, is_named, has_index.correlate(None))
         )
 
-    @property
-    def _lock_line(self) -> sa.Select[Any]:
+    @compile_once
+    def lock_line(self) -> sa.Select[Any]:
         """The lock of a line with a head, for databases with concurrent writers."""
         lines = self.tables.lines
         is_it = *_is_line(self.tables), lines.c.head.is_not(None)
         return sa.select(lines.c.line).where(*is_it).with_for_update()
 
-    @property
-    def _any_line(self) -> sa.Select[Any]:
+    @compile_once
+    def any_line(self) -> sa.Select[Any]:
         """A line of a locked thread, with a head or not; waits for no lock."""
         columns = (self.tables.lines.c[name] for name in ("line", *LINE_STATE))
         return sa.select(*columns).where(*_is_line(self.tables)).with_for_update(nowait=True)
 
-    @property
-    def _new_line(self) -> sa.Insert:
+    @compile_once
+    def new_line(self) -> sa.Insert:
         key: dict[str, Any] = {it: bind(it) for it in ("tenant", "thread_id", "namespace")}
         return self.tables.lines.insert().values(**key, updated_at=now())
 
-    @property
-    def _save_line(self) -> sa.Update:
+    @compile_once
+    def save_line(self) -> sa.Update:
         lines = self.tables.lines
         values: dict[str, Any] = {
             name: bind(f"new_{name}", type_=lines.c[name].type) for name in LINE_STATE
@@ -186,8 +175,8 @@ class Statements:
             .values(**values, updated_at=sa.case((is_save, moment()), else_=lines.c.updated_at))
         )
 
-    @property
-    def _touch(self) -> sa.Update:
+    @compile_once
+    def touch(self) -> sa.Update:
         """The update of a thread's activity, at most once a minute."""
         threads = self.tables.threads
         return (
@@ -197,8 +186,8 @@ class Statements:
             .values(active_at=minute())
         )
 
-    @property
-    def _prolong(self) -> sa.Update:
+    @compile_once
+    def prolong(self) -> sa.Update:
         """The update of a thread's activity and expiry, if either is due."""
         threads = self.tables.threads
         is_late, most = _is_expiry_late(self.tables)
@@ -212,33 +201,22 @@ class Statements:
             )
         )
 
-    @property
-    def _record(self) -> sa.Select[Any]:
+    @compile_once
+    def record(self) -> sa.Select[Any]:
         checkpoints = self.tables.checkpoints
         return sa.select(*record_columns(checkpoints)).where(
             checkpoints.c.line == bind("line"), checkpoints.c.sequence == bind("sequence")
         )
 
-    @property
-    def _named(self) -> sa.Select[Any]:
+    @compile_once
+    def named(self) -> sa.Select[Any]:
         checkpoints = self.tables.checkpoints
         return sa.select(*record_columns(checkpoints)).where(
             checkpoints.c.line == bind("line"), checkpoints.c.checkpoint_id == bind("checkpoint_id")
         )
 
-    @property
-    def _payloads(self) -> sa.Select[Any]:
-        """The payloads of a chain between two sequences; a chain's number is its first one."""
-        checkpoints = self.tables.checkpoints
-        return (
-            sa.select(checkpoints.c.sequence, checkpoints.c.payload)
-            .where(checkpoints.c.line == bind("line"), checkpoints.c.chain == bind("chain"))
-            .where(checkpoints.c.sequence >= bind("first"), checkpoints.c.sequence <= bind("upto"))
-            .order_by(checkpoints.c.sequence)
-        )
-
-    @property
-    def _new_record(self) -> sa.Insert:
+    @compile_once
+    def new_record(self) -> sa.Insert:
         names = ("line", "sequence", "chain", "parent", "checkpoint_id", "digest", "codec")
         columns = self.tables.checkpoints.c
         values: dict[str, Any] = {
@@ -247,8 +225,8 @@ class Statements:
         }
         return self.tables.checkpoints.insert().values(**values, created_at=moment())
 
-    @property
-    def _versions(self) -> sa.Select[Any]:
+    @compile_once
+    def versions(self) -> sa.Select[Any]:
         """The visible versions below a sequence, newest first, with their parents' ids."""
         mine = self.tables.checkpoints
         parents = mine.alias("parents")
@@ -266,13 +244,13 @@ class Statements:
             .limit(bind("limit"))
         )
 
-    @property
-    def _written(self) -> sa.Select[Any]:
+    @compile_once
+    def written(self) -> sa.Select[Any]:
         """The task and index of each pending write of a checkpoint."""
         return self._of_checkpoint("task_id", "idx")
 
-    @property
-    def _writes(self) -> sa.Select[Any]:
+    @compile_once
+    def writes(self) -> sa.Select[Any]:
         """The pending writes of a checkpoint."""
         return self._of_checkpoint(*WRITE)
 
@@ -282,16 +260,16 @@ class Statements:
             writes.c.line == bind("line"), writes.c.checkpoint_id == bind("checkpoint_id")
         )
 
-    @property
-    def _new_write(self) -> sa.Insert:
+    @compile_once
+    def new_write(self) -> sa.Insert:
         columns = self.tables.writes.c
         values: dict[str, Any] = {
             name: bind(name, type_=columns[name].type) for name in ("line", *WRITE)
         }
         return self.tables.writes.insert().values(**values, created_at=now())
 
-    @property
-    def _thread(self) -> sa.Select[Any]:
+    @compile_once
+    def thread(self) -> sa.Select[Any]:
         """The key of a thread, whether it is live, its user, and the end of its time to live."""
         threads = self.tables.threads
         return sa.select(
@@ -301,8 +279,8 @@ class Statements:
             threads.c.expires_at,
         ).where(threads.c.tenant == bind("tenant"), threads.c.thread_id == bind("thread_id"))
 
-    @property
-    def _new_thread(self) -> sa.Insert:
+    @compile_once
+    def new_thread(self) -> sa.Insert:
         names = ("tenant", "thread_id")
         columns = self.tables.threads.c
         values: dict[str, Any] = {name: bind(name, type_=columns[name].type) for name in names}
@@ -310,10 +288,20 @@ class Statements:
             **values, created_at=now(), active_at=minute(), expires_at=None
         )
 
-    @property
-    def _setting(self) -> sa.Select[Any]:
+    @compile_once
+    def setting(self) -> sa.Select[Any]:
         settings = self.tables.settings
         return sa.select(settings.c.value).where(settings.c.name == bind("name"))
+
+
+def _payloads(t: Tables) -> sa.Select[Any]:
+    c = t.checkpoints.c
+    return (
+        sa.select(c.sequence, c.payload)
+        .where(c.line == bind("line"), c.chain == bind("chain"))
+        .where(c.sequence >= bind("first"), c.sequence <= bind("upto"))
+        .order_by(c.sequence)
+    )
 
 
 def is_head(t: Tables, heads: sa.FromClause) -> sa.ColumnElement[bool]:

@@ -33,13 +33,10 @@ from sqlalchemy.dialects.oracle.dictionary import DB_LINK_PLACEHOLDER
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle import dialect
-from locus_store.backends.oracle.columns import json_value
-from locus_store.backends.oracle.conditions import JsonExists
+from locus_store.backends.oracle.columns import JsonExists, json_value
 from locus_store.sql import migrate
-from locus_store.sql.columns.dialect_columns import load_value
-from locus_store.sql.columns.json_columns import Json, JsonValue, _ReadJson
+from locus_store.sql.columns.dialect_columns import Json, JsonValue, _ReadJson, load_value
 from locus_store.sql.schema.tables import tables
-from locus_store.sql.threads.server_repository import Merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -251,8 +248,6 @@ class TwinConnection:
 
     def _execute(self, call: Call) -> Result:
         element, params = self.element
-        if isinstance(element, Merge):
-            return self._merge(element, params)
         found = self._sqlite.execute(element, params)
         if not found.returns_rows:
             keys = None
@@ -305,16 +300,6 @@ class TwinConnection:
             raise _refused(exc) from exc
         self._end("COMMIT")
         return Result([], None, 0)
-
-    def _merge(self, element: Merge, params: Any) -> Result:
-        """PostgreSQL runs the statement itself; SQLite has none."""
-        table = element.table
-        rows = params if isinstance(params, list | tuple) else [params]
-        for row in rows:
-            key = [it == row[it.name] for it in table.primary_key]
-            self._sqlite.execute(table.delete().where(*key))
-            self._sqlite.execute(table.insert().values(**row))
-        return Result([], None, len(rows))
 
 
 class _Nothing:

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 from asyncpg import connect_utils
 
-from locus_store.backends.postgresql import dialect
+from locus_store.backends.postgresql import connecting
 
 pytestmark = pytest.mark.anyio
-
-tls_request = dialect.tls_request
 
 
 async def test_the_error_of_a_lost_request_is_not_printed() -> None:
@@ -33,7 +31,7 @@ async def test_the_error_of_a_lost_request_is_not_printed() -> None:
 def test_the_class_is_replaced_once() -> None:
     there = connect_utils.TLSUpgradeProto
     assert there.__name__ == "Quiet"
-    tls_request.install()
+    connecting.quiet_tls_requests()
     assert connect_utils.TLSUpgradeProto is there
 
 
@@ -41,8 +39,8 @@ def test_the_class_is_replaced_once() -> None:
 def test_an_asyncpg_without_the_class_is_left_as_it_is(
     module: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_request, "connect_utils", module)
-    tls_request.install()
+    monkeypatch.setattr(connecting, "connect_utils", module)
+    connecting.quiet_tls_requests()
     assert not hasattr(module, "TLSUpgradeProto")
 
 
@@ -53,5 +51,5 @@ def test_a_class_without_its_future_works_as_before() -> None:
         def connection_lost(self, exc: Exception | None) -> None:
             lost.append(exc)
 
-    tls_request.quiet(Another)().connection_lost(None)
+    connecting.quiet(Another)().connection_lost(None)
     assert lost == [None]

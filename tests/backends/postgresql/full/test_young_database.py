@@ -121,6 +121,7 @@ async def test_logs_and_items_are_found_by_indexes(young: str) -> None:
             await log.pop("t")
             await store.put(space, "k", {"n": 1})
             await store.get(space, "k")
+            await asyncio.gather(*(store.get(space, f"k{it}") for it in range(3)))
             await store.delete(space, "k")
 
         for _ in range(CALLS):  # the server keeps the plans that it has then

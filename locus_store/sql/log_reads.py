@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import bindparam as bind
 
 from locus_store.sql.columns.compiled import Compiled
-from locus_store.sql.columns.dialect_columns import unescape_text
-from locus_store.sql.columns.json_columns import SharedJson
+from locus_store.sql.columns.dialect_columns import SharedJson, unescape_text
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT

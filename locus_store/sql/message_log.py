@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.loops import off_loop
 from locus_store.runtime.stepping import needs_no_loop
+from locus_store.sql import log_reads
 from locus_store.sql.columns.dialect_columns import escape_text
-from locus_store.sql.messages import log_reads
-from locus_store.sql.messages.log_reads import MESSAGE, message_of
+from locus_store.sql.log_reads import MESSAGE, message_of
 from locus_store.sql.threads import pending
 from locus_store.sql.threads.pending import batches
 from locus_store.sql.threads.repository import settle
@@ -313,6 +313,9 @@ class SqlMessageLog(BaseMessageLog):
         self.needs_no_loop = needs_no_loop(backend)
         self._owns = owns
         self._shared = backend.shared
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "MessageLog", 1)
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)

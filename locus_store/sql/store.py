@@ -7,20 +7,17 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
-from sqlalchemy.exc import DBAPIError
-
 from locus_store.errors import (
     ConflictError,
-    LocusStoreError,
     UnsupportedError,
 )
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.connections.database import is_overtime
-from locus_store.sql.connections.runner import GROUP_BYTES, joined
+from locus_store.sql.connections.backend import GROUP_BYTES, joined
+from locus_store.sql.items import Items
 from locus_store.sql.schema import vectors
-from locus_store.sql.store.items import Items
-from locus_store.sql.store.shelf import Shelf
+from locus_store.sql.schema.migrations import locked
+from locus_store.sql.shelf import Shelf
 from locus_store.store import BaseStore
 from locus_store.types.items import StoreCapabilities, names_of
 
@@ -30,7 +27,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from locus_store.sql.connections.backend import ConnectedBackend
-    from locus_store.sql.store.items import Outcome
+    from locus_store.sql.connections.pool import PooledRunner
+    from locus_store.sql.items import Outcome
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
 
 T = TypeVar("T")
@@ -39,7 +37,6 @@ CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, senders=2)
 """One statement or transaction is worked on while the next is put together."""
 
 READS: Final = GroupLimits(count=8000, senders=2)
-QUERIES: Final = GroupLimits(count=16, senders=8, spreads=True)
 
 
 class _Calls(NamedTuple):
@@ -47,7 +44,6 @@ class _Calls(NamedTuple):
 
     changes: Gathering[Sequence[Change], list[int]]
     reads: Gathering[Sequence[Name], list[StoreItem | None]]
-    queries: Gathering[Callable[[Items], Any], Any]
 
     def change(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         """Submit changes that are done as a whole or not at all."""
@@ -87,6 +83,9 @@ class SqlStore(BaseStore):
         self._calls = PerLoop(self._made_calls)
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
+
+    def __repr__(self) -> str:
+        return repr(self.backend).replace("Backend", "Store", 1)
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -138,9 +137,14 @@ class SqlStore(BaseStore):
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
         self.stored_dimension = found.dimension
-        if self.dimension is not None:
-            vectors.require_dimension(found, self.dimension)
+        if (dimension := self.dimension) is not None:
+            vectors.require_dimension(found, dimension)
             if found.dimension is None:
+                tables = database.tables
+                if not database.may_create:
+                    raise await runner.query(
+                        lambda it: vectors.missing_table(it, tables, dimension)
+                    )
                 try:
                     found = await self._define(self._made_table)
                 except UnsupportedError as exc:  # all else works
@@ -148,16 +152,11 @@ class SqlStore(BaseStore):
         return Shelf(database.scope, found, self.metric)
 
     def _made_table(self, connection: Connection) -> vectors.FoundVectors:
-        database, dimension = self._shared.database, self.dimension
+        """Create the table of embeddings."""
+        tables, dimension = self._shared.database.tables, self.dimension
         assert dimension is not None  # noqa: S101  (asked before)
-        if not database.may_create:
-            raise vectors.missing_table(connection, database.tables, dimension)
-        self._make_table(connection, dimension)
-        return vectors.find(connection, database.tables)
-
-    def _make_table(self, connection: Connection, dimension: int) -> None:
-        """Create the table of embeddings under the migration lock."""
-        vectors.make_table(connection, self._shared.database.tables, dimension)
+        vectors.make_table(connection, tables, dimension)
+        return vectors.find(connection, tables)
 
     async def close(self) -> None:
         await self._calls.here().drain()
@@ -196,8 +195,9 @@ class SqlStore(BaseStore):
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
-        result: T = await self._calls.here().queries.submit(body)
-        return result
+        shelf = await self._opened()
+        with self._shared.translating():
+            return await self._shared.runner.query(lambda it: body(self.items(it, shelf)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
         shelf = await self._opened()
@@ -210,7 +210,6 @@ class SqlStore(BaseStore):
         return _Calls(
             Gathering(self._run_changes, CHANGES, names_of),
             Gathering(self._run_reads, READS),
-            Gathering(self._run_queries, QUERIES),
         )
 
     async def _run_changes(
@@ -229,9 +228,7 @@ class SqlStore(BaseStore):
         self, requests: Sequence[Sequence[Name]], _: bool
     ) -> list[list[StoreItem | None]]:
         names = dict.fromkeys(chain.from_iterable(requests))
-        shelf = await self._opened()
-        with self._shared.translating():
-            rows = await self._shared.runner.query(lambda it: self.items(it, shelf).read([*names]))
+        rows = await self._query(lambda it: it.read([*names]))
         found, given = dict(zip(names, rows, strict=True)), set()
 
         def item(name: Name) -> StoreItem | None:
@@ -242,40 +239,6 @@ class SqlStore(BaseStore):
             return replace(it, value=deepcopy(it.value), metadata=deepcopy(it.metadata))
 
         return [[item(it) for it in request] for request in requests]
-
-    async def _run_queries(
-        self, bodies: Sequence[Callable[[Items], Any]], _: bool
-    ) -> list[Any | Failed | Undecided]:
-        """Run bodies in sequence on one connection; each sees its own snapshot."""
-        shelf = await self._opened()
-        done: list[Any] = []
-
-        def run(connection: Connection) -> None:
-            done.clear()
-            for body in bodies:
-                try:
-                    done.append(body(self.items(connection, shelf)))
-                except (DBAPIError, LocusStoreError) as exc:
-                    if connection.invalidated:
-                        raise
-                    done.append(self._told(exc))
-
-        with self._shared.translating():
-            try:
-                await self._shared.runner.query(run)
-            except TimeoutError as exc:
-                if not is_overtime(exc):
-                    raise
-                done.append(self._told(exc))  # of this one; its connection was given up
-        return [*done, *[Undecided.AGAIN] * (len(bodies) - len(done))]
-
-    def _told(self, exc: Exception) -> Failed:
-        """Return the error to raise to one caller of a group."""
-        try:
-            with self._shared.translating():
-                raise exc
-        except LocusStoreError as told:
-            return Failed(told)
 
     # --- the contract
 
@@ -329,6 +292,18 @@ class SqlStore(BaseStore):
 
     async def sweep(self, limit: int) -> int:
         return await self._write(lambda it: it.sweep(limit))
+
+
+class ServerStore(SqlStore):
+    """A store in a server, where a table is created by itself, under the migration lock."""
+
+    def _made_table(self, connection: Connection) -> vectors.FoundVectors:
+        with locked(connection, self._shared.database.tables):
+            return super()._made_table(connection)
+
+    async def _define(self, body: Callable[[Connection], T]) -> T:
+        runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
+        return await runner.define(body)
 
 
 def _answer(outcome: Outcome) -> list[int] | Failed | Undecided:

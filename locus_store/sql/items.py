@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from locus_store.errors import ConflictError
 from locus_store.sql.columns.types import after, now
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.store.shelf import columns_of_changed, columns_of_new
+from locus_store.sql.shelf import columns_of_changed, columns_of_new
 from locus_store.sql.threads.pending import BATCH, batches
 from locus_store.sql.threads.statements import statements
 from locus_store.types.items import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.sql.store.shelf import Shelf
+    from locus_store.sql.shelf import Shelf
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.values.filters import Clause
 
@@ -456,3 +456,12 @@ def item_of(row: AnyRow) -> StoreItem:
         expires_at=row.expires_at,
         ttl_seconds=row.ttl_seconds,
     )
+
+
+def take_best(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:
+    """Return the items of rows, each once, with the score of its nearest embedding."""
+    best: dict[int, tuple[float, AnyRow]] = {}
+    for row, score in zip(rows, scores, strict=True):
+        if score > best.get(row.item, (-inf, None))[0]:
+            best[row.item] = (score, row)
+    return [(item_of(row), score) for score, row in best.values()]
