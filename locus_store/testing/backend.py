@@ -18,7 +18,15 @@ from locus_store.errors import (
 )
 from locus_store.testing.existing import Existence, MustExist
 from locus_store.testing.history import Tails
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    INVALID_IDS,
+    NUMBERS,
+    TEXTS,
+    exact,
+    refused,
+    requires,
+)
 from locus_store.testing.limits import BackendLimits
 from locus_store.testing.states import RefusedMarks
 from locus_store.testing.steps import (
@@ -39,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
+@requires("branching")
 class WholeThreads(BackendKit):
     """``scan``, ``read_thread``, ``write_thread``, ``forget_user``."""
 
@@ -67,7 +76,6 @@ class WholeThreads(BackendKit):
         return states
 
     async def test_a_thread_that_was_read_is_written_as_it_was(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await self.grow(backend)
         thread = await backend.read_thread("t")
         before = await backend.history("t", limit=100)
@@ -89,7 +97,6 @@ class WholeThreads(BackendKit):
     async def test_another_kind_of_backend_takes_a_thread_and_gives_it_back(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         memory, thread = MemoryBackend(), await backend.read_thread("t")
         assert await memory.write_thread(thread) is True
@@ -98,7 +105,6 @@ class WholeThreads(BackendKit):
         assert await backend.read_thread("u") == replace(thread, thread_id="u")
 
     async def test_a_thread_that_is_there_is_not_written_again(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread = await backend.read_thread("t")
         assert await backend.write_thread(thread) is False
@@ -108,7 +114,6 @@ class WholeThreads(BackendKit):
         assert await backend.load("t") == {"n": "newer"}
 
     async def test_a_thread_that_differs_in_anything_is_a_conflict(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread = await backend.read_thread("t")
         root, first = thread.lines[0], thread.lines[0].records[0]
@@ -125,7 +130,6 @@ class WholeThreads(BackendKit):
         assert await backend.read_thread("t") == thread
 
     async def test_of_two_that_write_the_same_thread_both_are_content(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread = await backend.read_thread("t")
         await backend.delete("t")
@@ -134,7 +138,6 @@ class WholeThreads(BackendKit):
         assert await backend.read_thread("t") == thread
 
     async def test_what_no_backend_gave_is_refused(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread = await backend.read_thread("t")
         await backend.delete("t")
@@ -168,7 +171,6 @@ class WholeThreads(BackendKit):
         assert await backend.scan() == []
 
     async def test_saves_go_on_from_a_thread_that_was_written(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread, old = await backend.read_thread("t"), await backend.read_state("t")
         await backend.delete("t")
@@ -183,7 +185,6 @@ class WholeThreads(BackendKit):
         assert await problems(backend) == []
 
     async def test_a_damaged_thread_is_refused(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread = await backend.read_thread("t")
         await backend.delete("t")
@@ -202,8 +203,8 @@ class WholeThreads(BackendKit):
                 await backend.write_thread(replace(thread, lines=[damaged, *thread.lines[1:]]))
         assert await backend.scan() == []
 
+    @requires("list_threads")
     async def test_all_threads_are_scanned_in_the_order_of_their_ids(self, backend: Any) -> None:
-        needs(backend, "list_threads")
         ids = sorted(HOSTILE_IDS)
         for name in HOSTILE_IDS:
             await backend.write_state(name, {"n": 1}, namespace="a" if len(name) == 1 else "")
@@ -218,14 +219,15 @@ class WholeThreads(BackendKit):
                 await backend.scan(after=bad)
         assert await backend.scan(0) == []
 
+    @requires()
     @pytest.mark.parametrize("ttl", [0, -1, float("inf"), float("nan"), 1e300, "9", True])
     async def test_a_time_to_live_that_is_none_is_refused(self, backend: Any, ttl: Any) -> None:
         with refused(InvalidArgumentError, ttl):
             await backend.write_state("t", {"n": 1}, ttl_seconds=ttl)
         assert await backend.load("t") is None
 
+    @requires("branching", "ttl")
     async def test_renewing_gives_a_thread_more_time_and_never_less(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl")
         await backend.write_state("t", {"n": 1}, ttl_seconds=60)
         await backend.write_state("forever", {"n": 1})
         at = (await backend.read_thread("t")).expires_at
@@ -240,14 +242,14 @@ class WholeThreads(BackendKit):
         assert (await backend.read_thread("forever")).expires_at is None
         assert (await backend.read_state("t")).state == {"n": 1}
 
+    @requires("branching", "ttl")
     async def test_an_expired_thread_is_not_renewed(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl")
         await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
         assert await backend.renew("t", 60) is False
         assert await backend.load("t") is None
 
+    @requires("branching", "ttl")
     async def test_what_expired_is_neither_scanned_nor_read(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl")
         await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
         assert await backend.scan() == []
         assert await backend.read_thread("t") is None
@@ -255,8 +257,8 @@ class WholeThreads(BackendKit):
         assert await backend.scan() == ["t"]
         assert await backend.load("t") is None
 
+    @requires("branching", "metadata_query")
     async def test_only_the_named_user_is_forgotten(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
         await self.grow(backend, "by label")
         await backend.write_state("by label", {"n": 1}, labels={"user_id": "u"})
         await backend.save("by metadata", {"n": 1}, metadata={"user_id": "u"})
@@ -308,22 +310,22 @@ class StorageBackendContract(
         assert await backend.exists("t") is False
         assert await backend.delete("t") is False
 
+    @requires("list_threads")
     async def test_threads_are_listed(self, backend: Any) -> None:
-        needs(backend, "list_threads")
         await backend.save("t1", {"n": 1})
         await backend.save("t2", {"n": 1})
         assert await backend.list_threads() == ["t2", "t1"]
         assert await backend.list_threads(pattern="*1") == ["t1"]
 
+    @requires("search")
     async def test_search_gives_thread_ids(self, backend: Any) -> None:
-        needs(backend, "search")
         await backend.save("t1", {"text": "alpha beta"})
         await backend.save("t2", {"text": "alpha"})
         assert await backend.search("alpha beta") == ["t1"]
         assert set(await backend.search("alpha", limit=5)) == {"t1", "t2"}
 
+    @requires("vacuum")
     async def test_vacuum_counts_versions(self, backend: Any) -> None:
-        needs(backend, "vacuum")
         await backend.save("t", {"n": 1})
         assert await backend.vacuum(older_than_days=30) == 0
         assert await backend.exists("t") is True

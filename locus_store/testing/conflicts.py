@@ -42,11 +42,8 @@ class Conflicts(Kit):
             assert hint in str(told.value)
 
     async def test_a_load_sees_the_save_of_a_run_that_was_abandoned(
-        self, checkpointer: Any
+        self, checkpointer: Any, backend: Any
     ) -> None:
-        if not hasattr(checkpointer, "backend"):
-            pytest.skip("its loads and saves run in another event loop than the abandoned run")
-
         async def run(text: str) -> AsyncGenerator[None]:
             state = self.said(await checkpointer.load("t") or self.new(), text)
             try:
@@ -72,11 +69,8 @@ class Conflicts(Kit):
         assert storage is None or storage.rows() == before
 
     async def test_a_thread_with_another_head_than_the_given_one_is_not_deleted(
-        self, checkpointer: Any
+        self, checkpointer: Any, backend: Any
     ) -> None:
-        if not hasattr(checkpointer, "backend"):
-            pytest.skip("has no backend to ask")
-        backend = checkpointer.backend
         await self.grow(checkpointer, "t", "a", "b")
         seen = (await backend.version("t")).mark
         await self.grow(checkpointer, "other", "a", "b")
@@ -94,11 +88,9 @@ class Conflicts(Kit):
         assert await checkpointer.exists("t") is False
 
     async def test_no_version_is_lost_that_was_saved_after_the_given_head(
-        self, checkpointer: Any, another: Another
+        self, checkpointer: Any, backend: Any, another: Another
     ) -> None:
-        if not hasattr(checkpointer, "backend"):
-            pytest.skip("has no backend to ask")
-        backend, writer = checkpointer.backend, another()
+        writer = another()
         if type(backend).remove_thread is StorageBackend.remove_thread:
             pytest.skip("compares the head before the removal")
         for number in range(20):

@@ -23,7 +23,7 @@ import pytest
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found
 from locus_store.backends.documents.threads import DocumentThreads
-from locus_store.testing.kit import HOSTILE_IDS
+from locus_store.testing.kit import HOSTILE_IDS, LoopKit
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -80,12 +80,8 @@ class LostAnswers(Documents):
         self._documents.identify(store)
 
 
-class DocumentsContract:
+class DocumentsContract(LoopKit):
     """Everything that the engine expects of documents; see the module's docstring."""
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
 
     @pytest.fixture
     def documents(self, reopen: Any) -> Any:
@@ -218,7 +214,6 @@ class DocumentsContract:
 
     # --- lost answers, through the engine
 
-    @pytest.mark.anyio
     async def test_a_put_whose_answer_was_lost_is_recognised(self, documents: Any) -> None:
         losing = LostAnswers(documents)
         backend = DocumentBackend(losing)
@@ -240,7 +235,6 @@ class DocumentsContract:
         assert await backend.load("u") == {"n": 2}
         assert losing.lost == 0
 
-    @pytest.mark.anyio
     async def test_a_lost_put_is_recognised_below_what_others_added(self, documents: Any) -> None:
         def add(edit: Edit) -> None:
             line = edit.open_space("").line
@@ -256,7 +250,6 @@ class DocumentsContract:
         assert len(await backend.history("t")) == 2
         assert len(await backend.get_writes("t", "v1")) == 1
 
-    @pytest.mark.anyio
     async def test_a_put_that_was_not_done_is_done_again(self, documents: Any) -> None:
         """The thread was deleted by another writer before the engine asked again."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError
-from locus_store.testing.kit import needs, seam
+from locus_store.testing.kit import needs, requires, seam
 from locus_store.testing.steps import BackendKit, problems, written
 from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
 from locus_store.types.thread_info import DescribesThreads
@@ -81,13 +81,13 @@ MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
 """A thread by the only thing that makes it one."""
 
 
+@requires("branching")
 class Existence(BackendKit):
     """``exists``, lists, copies, ``delete`` and ``vacuum`` agree on which threads exist."""
 
     @pytest.fixture(params=["version", "version in a namespace", *MAKERS])
     async def made(self, backend: Any, request: pytest.FixtureRequest) -> str:
         """Create thread ``t`` with one kind of data; return the kind."""
-        needs(backend, "branching")
         if request.param in MAKERS:
             assert await backend.write_thread(MAKERS[request.param]("t")) is True
         else:
@@ -111,10 +111,10 @@ class Existence(BackendKit):
         assert (await backend.load("t") is not None) is (made == "version")
         assert await backend.scan() == ["t"]
 
+    @requires("branching", "list_with_metadata")
     async def test_only_threads_with_a_version_have_a_head_to_list(
         self, backend: Any, made: str
     ) -> None:
-        needs(backend, "list_with_metadata")
         heads = ["t"] if made == "version" else []
         assert [it.thread_id for it in await backend.heads()] == heads
 
@@ -139,7 +139,6 @@ class Existence(BackendKit):
         assert await backend.scan() == []
 
     async def test_a_copy_keeps_the_message_log_and_the_user(self, backend: Any) -> None:
-        needs(backend, "branching")
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
         await backend.put_writes("t", "v2", [written("a")])
@@ -159,7 +158,6 @@ class Existence(BackendKit):
         assert await backend.load("copy", "v0") == {"n": 0}
 
     async def test_pending_writes_alone_are_no_thread(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.put_writes("t", "v", [written("a")])
         assert await backend.exists("t") is False
         assert await self.listed(backend) == []
@@ -171,14 +169,12 @@ class Existence(BackendKit):
     async def test_deleting_pending_writes_alone_removes_them_and_is_false(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await backend.put_writes("t", "v", [written("a")])
         assert await backend.delete("t") is False
         assert await backend.get_writes("t", "v") == []
         assert await backend.scan() == []
 
     async def test_a_copy_onto_pending_writes_is_a_conflict(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1})
         await backend.put_writes("copy", "v", [written("a")])
         with pytest.raises(ConflictError, match=r"'copy'.*pending writes"):
@@ -208,7 +204,6 @@ class Existence(BackendKit):
     async def test_pending_writes_do_not_keep_a_thread_that_lost_its_versions(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.put_writes("t", "w", [written("a")], namespace="sub")
         assert await backend.delete("t", "v") is True
@@ -230,10 +225,10 @@ class Existence(BackendKit):
         assert await backend.load("t") == {"n": 1}
         assert await self.listed(backend) == ["t"]
 
+    @requires("branching", "ttl")
     async def test_an_expired_thread_without_versions_is_gone(
         self, backend: Any, made: str
     ) -> None:
-        needs(backend, "ttl")
         if made.startswith("version"):
             pytest.skip("the contract of expiry has it")
         ended = datetime.now(UTC) - DAY
@@ -254,8 +249,8 @@ class Existence(BackendKit):
         assert await backend.exists("t") is False
         assert await backend.scan() == []
 
+    @requires("branching", "list_threads")
     async def test_threads_without_versions_stand_among_the_others(self, backend: Any) -> None:
-        needs(backend, "branching", "list_threads")
         for n in range(4):
             await backend.save(f"saved {n}", {"n": n})
             await backend.put_writes(f"pending {n}", "v", [written("a")])
@@ -269,8 +264,8 @@ class Existence(BackendKit):
             assert await backend.list_threads(3, after=name) == expected[place + 1 : place + 4]
         assert await backend.list_threads(pattern="l*") == expected[4:]
 
+    @requires("branching", "vacuum")
     async def test_vacuum_spares_a_thread_with_a_young_message(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum")
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
         thread = aged(await backend.read_thread("t"), 40)
@@ -281,8 +276,8 @@ class Existence(BackendKit):
         assert len((await backend.read_thread("t")).messages) == 2
         assert await problems(backend) == []
 
+    @requires("branching", "vacuum")
     async def test_vacuum_spares_a_thread_with_a_young_pending_write(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum")
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         thread = aged(await backend.read_thread("t"), 40)
         await backend.delete("t")
@@ -291,8 +286,8 @@ class Existence(BackendKit):
         assert await backend.vacuum(30) == 0
         assert len(await backend.get_writes("t", "v")) == 1
 
+    @requires("branching", "vacuum", "list_threads")
     async def test_vacuum_removes_threads_of_which_nothing_is_young(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum", "list_threads")
         await backend.save("saved", {"n": 1})
         saved = await backend.read_thread("saved")
         for thread in (
@@ -317,13 +312,13 @@ _SEEN: list[list[tuple[str, int]] | None] = [None, []]
 
 
 @seam("connection")
+@requires("branching")
 class MustExist(BackendKit):
     """``put_writes(must_exist=…)`` and ``write_state(thread_must_exist=True)``."""
 
     async def test_writes_of_a_checkpoint_that_must_exist_are_refused_after_its_deletion(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         for seen in _SEEN:
             await backend.save("t", {"n": 1}, checkpoint_id="v")
             await backend.save("t", {"n": 2}, checkpoint_id="w")
@@ -343,7 +338,6 @@ class MustExist(BackendKit):
     async def test_writes_whose_thread_must_exist_may_come_before_their_checkpoint(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         for number, seen in enumerate(_SEEN):
             for namespace in ("", "below"):
@@ -356,7 +350,6 @@ class MustExist(BackendKit):
     async def test_writes_whose_thread_must_exist_are_refused_without_it(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.delete("t")
         for seen in _SEEN:
@@ -368,6 +361,7 @@ class MustExist(BackendKit):
                     )
         assert await backend.scan() == []
 
+    @requires()
     async def test_a_save_whose_thread_must_exist_is_refused_without_it(self, backend: Any) -> None:
         for options in ({}, {"is_root": True}, {"ttl_seconds": 60}, {"keep_last": 1}):
             if "ttl_seconds" in options:
@@ -385,7 +379,6 @@ class MustExist(BackendKit):
                 assert await backend.scan() == []
 
     async def test_a_thread_of_nothing_but_writes_does_not_exist(self, backend: Any) -> None:
-        needs(backend, "branching")
         for namespace in ("", "below"):
             await backend.put_writes("t", "v", [written("a")], namespace=namespace)
         for namespace in ("", "below", "other"):
@@ -405,7 +398,6 @@ class MustExist(BackendKit):
         assert await backend.get_writes("t", "v") == [written("a")]
 
     async def test_a_thread_that_has_only_a_name_exists(self, backend: Any) -> None:
-        needs(backend, "branching")
         if isinstance(backend, DescribesThreads):
             await backend.put_thread("t", name="Weather")
         else:
@@ -418,7 +410,6 @@ class MustExist(BackendKit):
         assert await backend.namespaces("t") == ["below"]
 
     async def test_a_deletion_among_saves_and_writes_leaves_nothing(self, backend: Any) -> None:
-        needs(backend, "branching")
         for number in range(8):
             await backend.save("t", {"n": 1}, checkpoint_id="v")
             late = [below(backend, namespace=f"n{it}") for it in range(3)]

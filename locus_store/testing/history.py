@@ -20,8 +20,8 @@ from locus_store.testing.kit import (
     StorageProbe,
     exact,
     limited,
-    needs,
     refused,
+    requires,
     seam,
 )
 from locus_store.testing.steps import BackendKit
@@ -202,8 +202,8 @@ class LineageRules(Kit):
         assert await self.told(checkpointer, "t") == {"v1": ["b"]}
         assert await self.said_in(checkpointer, "t") == ["b"]
 
+    @requires("metadata_query")
     async def test_the_same_id_with_other_metadata_replaces(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         state = self.new("a")
         await checkpointer.save(state, "t", "v1", {"k": 1})
         await checkpointer.save(state, "t", "v1", {"k": 2})

@@ -20,9 +20,8 @@ from locus_store.testing.kit import (
     StorageProbe,
     exact,
     limited,
-    needs,
-    probe,
     refused,
+    requires,
 )
 from locus_store.testing.steps import BackendKit, problems
 from locus_store.types import PendingWrite, Vacuumed
@@ -106,10 +105,10 @@ class LimitRules(Kit):
         with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
             await limited.load("t")
 
+    @requires("search")
     async def test_search_skips_a_thread_above_max_state_bytes(
         self, checkpointer: Any, another: Another, caplog: pytest.LogCaptureFixture
     ) -> None:
-        needs(checkpointer, "search")
         await self.plant(another)
         limited = another(max_state_bytes=LIMIT)
         await limited.save(self.new("a needle"), "small")
@@ -119,9 +118,8 @@ class LimitRules(Kit):
         assert "max_state_bytes" in caplog.text
 
     async def test_a_bomb_takes_no_memory(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+        self, checkpointer: Any, another: Another, below: StorageProbe
     ) -> None:
-        below = probe(storage)
         await checkpointer.save(self.new("a"), "t")
         bomb = pack_frame(b'[["=",[],{"a":"%b"}]]' % (b"a" * BOMB_BYTES))
         below.damage(lambda _: bomb)
@@ -140,10 +138,10 @@ class BackendLimits(BackendKit):
         payload = frames.value_payload("a" * LARGE, 2 * LARGE)
         await backend.put_writes("large", "v", [PendingWrite("task", 0, "c", JSON_WRITE, payload)])
 
+    @requires("branching")
     async def test_an_archived_state_above_max_state_bytes_is_not_restored(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await self.plant(backend)
         archived = replace(await backend.read_thread("large"), thread_id="copy")
         (line,) = archived.lines
@@ -155,8 +153,8 @@ class BackendLimits(BackendKit):
                 await limited(backend, LIMIT).write_thread(replace(archived, lines=[it]))
         assert await backend.read_thread("copy") is None
 
+    @requires("branching")
     async def test_a_check_reports_what_is_above_max_state_bytes(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.plant(backend)
         found = await problems(limited(backend, LIMIT))
         assert len(found) == 2
@@ -229,10 +227,10 @@ class BackendLimits(BackendKit):
         assert await small.delete("large") is True
         assert await small.exists("large") is False
 
+    @requires("branching", "vacuum")
     async def test_vacuum_goes_on_behind_a_thread_above_max_state_bytes(
         self, backend: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        needs(backend, "branching", "vacuum")
         for name in ("a large one", "t"):
             small = await self.sized(backend, name)
             if name == "t":
@@ -256,10 +254,10 @@ class BackendLimits(BackendKit):
         await backend.delete(thread_id)
         await backend.write_thread(replace(thread, lines=[replace(line, records=[old, *rest])]))
 
+    @requires("branching")
     async def test_a_pending_write_above_max_state_bytes_is_neither_saved_nor_read(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         saver = CheckpointSaver(limited(backend, LIMIT))
         of: dict[str, Any] = {"thread_id": "t"}
         await saver.put(**of, checkpoint_id="v", checkpoint_data={"channel_values": {"c": "a"}})

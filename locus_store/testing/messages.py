@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,6 @@ from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from locus_store.testing.kit import Another
 
 
@@ -33,22 +31,15 @@ if TYPE_CHECKING:
 class MessageConcurrency(MessageLogKit):
     """One log serves many tasks, event loops and threads; several objects share a storage."""
 
-    @pytest.fixture
-    async def logs(self, log: Any, reopen: Another) -> AsyncIterator[list[Any]]:
-        """Three objects on one storage, or one object if the storage ends with it."""
-        async with AsyncExitStack() as opened:
-            others = [reopen() for _ in range(2)] if self.persists else []
-            yield [log, *[await opened.enter_async_context(it) for it in others]]
-
-    async def test_racing_appends_lose_and_double_nothing(self, logs: list[Any]) -> None:
+    async def test_racing_appends_lose_and_double_nothing(self, several: list[Any]) -> None:
         async def write(n: int) -> None:
             for turn in range(6):
                 batch = new(*([n, turn, it] for it in range(3)))
-                await logs[n % len(logs)].append("t", batch, namespace=("", "sub")[n % 2])
+                await several[n % len(several)].append("t", batch, namespace=("", "sub")[n % 2])
 
         await asyncio.gather(*map(write, range(8)))
         for at, namespace in enumerate(("", "sub")):
-            found = await logs[0].read("t", namespace=namespace)
+            found = await several[0].read("t", namespace=namespace)
             written = contents(found.messages) or []
             assert found.info.count == len(written) == 4 * 6 * 3
             for n in range(at, 8, 2):
@@ -57,13 +48,13 @@ class MessageConcurrency(MessageLogKit):
             batches = [written[it : it + 3] for it in range(0, len(written), 3)]
             assert all(len({(it[0], it[1]) for it in batch}) == 1 for batch in batches)
 
-    async def test_racing_upserts_of_one_id_keep_one_message(self, logs: list[Any]) -> None:
+    async def test_racing_upserts_of_one_id_keep_one_message(self, several: list[Any]) -> None:
         puts = [
-            logs[n % len(logs)].append("t", named("same", f"m{n}"), metadata={"n": n})
+            several[n % len(several)].append("t", named("same", f"m{n}"), metadata={"n": n})
             for n in range(20)
         ]
         revisions = await asyncio.gather(*puts)
-        found = await logs[0].read("t")
+        found = await several[0].read("t")
         ids = [it.message_id for it in found.messages]
         assert ids[0] == "same"
         assert sorted(ids) == sorted(["same", *(f"m{n}" for n in range(20))])
@@ -72,19 +63,19 @@ class MessageConcurrency(MessageLogKit):
         assert len(set(revisions)) == 20
 
     async def test_of_racing_first_writes_that_expect_no_log_one_wins(
-        self, logs: list[Any]
+        self, several: list[Any]
     ) -> None:
         for turn in range(3):
             puts = [
-                logs[n % len(logs)].append(f"t{turn}", new(n), expected_revision=0)
+                several[n % len(several)].append(f"t{turn}", new(n), expected_revision=0)
                 for n in range(12)
             ]
             results = await asyncio.gather(*puts, return_exceptions=True)
             won = [n for n, it in enumerate(results) if isinstance(it, int)]
             assert sum(isinstance(it, ConflictError) for it in results) == 11
-            assert contents(await logs[0].load(f"t{turn}")) == won
+            assert contents(await several[0].load(f"t{turn}")) == won
 
-    async def test_a_counter_that_expects_revisions_loses_no_step(self, logs: list[Any]) -> None:
+    async def test_a_counter_that_expects_revisions_loses_no_step(self, several: list[Any]) -> None:
         async def count(log: Any) -> None:
             steps = 0
             while steps < 4:
@@ -106,12 +97,12 @@ class MessageConcurrency(MessageLogKit):
                 except ConflictError:
                     await asyncio.sleep(0)
 
-        await asyncio.gather(*(count(logs[n % len(logs)]) for n in range(5)))
-        assert contents(await logs[0].load("t")) == [*range(1, 21)]
+        await asyncio.gather(*(count(several[n % len(several)]) for n in range(5)))
+        assert contents(await several[0].load("t")) == [*range(1, 21)]
 
-    async def test_a_log_that_counts_another_one_is_never_wrong(self, logs: list[Any]) -> None:
+    async def test_a_log_that_counts_another_one_is_never_wrong(self, several: list[Any]) -> None:
         async def count(n: int) -> None:
-            log, steps = logs[n % len(logs)], 0
+            log, steps = several[n % len(several)], 0
             while steps < 4:
                 found = await log.read("t", namespace="count", newest=1)
                 revision = found.info.revision if found else 0
@@ -124,34 +115,34 @@ class MessageConcurrency(MessageLogKit):
                     steps += 1
 
         await asyncio.gather(*map(count, range(5)))
-        heads = {it.info.namespace: it for it in await logs[0].heads("t")}
+        heads = {it.info.namespace: it for it in await several[0].heads("t")}
         assert contents(heads["count"].messages) == [40]
         assert heads[""].info.count == 40
 
-    async def test_racing_pops_give_each_message_once(self, logs: list[Any]) -> None:
-        await logs[0].append("t", new(*range(15)))
-        pops = [logs[n % len(logs)].pop("t") for n in range(20)]
+    async def test_racing_pops_give_each_message_once(self, several: list[Any]) -> None:
+        await several[0].append("t", new(*range(15)))
+        pops = [several[n % len(several)].pop("t") for n in range(20)]
         found = [it.message.content for it in await asyncio.gather(*pops) if it.message]
         assert sorted(found) == [*range(15)]
-        assert await logs[0].load("t") == []
+        assert await several[0].load("t") == []
 
-    async def test_appends_and_deletions_race_without_harm(self, logs: list[Any]) -> None:
+    async def test_appends_and_deletions_race_without_harm(self, several: list[Any]) -> None:
         async def write(n: int) -> None:
             for turn in range(6):
-                await logs[n % len(logs)].append("t", new(turn), namespace=f"{n % 2}")
+                await several[n % len(several)].append("t", new(turn), namespace=f"{n % 2}")
 
         async def remove(n: int) -> None:
             for _ in range(6):
-                await logs[n % len(logs)].delete("t", namespace=None if n % 2 else "0")
-                await logs[n % len(logs)].clear("t", namespace="1")
+                await several[n % len(several)].delete("t", namespace=None if n % 2 else "0")
+                await several[n % len(several)].clear("t", namespace="1")
 
         await asyncio.gather(*map(write, range(6)), *map(remove, range(2)))
-        for info in await logs[0].logs("t"):
-            found = await logs[0].load("t", namespace=info.namespace)
+        for info in await several[0].logs("t"):
+            found = await several[0].load("t", namespace=info.namespace)
             assert len(found) == info.count
-        await logs[0].delete("t")
-        await logs[0].append("t", new("x"))
-        assert contents(await logs[0].load("t")) == ["x"]
+        await several[0].delete("t")
+        await several[0].append("t", new("x"))
+        assert contents(await several[0].load("t")) == ["x"]
 
     async def test_a_change_continues_when_its_caller_is_cancelled(self, log: Any) -> None:
         await log.append("t", named(*(f"m{n}" for n in range(50))))
@@ -313,10 +304,8 @@ class LogsOfThreads(MessageLogKit):
         assert await backend.list_threads() == ["t"]
 
     async def test_a_change_renews_the_threads_time_to_live(
-        self, reopen: Another, log: Any, backend: Any
+        self, reopen: Another, log: Any, other: Any, backend: Any
     ) -> None:
-        if not self.persists:
-            pytest.skip("nothing outlives an object of this log")
         async with reopen(ttl_seconds=LONG) as renewing:
             await renewing.append("t", new(1))
             first = (await backend.read_thread("t")).expires_at

@@ -22,9 +22,8 @@ from locus_store.testing.kit import (
     Kit,
     StorageProbe,
     exact,
-    needs,
-    probe,
     refused,
+    requires,
     seam,
 )
 
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
 
 
 @seam("connection", "layout")
+@requires("branching")
 class Copying(Kit):
     """``copy_thread``."""
 
     async def test_a_copy_has_every_version(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         ids = await self.grow(checkpointer, "t", "a", "b", "c")
         await checkpointer.save(self.new("x"), "t", "x", {"k": 1}, parent_checkpoint_id=ids[0])
         assert await checkpointer.copy_thread("t", "copy") is True
@@ -49,12 +48,10 @@ class Copying(Kit):
         assert await self.said_in(checkpointer, "copy") == ["a"]
 
     async def test_a_missing_source_is_false(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         assert await checkpointer.copy_thread("unknown", "copy") is False
         assert await checkpointer.exists("copy") is False
 
     async def test_an_existing_destination_is_a_conflict(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         await self.grow(checkpointer, "t", "a")
         await self.grow(checkpointer, "copy", "b")
         for destination in ("copy", "t"):
@@ -64,7 +61,6 @@ class Copying(Kit):
         assert await self.said_in(checkpointer, "t") == ["a"]
 
     async def test_source_and_copy_continue_separately(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         await self.grow(checkpointer, "t", "a", "b")
         await checkpointer.copy_thread("t", "copy")
         for name in ("t", "copy"):
@@ -76,7 +72,6 @@ class Copying(Kit):
     async def test_deleting_either_leaves_the_other_whole(
         self, checkpointer: Any, gone: str, left: str
     ) -> None:
-        needs(checkpointer, "branching")
         ids = await self.grow(checkpointer, "t", "a", "b", "c")
         await checkpointer.copy_thread("t", "copy")
         before = await self.told(checkpointer, left)
@@ -88,7 +83,6 @@ class Copying(Kit):
 
     async def test_a_copy_keeps_what_its_source_may_not_show(self, another: Another) -> None:
         checkpointer = another(keep_last=2)
-        needs(checkpointer, "branching")
         ids = await self.grow(checkpointer, "t", "a", "b", "c", "d")
         await checkpointer.copy_thread("t", "copy")
         assert await checkpointer.list_checkpoints("copy") == ids[:1:-1]
@@ -230,8 +224,8 @@ class Concurrency(Kit):
             assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
 
     @seam("connection", "loop")
+    @requires("list_threads")
     async def test_closing_in_the_middle_breaks_no_list(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
         names = [f"t{n:02}" for n in range(40)]
         await asyncio.gather(*(checkpointer.save(self.new(), it) for it in names))
         lists = asyncio.gather(*(checkpointer.list_threads() for _ in range(4)))
@@ -308,18 +302,17 @@ class Integrity(Kit):
         ids=["cut", "longer", "empty", "reversed"],
     )
     async def test_damage_is_told(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None, change: Any
+        self, checkpointer: Any, another: Another, below: StorageProbe, change: Any
     ) -> None:
-        below = probe(storage)
         await self.grow(checkpointer, "t", "a", "b")
         below.damage(change)
         with pytest.raises(IntegrityError):
             await another().load("t")
 
     async def test_another_versions_bytes_are_told(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+        self, checkpointer: Any, another: Another, below: StorageProbe
     ) -> None:
-        below, seen = probe(storage), list[bytes]()
+        seen = list[bytes]()
         await checkpointer.save(self.holding("mine"), "t")
         await checkpointer.save(self.holding("secret of another thread"), "u")
         below.damage(lambda payload: seen.append(payload) or payload)  # type: ignore[func-returns-value]
@@ -328,9 +321,8 @@ class Integrity(Kit):
             await another().load("t")
 
     async def test_a_flipped_bit_is_told(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+        self, checkpointer: Any, another: Another, below: StorageProbe
     ) -> None:
-        below = probe(storage)
         await checkpointer.save(self.holding(["text " * 100, 1, 2.5]), "t")
         saved, other = self.held(await checkpointer.load("t")), another()
         for place in range(12):

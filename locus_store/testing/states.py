@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.saver import CheckpointSaver
-from locus_store.testing.kit import CUT_TEXTS, Another, Kit, needs, seam
+from locus_store.testing.kit import CUT_TEXTS, Another, Kit, requires, seam
 from locus_store.testing.steps import BackendKit
 from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState, Message
@@ -201,16 +201,16 @@ class StateClasses(Kit):
             found = await another(state_type=None).load("t", checkpoint_id)
             assert isinstance(found, type(state))
 
+    @requires("branching")
     async def test_a_copied_thread_keeps_the_class(self, another: Another) -> None:
         checkpointer = another(state_type=None)
-        needs(checkpointer, "branching")
         await checkpointer.save(OtherState(total=1), "t")
         assert await checkpointer.copy_thread("t", "copy") is True
         assert await another(state_type=None).load("copy") == OtherState(total=1)
 
+    @requires("metadata_query")
     async def test_no_metadata_query_finds_the_recorded_class(self, another: Another) -> None:
         checkpointer = another(state_type=None)
-        needs(checkpointer, "metadata_query")
         await checkpointer.save(OtherState(), "t")
         (label, name), *_ = label_of(OtherState()).items()
         assert await checkpointer.query_by_metadata(label, name) == []

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
 from sys import float_info
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +26,8 @@ from locus_store.testing.tenants import StoreTenants
 from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
-    from locus_store.testing.kit import Another
 
 ORDERS = ("$gt", "$gte", "$lt", "$lte")
 OPERATORS = ("$eq", "$ne", *ORDERS, "$in", "$exists")
@@ -324,17 +322,11 @@ class Cases:
 class StoreConcurrency(StoreKit):
     """One store serves many tasks, event loops and threads; several stores share a storage."""
 
-    @pytest.fixture
-    async def stores(self, store: Any, reopen: Another) -> AsyncIterator[list[Any]]:
-        """Three objects on one storage, or one object if the storage ends with it."""
-        async with AsyncExitStack() as opened:
-            others = [reopen() for _ in range(2)] if self.persists else []
-            yield [store, *[await opened.enter_async_context(it) for it in others]]
-
-    async def test_of_20_racing_puts_one_wins(self, store: Any, stores: list[Any]) -> None:
+    async def test_of_20_racing_puts_one_wins(self, store: Any, several: list[Any]) -> None:
         for version in range(3):
             puts = [
-                stores[n % len(stores)].put(NS, "k", n, expected_version=version) for n in range(20)
+                several[n % len(several)].put(NS, "k", n, expected_version=version)
+                for n in range(20)
             ]
             results = await asyncio.gather(*puts, return_exceptions=True)
             won = [n for n, it in enumerate(results) if not isinstance(it, BaseException)]
@@ -343,14 +335,14 @@ class StoreConcurrency(StoreKit):
             assert await store.get(NS, "k") == won[0]
 
     async def test_versions_of_racing_puts_have_no_gaps(
-        self, store: Any, stores: list[Any]
+        self, store: Any, several: list[Any]
     ) -> None:
         seen: dict[str, list[int]] = {"a": [], "b": [], "c": []}
 
         async def put(n: int) -> None:
             for turn in range(5):
                 for key, versions in seen.items():
-                    versions.append(await stores[n % len(stores)].put(NS, key, [n, turn]))
+                    versions.append(await several[n % len(several)].put(NS, key, [n, turn]))
 
         await asyncio.gather(*map(put, range(8)))
         assert [sorted(it) for it in seen.values()] == [[*range(1, 41)]] * 3

@@ -20,7 +20,6 @@ from locus_store.testing.kit import (
     SHORT,
     TEXTS,
     UNSERIALISABLE,
-    Another,
     StoreKit,
     exact,
     keys_of,
@@ -184,13 +183,10 @@ class ValueRules(StoreKit):
                     await store.list(NS, after=bad)
         assert await store.list_namespaces() == []
 
-    async def test_another_object_has_the_same_items(self, store: Any, reopen: Another) -> None:
-        if not self.persists:
-            pytest.skip("nothing outlives an object of this store")
+    async def test_another_object_has_the_same_items(self, store: Any, other: Any) -> None:
         await store.put(NS, "k", [1.0, "\0"], {"m": None}, LONG)
-        async with reopen() as other:
-            assert await other.get_item(NS, "k") == await store.get_item(NS, "k")
-            assert await other.put(NS, "k", 2) == 2
+        assert await other.get_item(NS, "k") == await store.get_item(NS, "k")
+        assert await other.put(NS, "k", 2) == 2
         assert await store.get(NS, "k") == 2
         await store.close()
         assert await store.get(NS, "k") == 2

@@ -18,16 +18,16 @@ from locus_store.testing.kit import (
     Another,
     StoreKit,
     keys_of,
-    needs,
     over,
     refused,
+    requires,
 )
 from locus_store.types.items import Put
 from locus_store.values import vectors
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from locus_store.types.items import Namespace
 
@@ -55,13 +55,7 @@ async def embed(texts: list[str]) -> list[list[float]]:
 
 
 class EmbeddingKit(StoreKit):
-    """The base of tests that need a store with embeddings; else they are skipped."""
-
-    @pytest.fixture
-    async def store(self, reopen: Another) -> AsyncIterator[Any]:
-        async with reopen() as made:
-            needs(made, "semantic_search")
-            yield made
+    """The base of tests of a store with embeddings."""
 
     async def score(
         self, reopen: Another, metric: str, query: Sequence[float], **options: Any
@@ -74,6 +68,7 @@ class EmbeddingKit(StoreKit):
             return [(it.item.key, it.score) for it in hits]
 
 
+@requires("semantic_search")
 class Embeddings(EmbeddingKit):
     """``put_with_embedding`` and ``get_embedding``."""
 
@@ -177,6 +172,7 @@ class Embeddings(EmbeddingKit):
             assert await store.list(NS) == []
 
 
+@requires("semantic_search")
 class Nearness(EmbeddingKit):
     """``search_by_embedding``, and ``search`` by meaning."""
 

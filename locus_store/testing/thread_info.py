@@ -15,7 +15,7 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, needs, refused, seam
+from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, refused, requires, seam
 from locus_store.testing.steps import BackendKit, problems, written
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_of
@@ -23,14 +23,9 @@ from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_
 LONG_AGO = datetime(2024, 10, 1, 12, 30, tzinfo=UTC)
 
 
+@requires(DescribesThreads)
 class ThreadInfoRules(BackendKit):
     """``put_thread``, ``claim_thread``, ``thread_facts``, ``threads_by_activity``."""
-
-    @pytest.fixture(autouse=True)
-    def describing(self, backend: Any, request: pytest.FixtureRequest) -> None:
-        is_own = hasattr(ThreadInfoRules, request.function.__name__)  # not another contract's
-        if is_own and not isinstance(backend, DescribesThreads):
-            pytest.skip(f"{type(backend).__name__} keeps no facts of threads")
 
     async def names(self, backend: Any, user_id: str | None = None, **options: Any) -> list[str]:
         """Return the ids of the listed threads."""
@@ -96,8 +91,8 @@ class ThreadInfoRules(BackendKit):
         assert (await backend.thread_facts("t")).updated_at == saved_at
         assert saved_at != later
 
+    @requires(DescribesThreads, "branching")
     async def test_a_put_leaves_versions_and_writes_as_they_are(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1}, checkpoint_id="a")
         await backend.put_writes("t", "a", [written("a")])
         before = await backend.read_thread("t")
@@ -277,8 +272,8 @@ class ThreadInfoRules(BackendKit):
         assert sorted(found) == [f"t{n:03}" for n in range(1, 230, 2)]
         assert await self.names(backend, "u", search="odd", offset=110, limit=3) == found[110:113]
 
+    @requires(DescribesThreads, "branching")
     async def test_facts_travel_with_the_thread(self, backend: Any) -> None:
-        needs(backend, "branching")
         put = {"user_id": "alice", "name": "n", "metadata": {"k": 1}, "run_id": "r"}
         await backend.put_thread("t", **put, updated_at=LONG_AGO)
         before = await backend.thread_facts("t")
@@ -324,11 +319,11 @@ class ThreadInfoRules(BackendKit):
 
 
 @seam("layout")
+@requires("branching", "metadata_query")
 class Forgetting(BackendKit):
     """Threads are found and removed by any metadata."""
 
     async def test_threads_are_forgotten_by_any_metadata(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
         told = {"org": {"name": "acme"}}
         await backend.save("by metadata", {"n": 1}, metadata=told)
         await backend.save("by metadata", {"n": 2})
@@ -348,7 +343,6 @@ class Forgetting(BackendKit):
         assert set((await backend.forget_where("org.name", "acme")).values()) == {0}
 
     async def test_values_keep_their_types(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
         values = {"number": 7, "text": "7", "list": [1, 7], "true": True, "null": None, "one": 1}
         for name, value in values.items():
             await backend.save(name, {}, metadata={"k": value})
@@ -362,7 +356,6 @@ class Forgetting(BackendKit):
         assert await backend.scan() == ["none", "null", "one", "text", "true"]
 
     async def test_a_condition_that_makes_no_sense_is_refused(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
         await backend.save("t", {}, metadata={"tags": ["a"]})
         for key in ("", None, 7, "\ud800"):
             with refused(InvalidArgumentError, key, match="key"):
@@ -373,6 +366,7 @@ class Forgetting(BackendKit):
             await backend.forget_where("tags", object())
         assert await backend.scan() == ["t"]
 
+    @requires()
     async def test_without_metadata_queries_it_is_refused(self, backend: Any) -> None:
         if backend.capabilities.metadata_query:
             pytest.skip("declared")
@@ -383,8 +377,8 @@ class Forgetting(BackendKit):
 class LocusSpellings(BackendKit):
     """``query_by_metadata``, ``search_data`` and ``count``."""
 
+    @requires("metadata_query")
     async def test_metadata_finds_threads_by_their_newest_version(self, backend: Any) -> None:
-        needs(backend, "metadata_query")
         await backend.save("a", {"n": 1}, metadata={"stage": "asked"})
         await backend.save("b", {"n": 2}, metadata={"stage": "asked"})
         for n in range(3):
@@ -397,8 +391,8 @@ class LocusSpellings(BackendKit):
         assert await backend.query_by_metadata("stage", "nowhere") == []
         assert await backend.query_by_metadata("stage", "booked", limit=0) == []
 
+    @requires("metadata_query")
     async def test_metadata_finds_a_thread_behind_many_older_versions(self, backend: Any) -> None:
-        needs(backend, "metadata_query")
         await backend.save("old", {"n": 0}, metadata={"k": 1})
         for n in range(10):
             await backend.save("busy", {"n": n}, metadata={"k": 1})
@@ -406,8 +400,8 @@ class LocusSpellings(BackendKit):
         found = await backend.query_by_metadata("k", 1, limit=1)
         assert [it["thread_id"] for it in found] == ["old"]
 
+    @requires("list_threads")
     async def test_data_finds_threads_by_their_newest_state(self, backend: Any) -> None:
-        needs(backend, "list_threads")
         await backend.save("a", {"agent_id": "x", "tags": ["p", "q"], "deep": {"n": 1}})
         await backend.save("b", {"agent_id": "y"})
         await backend.save("b", {"agent_id": "x"})
@@ -421,8 +415,8 @@ class LocusSpellings(BackendKit):
         with pytest.raises(InvalidArgumentError, match="key"):
             await backend.search_data("", 1)
 
+    @requires("list_threads")
     async def test_count_takes_a_pattern_of_like(self, backend: Any) -> None:
-        needs(backend, "list_threads")
         for thread_id in ("user-1", "user-2", "user-10", "a*c", "abc", "a[b]c", "a?c"):
             await backend.save(thread_id, {"n": 1})
         assert await backend.count() == 7

@@ -12,7 +12,7 @@ import pytest
 from locus_store.backend import ListsVersions
 from locus_store.errors import NotFoundError
 from locus_store.testing.existing import message, without_versions
-from locus_store.testing.kit import exact, needs, seam
+from locus_store.testing.kit import exact, requires, seam
 from locus_store.testing.steps import BackendKit, written
 from locus_store.types import Version, VersionsWanted
 from locus_store.values import frames
@@ -30,14 +30,9 @@ ODD = '\x01\0\\"\u2028'
 
 
 @seam("connection", "layout")
+@requires("branching", ListsVersions)
 class VersionLists(BackendKit):
     """``newest`` and ``contents`` of backends that list versions by their time."""
-
-    @pytest.fixture(autouse=True)
-    def lists_versions(self, backend: Any) -> None:
-        needs(backend, "branching")
-        if not isinstance(backend, ListsVersions):
-            pytest.skip("the storage does not list versions by their time")
 
     async def test_the_newest_versions_of_a_thread_are_listed(self, backend: Any) -> None:
         await _grow(backend)
@@ -67,8 +62,8 @@ class VersionLists(BackendKit):
             assert await backend.newest(VersionsWanted(thread_id="t"), limit) == expected[:limit]
             assert await backend.newest(VersionsWanted(), limit) == expected[:limit]
 
+    @requires("branching", ListsVersions, "ttl")
     async def test_an_expired_thread_is_not_listed(self, backend: Any) -> None:
-        needs(backend, "ttl")
         await _save(backend, "t", "a", 1, ttl_seconds=1e-6)
         await _save(backend, "live", "", 1)
         for limit in (1, 9, 5_000):
@@ -234,12 +229,9 @@ def _check(version: Version, records: Sequence[tuple[int, int, bytes]]) -> None:
     assert exact(frames.fold(payloads, MAX_STATE_BYTES)) == exact({"n": n})
 
 
+@requires("list_threads", "list_with_metadata")
 class Recency(BackendKit):
     """``list_threads`` and ``heads``: the most recently active first, in exact order."""
-
-    @pytest.fixture(autouse=True)
-    def listing(self, backend: Any) -> None:
-        needs(backend, "list_threads", "list_with_metadata")
 
     async def listed(self, backend: Any) -> list[str]:
         """Return the threads in the order that both lists, and pages of any size, agree on."""
@@ -298,8 +290,8 @@ class Recency(BackendKit):
             await backend.prune("a")
         assert await self.listed(backend) == ["m", "a", "z"]
 
+    @requires("list_threads", "list_with_metadata", "branching")
     async def test_a_copy_is_active_when_it_is_made(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.saved(backend, "zam")
         await self.later(backend)
         await backend.copy_thread("z", "copy")
@@ -308,8 +300,8 @@ class Recency(BackendKit):
         await self.saved(backend, "a")
         assert await self.listed(backend) == ["a", "copy", "m", "z"]
 
+    @requires("list_threads", "list_with_metadata", "branching")
     async def test_a_thread_that_is_written_as_it_was_keeps_its_place(self, backend: Any) -> None:
-        needs(backend, "branching")
         for name in "zam":
             await self.saved(backend, name)
             await self.later(backend)
@@ -335,10 +327,10 @@ class Recency(BackendKit):
         await self.saved(backend, "ma")
         assert await self.listed(backend) == ["a", "m", "z"]
 
+    @requires("list_threads", "list_with_metadata", "branching")
     async def test_a_thread_without_versions_stands_where_its_newest_message_puts_it(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await self.saved(backend, "zam")
         for days in (8, 10):
             await backend.write_thread(_logged(f"{days} days", days))
@@ -359,10 +351,10 @@ class Recency(BackendKit):
         await backend.save("z", {"n": 1})
         assert (await self.listed(backend))[0] == "z"
 
+    @requires("list_threads", "list_with_metadata", "branching")
     async def test_a_copy_without_versions_stands_where_its_newest_message_puts_it(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         for days in (8, 9, 10):
             await backend.write_thread(_logged(f"{days} days", days))
         await self.saved(backend, "a")

@@ -21,6 +21,7 @@ import pytest
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.objects import digest
 from locus_store.errors import BackendError
+from locus_store.testing.kit import LoopKit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,16 +72,11 @@ class Faulty:
         return write
 
 
-@pytest.mark.anyio
-class WriteFaultsContract:
+class WriteFaultsContract(LoopKit):
     """An acknowledged save is there, whichever write fails; the others leave nothing for good."""
 
     writes: ClassVar[tuple[str, ...]] = ("put", "store", "delete", "discard")
     """The methods of the object store that write."""
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
 
     @pytest.fixture(autouse=True)
     def small_tails(self, monkeypatch: pytest.MonkeyPatch) -> None:
