@@ -258,7 +258,7 @@ class RoundsEmbeddings(InMemoryStore):
         return [packed(it, 3, "l2") for it in rounded]
 
 
-@caught_by("test_the_nearest_comes_first_by_distance")
+@caught_by("test_the_nearest_comes_first")
 class GivesDistancesForScores(InMemoryStore):
     async def nearest(self, wanted, vector, threshold):
         found = await super().nearest(wanted, vector, threshold)
@@ -321,7 +321,7 @@ async def keeps(promise: str, double: type[InMemoryStore]) -> None:
         return double(**{"dimension": 3, **options})
 
     store = reopen()
-    given_: dict[str, Any] = {"store": store, "reopen": reopen, "stores": [store]}
+    given_: dict[str, Any] = {"store": store, "reopen": reopen, "several": [store]}
     for mark in getattr(test, "pytestmark", ()):
         if mark.name == "parametrize":
             names, case = mark.args[0], mark.args[1][0]

@@ -157,15 +157,6 @@ class Existence(BackendKit):
         assert replace(copy, thread_id="t", active_at=thread.active_at) == thread
         assert await backend.load("copy", "v0") == {"n": 0}
 
-    async def test_pending_writes_alone_are_no_thread(self, backend: Any) -> None:
-        await backend.put_writes("t", "v", [written("a")])
-        assert await backend.exists("t") is False
-        assert await self.listed(backend) == []
-        assert [await backend.copy_thread("t", "copy") for _ in range(2)] == [False, False]
-        assert await backend.read_thread("copy") is None
-        assert await backend.scan() == ["t"]
-        assert len(await backend.get_writes("t", "v")) == 1
-
     async def test_deleting_pending_writes_alone_removes_them_and_is_false(
         self, backend: Any
     ) -> None:

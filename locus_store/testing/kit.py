@@ -16,6 +16,7 @@ import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.errors import SerializationError
 from locus_store.types.messages import NewMessage
 from locus_store.types.state import AgentState, Message
 
@@ -322,6 +323,34 @@ async def expect_refusals(
                 await answer
 
 
+LOOPS = ("t0", "t1", "t2", "t3", "here")
+
+
+async def in_several_loops(talk: Callable[[str], Any]) -> None:
+    """Run a coroutine function with each name of ``LOOPS`` at once, in event loops of their own."""
+    *others, here = LOOPS
+    calls = [asyncio.to_thread(asyncio.run, talk(it)) for it in others]
+    await asyncio.gather(*calls, talk(here))
+
+
+async def while_closing(tested: Any, *calls: Any) -> list[Any]:
+    """Close an object again and again while calls run; return their answers."""
+    running = asyncio.gather(*calls)
+    while not running.done():
+        await tested.close()
+        await asyncio.sleep(0)  # not every storage waits for anything
+    return await running
+
+
+async def one_in_three_fails(call: Callable[[Any], Any]) -> list[int]:
+    """Make 30 calls at once, every third of them with NaN; return the numbers of the others."""
+    calls = (call(n if n % 3 else float("nan")) for n in range(30))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
+    assert failed == [*range(0, 30, 3)]
+    return [n for n in range(30) if n % 3]
+
+
 async def tick(checkpointer: Any) -> None:
     """Wait without sleeping until the server's clock has advanced."""
     needs(checkpointer, "list_with_metadata")
@@ -357,7 +386,7 @@ class OpenedKit(LoopKit):
     async def other(self, opened: Any, reopen: Another) -> AsyncIterator[Any]:
         """Another object on the storage, for tests that need it."""
         if not self.persists:
-            pytest.skip(f"nothing outlives a {type(opened).__name__}")
+            pytest.skip(f"nothing outlives an object of {type(opened).__name__}")
         async with reopen() as made:
             yield made
 

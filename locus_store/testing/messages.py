@@ -18,8 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.errors import ConflictError, SerializationError, UnsupportedError
-from locus_store.testing.kit import LONG, SHORT, MessageLogKit, contents, named, new, seam
+from locus_store.errors import ConflictError, UnsupportedError
+from locus_store.testing.kit import (
+    LONG,
+    LOOPS,
+    SHORT,
+    MessageLogKit,
+    backend_of,
+    contents,
+    in_several_loops,
+    named,
+    new,
+    one_in_three_fails,
+    seam,
+)
 from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
 
@@ -161,12 +173,8 @@ class MessageConcurrency(MessageLogKit):
         assert len(await log.load("u") or range(50)) == 50
 
     async def test_a_failing_append_harms_no_other(self, log: Any) -> None:
-        bad = float("nan")
-        puts = [log.append("t", new(bad if n % 3 == 0 else n)) for n in range(30)]
-        results = await asyncio.gather(*puts, return_exceptions=True)
-        failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
-        assert failed == [*range(0, 30, 3)]
-        assert sorted(contents(await log.load("t")) or []) == [n for n in range(30) if n % 3]
+        appended = await one_in_three_fails(lambda n: log.append("t", new(n)))
+        assert sorted(contents(await log.load("t")) or []) == appended
 
     async def test_it_works_in_several_loops_at_once(self, log: Any) -> None:
         async def talk(thread: str) -> None:
@@ -175,10 +183,8 @@ class MessageConcurrency(MessageLogKit):
                 await log.append("shared", new([thread, turn]))
                 assert contents(await log.load(thread)) == [*range(turn + 1)]
 
-        names = [f"t{n}" for n in range(4)]
-        calls = [asyncio.to_thread(lambda it=it: asyncio.run(talk(it))) for it in names]  # type: ignore[misc]
-        await asyncio.gather(*calls, talk("here"))
-        assert (await log.info("shared")).count == 25
+        await in_several_loops(talk)
+        assert (await log.info("shared")).count == 5 * len(LOOPS)
 
     async def test_it_may_be_used_again_after_close(self, log: Any) -> None:
         await log.append("t", new(1))
@@ -320,9 +326,7 @@ class LogsOfThreads(MessageLogKit):
 
     async def test_an_append_renews_the_time_to_live_of_a_state(self, reopen: Another) -> None:
         async with reopen(ttl_seconds=LONG) as log:
-            backend = getattr(log, "backend", None)
-            if backend is None:
-                pytest.skip(f"{type(log).__name__} stands over no backend")
+            backend = backend_of(log)
             await backend.write_state("t", {"n": 1}, ttl_seconds=LONG / 100)
             soon = (await backend.read_thread("t")).expires_at
             await log.append("t", new(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,22 +13,23 @@ from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
     NotFoundError,
-    SerializationError,
 )
 from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,
+    LOOPS,
     Another,
     Kit,
     StorageProbe,
     exact,
+    expect_refusals,
+    in_several_loops,
+    one_in_three_fails,
     refused,
     requires,
     seam,
+    while_closing,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
 
 @seam("connection", "layout")
@@ -94,29 +95,33 @@ class Arguments(Kit):
     """Ids are data: every string is a valid id, and no other value is."""
 
     async def test_hostile_thread_ids_name_threads_of_their_own(self, checkpointer: Any) -> None:
-        for name in HOSTILE_IDS:
+        """An id of 255 characters is the longest."""
+        names = (*HOSTILE_IDS, "é" * 255)
+        for name in names:
             await checkpointer.save(self.new(f"of {name}"), name, "v")
-        for name in HOSTILE_IDS:
+        for name in names:
             assert await self.said_in(checkpointer, name) == [f"of {name}"]
             assert await checkpointer.list_checkpoints(name) == ["v"]
         if checkpointer.capabilities.list_threads:
-            assert await checkpointer.list_threads(limit=1000) == list(HOSTILE_IDS[::-1])
-        for name in HOSTILE_IDS[::2]:
+            assert await checkpointer.list_threads(limit=1000) == list(names[::-1])
+        for name in names[::2]:
             assert await checkpointer.delete(name) is True
-        left = [it for it in HOSTILE_IDS if await checkpointer.exists(it)]
-        assert left == list(HOSTILE_IDS[1::2])
+        assert [it for it in names if await checkpointer.exists(it)] == list(names[1::2])
+        with refused(InvalidArgumentError, "é" * 256, match="255"):
+            await checkpointer.load("é" * 256)
 
     async def test_hostile_checkpoint_ids_name_versions_of_their_own(
         self, checkpointer: Any
     ) -> None:
-        for name in HOSTILE_IDS:
+        names = (*HOSTILE_IDS, "é" * 255)
+        for name in names:
             await checkpointer.save(self.new(f"of {name}"), "t", name)
-        assert await checkpointer.list_checkpoints("t", limit=1000) == list(HOSTILE_IDS[::-1])
-        for name in HOSTILE_IDS:
-            assert await self.said_in(checkpointer, "t", name) == [f"of {name}"]
-        for name in HOSTILE_IDS[::2]:
+        told = {it: [f"of {it}"] for it in names[::-1]}
+        assert [*(await self.told(checkpointer, "t")).items()] == [*told.items()]
+        for name in names[::2]:
             assert await checkpointer.delete("t", name) is True
-        assert await checkpointer.list_checkpoints("t", limit=1000) == list(HOSTILE_IDS[1::2][::-1])
+            del told[name]
+        assert await checkpointer.list_checkpoints("t", limit=1000) == [*told]
 
     async def test_thread_and_checkpoint_ids_are_not_joined(self, checkpointer: Any) -> None:
         for sign in ":/|%_. ":
@@ -126,54 +131,38 @@ class Arguments(Kit):
             assert await self.said_in(checkpointer, "a", f"b{sign}c") == ["2"]
 
     async def test_what_is_no_id_is_refused(self, checkpointer: Any) -> None:
-        declared = checkpointer.capabilities
-        for bad in INVALID_IDS:
-            calls = _calls_with_ids(checkpointer, self.new("a"), bad, None)
-            if bad is not None:
-                calls += _calls_with_ids(checkpointer, self.new("a"), "t", bad)
-            if declared.metadata_query:
-                calls.append(lambda it=bad: checkpointer.get_metadata(it))  # type: ignore[misc]
-            if declared.branching:
-                calls.append(lambda it=bad: checkpointer.copy_thread("t", it))  # type: ignore[misc]
-                calls.append(lambda it=bad: checkpointer.copy_thread(it, "t"))  # type: ignore[misc]
-            for call in calls:
-                with refused(InvalidArgumentError, bad):
-                    await call()
+        declared, state = checkpointer.capabilities, self.new("a")
+        calls: list[Any] = [
+            lambda it: checkpointer.save(state, it),
+            checkpointer.load,
+            checkpointer.delete,
+            checkpointer.exists,
+            checkpointer.list_checkpoints,
+        ]
+        if declared.metadata_query:
+            calls.append(checkpointer.get_metadata)
+        if declared.branching:
+            calls.append(lambda it: checkpointer.copy_thread("t", it))
+            calls.append(lambda it: checkpointer.copy_thread(it, "t"))
+        await expect_refusals(InvalidArgumentError, INVALID_IDS, *calls)
+        await expect_refusals(
+            InvalidArgumentError,
+            [it for it in INVALID_IDS if it is not None],
+            lambda it: checkpointer.save(state, "t", it),
+            lambda it: checkpointer.save(state, "t", parent_checkpoint_id=it),
+            lambda it: checkpointer.load("t", it),
+            lambda it: checkpointer.delete("t", it),
+            lambda it: checkpointer.exists("t", it),
+        )
         assert await checkpointer.exists("t") is False
 
     async def test_what_is_no_cursor_is_refused(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("a"), "t")
-        for bad in INVALID_IDS:
-            if bad is None:
-                continue
-            with refused((InvalidArgumentError, NotFoundError), bad):
-                await checkpointer.list_checkpoints("t", after=bad)
-            if checkpointer.capabilities.list_threads:
-                with refused((InvalidArgumentError, NotFoundError), bad):
-                    await checkpointer.list_threads(after=bad)
-
-    async def test_an_id_of_255_characters_is_the_longest(self, checkpointer: Any) -> None:
-        for sign in ("x", "é", "🎉"):
-            await checkpointer.save(self.new(sign), sign * 255, sign * 255)
-            assert await self.said_in(checkpointer, sign * 255, sign * 255) == [sign]
-            with pytest.raises(InvalidArgumentError, match="255"):
-                await checkpointer.load(sign * 256)
-
-
-def _calls_with_ids(
-    checkpointer: Any, state: Any, thread_id: Any, checkpoint_id: Any
-) -> list[Callable[[], Awaitable[Any]]]:
-    """Return every call that takes these ids."""
-    calls: list[Callable[[], Awaitable[Any]]] = [
-        lambda: checkpointer.save(state, thread_id, checkpoint_id),
-        lambda: checkpointer.save(state, thread_id, parent_checkpoint_id=checkpoint_id),
-        lambda: checkpointer.load(thread_id, checkpoint_id),
-        lambda: checkpointer.delete(thread_id, checkpoint_id),
-        lambda: checkpointer.exists(thread_id, checkpoint_id),
-    ]
-    if checkpoint_id is None:
-        calls.append(lambda: checkpointer.list_checkpoints(thread_id))
-    return calls
+        calls: list[Any] = [lambda it: checkpointer.list_checkpoints("t", after=it)]
+        if checkpointer.capabilities.list_threads:
+            calls.append(lambda it: checkpointer.list_threads(after=it))
+        bad = (it for it in INVALID_IDS if it is not None)
+        await expect_refusals((InvalidArgumentError, NotFoundError), bad, *calls)
 
 
 @seam("connection")
@@ -215,24 +204,17 @@ class Concurrency(Kit):
                 await checkpointer.save(self.said(state, str(turn)), name)
 
         names = [f"t{n}" for n in range(8)]
-        talks = asyncio.gather(*map(talk, names))
-        while not talks.done():
-            await checkpointer.close()
-            await asyncio.sleep(0)  # not every storage waits for anything
-        await talks
+        await while_closing(checkpointer, *map(talk, names))
         for name in names:
             assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
 
-    @seam("connection", "loop")
     @requires("list_threads")
+    @seam("connection", "loop")
     async def test_closing_in_the_middle_breaks_no_list(self, checkpointer: Any) -> None:
         names = [f"t{n:02}" for n in range(40)]
         await asyncio.gather(*(checkpointer.save(self.new(), it) for it in names))
-        lists = asyncio.gather(*(checkpointer.list_threads() for _ in range(4)))
-        while not lists.done():
-            await checkpointer.close()
-            await asyncio.sleep(0)
-        assert [sorted(it) for it in await lists] == [names] * 4
+        lists = [checkpointer.list_threads() for _ in range(4)]
+        assert [sorted(it) for it in await while_closing(checkpointer, *lists)] == [names] * 4
 
     @seam("loop")
     async def test_it_works_in_a_second_event_loop(self, checkpointer: Any) -> None:
@@ -244,7 +226,7 @@ class Concurrency(Kit):
             await checkpointer.close()
 
         for _ in range(2):
-            await asyncio.to_thread(lambda: asyncio.run(turn()))
+            await asyncio.to_thread(asyncio.run, turn())
         assert await self.said_in(checkpointer, "t") == ["a", "b", "b"]
 
     @seam("loop")
@@ -257,10 +239,8 @@ class Concurrency(Kit):
                 await checkpointer.save(state, name)
                 assert len(self.texts(await checkpointer.load(name))) == turn + 1
 
-        names = [f"t{n}" for n in range(6)]
-        calls = (asyncio.to_thread(lambda it=it: asyncio.run(talk(it))) for it in names)  # type: ignore[misc]
-        await asyncio.gather(*calls, talk("here"))
-        for name in (*names, "here"):
+        await in_several_loops(talk)
+        for name in LOOPS:
             assert await self.said_in(checkpointer, name) == list(map(str, range(10)))
 
     async def test_a_reader_sees_a_version_whole(self, checkpointer: Any, another: Another) -> None:
@@ -282,14 +262,8 @@ class Concurrency(Kit):
 
     @seam("connection", "loop")
     async def test_a_failing_save_harms_no_other(self, checkpointer: Any) -> None:
-        saves = [
-            checkpointer.save({"n": float("nan")} if n % 3 == 0 else {"n": n}, f"t{n}")
-            for n in range(30)
-        ]
-        results = await asyncio.gather(*saves, return_exceptions=True)
-        failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
-        assert failed == list(range(0, 30, 3))
-        assert [n for n in range(30) if not await checkpointer.exists(f"t{n}")] == failed
+        saved = await one_in_three_fails(lambda n: checkpointer.save({"n": n}, f"t{n}"))
+        assert [n for n in range(30) if await checkpointer.exists(f"t{n}")] == saved
 
 
 @seam("connection", "layout")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from locus_store.testing.kit import (
     INVALID_IDS,
     LoopKit,
     exact,
+    expect_refusals,
     need_required,
     refused,
     requires,
@@ -79,24 +81,19 @@ class PendingWrites(BackendKit):
     async def test_writes_may_come_before_their_thread_and_are_no_version(
         self, backend: Any
     ) -> None:
-        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+        await backend.put_writes("t", "v", [written("a")])
         assert await backend.load("t") is None
         assert await backend.exists("t") is False
         assert await backend.history("t") == []
+        assert [await backend.copy_thread("t", "copy") for _ in range(2)] == [False, False]
+        assert await backend.read_thread("copy") is None
         if backend.capabilities.list_threads:
             assert await backend.list_threads() == []
             assert await backend.scan() == ["t"]
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.save("t", {"n": 2}, checkpoint_id="w")
-        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"1"]
-        assert await backend.load("t") == {"n": 2}
-        assert [it.checkpoint_id for it in await backend.history("t")] == ["w", "v"]
-
-    @requires("branching", "vacuum")
-    async def test_a_thread_with_nothing_but_writes_is_not_old(self, backend: Any) -> None:
-        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        assert await backend.vacuum(1) == 0
-        assert len(await backend.get_writes("t", "v")) == 1
+        assert await backend.get_writes("t", "v") == [written("a")]
+        assert await names(backend) == ["w", "v"]
 
     async def test_writes_go_with_their_checkpoint_and_their_thread(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
@@ -133,18 +130,22 @@ class PendingWrites(BackendKit):
         assert (await backend.read_thread("forever")).expires_at is None
 
     async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
-        good = PendingWrite("a", 0, "c", "t", b"1")
-        for change in (
+        good = written("a")
+        changes: list[dict[str, Any]] = [
             {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
             {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
-        ):  # fmt: skip
-            with refused(InvalidArgumentError, change):
-                await backend.put_writes("t", "v", [good, replace(good, **change)])
-        for bad in INVALID_IDS:
-            with refused(InvalidArgumentError, bad):
-                await backend.put_writes(bad, "v", [good])
-            with refused(InvalidArgumentError, bad):
-                await backend.put_writes("t", bad, [good])
+        ]  # fmt: skip
+        await expect_refusals(
+            InvalidArgumentError,
+            changes,
+            lambda it: backend.put_writes("t", "v", [good, replace(good, **it)]),
+        )
+        await expect_refusals(
+            InvalidArgumentError,
+            INVALID_IDS,
+            lambda it: backend.put_writes(it, "v", [good]),
+            lambda it: backend.put_writes("t", it, [good]),
+        )
         assert await backend.get_writes("t", "v") == []
 
 
@@ -415,15 +416,17 @@ class Reading(BackendKit):
     @requires("branching", "ttl", "metadata_query")
     async def test_an_expired_thread_has_nothing(self, backend: Any) -> None:
         await backend.put_writes("t", "v", [written("a")])
-        tag = {"run_id": "r"}
-        await backend.write_state(
-            "t", {"n": 1}, checkpoint_id="v", metadata=tag, ttl_seconds=0.000001
-        )
-        assert await backend.namespaces("t") == []
+        options: dict[str, Any] = {"metadata": {"run_id": "r"}, "ttl_seconds": 0.000001}
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v", **options)
+        assert await backend.scan() == await backend.namespaces("t") == []
+        assert await backend.read_thread("t") is None
         assert await backend.tagged("run_id", "r") == []
         assert await backend.get_writes("t", "v") == []
         assert await backend.records("t", first=1, last=1) == []
         assert await backend.prune("t") == 0
+        await backend.put_writes("t", "v", [written("a")])
+        assert await backend.scan() == ["t"]
+        assert await backend.load("t") is None
 
     @requires("metadata_query")
     async def test_versions_are_found_by_their_own_metadata(self, backend: Any) -> None:
@@ -647,10 +650,10 @@ class Parents(BackendKit):
         assert await self.parent(backend, "v3") == "v1"
 
     async def test_a_writer_or_run_that_is_no_id_is_refused(self, backend: Any) -> None:
-        for name in ("writer", "run"):
-            for value in (it for it in INVALID_IDS if it is not None):
-                with refused(InvalidArgumentError, value, match=name):
-                    await backend.write_state("t", {"n": 1}, **{name: value})
+        save = partial(backend.write_state, "t", {"n": 1})
+        bad = [it for it in INVALID_IDS if it is not None]
+        await expect_refusals(InvalidArgumentError, bad, lambda it: save(writer=it), match="writer")
+        await expect_refusals(InvalidArgumentError, bad, lambda it: save(run=it), match="run")
         assert await backend.load("t") is None
 
     @requires("branching")

@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError
-from locus_store.testing.kit import HOSTILE_IDS, NS, StoreKit, keys_of, refused, seam
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    LOOPS,
+    NS,
+    StoreKit,
+    expect_refusals,
+    in_several_loops,
+    keys_of,
+    one_in_three_fails,
+    seam,
+    while_closing,
+)
 from locus_store.testing.store_finding import Listing, Namespaces, Searching
 from locus_store.testing.store_items import Batches, ItemExpiry, ValueRules, Versions
 from locus_store.testing.store_vectors import Embeddings, Nearness
@@ -153,12 +164,6 @@ class _Filters(StoreKit):
             found = await store.search(namespace, filter=condition, limit=100)
             assert sorted(keys_of(found)) == [f"{m:02}" for m in range(there)], condition
 
-    async def test_no_filter_takes_everything(self, store: Any) -> None:
-        values: list[Any] = [None, 1, "a", [], {}, {"a": 1}]
-        await store.put_batch([(NS, f"{n}", it) for n, it in enumerate(values)])
-        assert len(await store.search(NS, filter={}, metadata_filter={})) == len(values)
-        assert len(await store.search(NS, filter=None, metadata_filter=None)) == len(values)
-
     async def test_a_key_is_one_key_and_never_part_of_a_statement(self, store: Any) -> None:
         keys = list(dict.fromkeys(_HOSTILE_KEYS))
         items = [(NS, f"{n:03}", {it: 1, "o": {it: 2}}, {it: 3}) for n, it in enumerate(keys)]
@@ -189,17 +194,14 @@ class _Filters(StoreKit):
         assert await store.search(NS, query=" ".join(f"word{it}" for it in range(1200))) == []
 
     async def test_what_is_no_filter_is_refused(self, store: Any) -> None:
-        for bad in INVALID_FILTERS:
-            with refused(InvalidArgumentError, bad, match="filter"):
-                await store.search(NS, filter=bad)
-            with refused(InvalidArgumentError, bad, match="filter"):
-                await store.search(NS, metadata_filter=bad)
-            if store.capabilities.semantic_search:
-                with refused(InvalidArgumentError, bad, match="filter"):
-                    await store.search_by_embedding(NS, [1, 0, 0], filter=bad)
-        for bad in _UNKEPT_FILTERS:
-            with refused(SerializationError, bad, match="filter"):
-                await store.search(NS, filter=bad)
+        calls: list[Any] = [
+            lambda it: store.search(NS, filter=it),
+            lambda it: store.search(NS, metadata_filter=it),
+        ]
+        await expect_refusals(SerializationError, _UNKEPT_FILTERS, *calls, match="filter")
+        if store.capabilities.semantic_search:
+            calls.append(lambda it: store.search_by_embedding(NS, [1, 0, 0], filter=it))
+        await expect_refusals(InvalidArgumentError, INVALID_FILTERS, *calls, match="filter")
 
     @pytest.mark.parametrize("seed", range(2))
     async def test_generated_filters_take_what_the_reference_takes(
@@ -401,11 +403,8 @@ class StoreConcurrency(StoreKit):
         assert await store.put((*NS, "0"), "k0", 1) == 1
 
     async def test_a_failing_put_harms_no_other(self, store: Any) -> None:
-        puts = [store.put(NS, f"{n}", float("nan") if n % 3 == 0 else n) for n in range(30)]
-        results = await asyncio.gather(*puts, return_exceptions=True)
-        failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
-        assert failed == [*range(0, 30, 3)]
-        assert sorted(await store.list_keys(NS), key=int) == [f"{n}" for n in range(30) if n % 3]
+        put = await one_in_three_fails(lambda n: store.put(NS, f"{n}", n))
+        assert sorted(map(int, await store.list_keys(NS))) == put
 
     async def test_closing_in_the_middle_breaks_no_put_and_no_get(self, store: Any) -> None:
         async def talk(key: str) -> None:
@@ -413,12 +412,7 @@ class StoreConcurrency(StoreKit):
                 await store.put(NS, key, turn)
                 assert await store.get(NS, key) == turn
 
-        keys = [f"k{n}" for n in range(6)]
-        talks = asyncio.gather(*map(talk, keys))
-        while not talks.done():
-            await store.close()
-            await asyncio.sleep(0)  # not every storage waits for anything
-        await talks
+        await while_closing(store, *(talk(f"k{n}") for n in range(6)))
         assert [it.version for it in await store.list(NS)] == [5] * 6
 
     async def test_it_works_in_a_second_event_loop(self, store: Any) -> None:
@@ -429,7 +423,7 @@ class StoreConcurrency(StoreKit):
             await store.close()
 
         for _ in range(2):
-            await asyncio.to_thread(lambda: asyncio.run(turn()))
+            await asyncio.to_thread(asyncio.run, turn())
         assert await store.get(NS, "k") == 2
 
     async def test_it_works_in_several_loops_at_once(self, store: Any) -> None:
@@ -439,10 +433,9 @@ class StoreConcurrency(StoreKit):
                 assert await store.get(NS, key) == turn
                 await store.put(NS, "shared", turn)
 
-        keys = [f"k{n}" for n in range(4)]
-        calls = [asyncio.to_thread(lambda it=it: asyncio.run(talk(it))) for it in keys]  # type: ignore[misc]
-        await asyncio.gather(*calls, talk("here"))
-        assert [it.version for it in await store.list(NS)] == [8] * 5 + [40]
+        await in_several_loops(talk)
+        versions = {it.key: it.version for it in await store.list(NS)}
+        assert versions == {**dict.fromkeys(LOOPS, 8), "shared": 8 * len(LOOPS)}
 
 
 class StoreContract(

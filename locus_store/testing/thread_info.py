@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,17 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, refused, requires, seam
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    INVALID_IDS,
+    exact,
+    expect_refusals,
+    refused,
+    requires,
+    seam,
+)
 from locus_store.testing.steps import BackendKit, problems, written
-from locus_store.types import Expected, PendingWrite
+from locus_store.types import Expected
 from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_of
 
 LONG_AGO = datetime(2024, 10, 1, 12, 30, tzinfo=UTC)
@@ -294,27 +303,34 @@ class ThreadInfoRules(BackendKit):
             assert [(it.thread_id, it.user_id, it.name) for it in found] == [(name, name, name)]
 
     async def test_what_cannot_be_stored_is_refused(self, backend: Any) -> None:
-        for bad in INVALID_IDS:
-            with refused(InvalidArgumentError, bad):
-                await backend.put_thread(bad)
-            with refused(InvalidArgumentError, bad):
-                await backend.claim_thread("t", bad)
-            if bad is None:
-                continue
-            for field in ("user_id", "run_id"):
-                with refused(InvalidArgumentError, bad):
-                    await backend.put_thread("t", **{field: bad})
-        for put in (
+        await expect_refusals(
+            InvalidArgumentError,
+            INVALID_IDS,
+            backend.put_thread,
+            lambda it: backend.claim_thread("t", it),
+        )
+        await expect_refusals(
+            InvalidArgumentError,
+            [it for it in INVALID_IDS if it is not None],
+            lambda it: backend.put_thread("t", user_id=it),
+            lambda it: backend.put_thread("t", run_id=it),
+        )
+        facts: list[dict[str, Any]] = [
             {"name": "x" * 1001}, {"name": "\0"}, {"updated_at": datetime(2024, 1, 1)},  # noqa: DTZ001
             {"updated_at": "2024"}, {"metadata": {RESERVED_KEY: 1}},
-        ):  # fmt: skip
-            with refused(InvalidArgumentError, put):
-                await backend.put_thread("t", **put)
+        ]  # fmt: skip
+        await expect_refusals(InvalidArgumentError, facts, lambda it: backend.put_thread("t", **it))
+        options: list[dict[str, Any]] = [
+            {"limit": -1},
+            {"offset": -1},
+            {"search": 7},
+            {"user_id": ""},
+        ]
+        await expect_refusals(
+            InvalidArgumentError, options, lambda it: backend.threads_by_activity(**it)
+        )
         with refused(SerializationError, "NaN"):
             await backend.put_thread("t", metadata={"n": float("nan")})
-        for options in ({"limit": -1}, {"offset": -1}, {"search": 7}, {"user_id": ""}):
-            with refused(InvalidArgumentError, options):
-                await backend.threads_by_activity(**options)
         assert await backend.exists("t") is False
 
 
@@ -323,43 +339,56 @@ class ThreadInfoRules(BackendKit):
 class Forgetting(BackendKit):
     """Threads are found and removed by any metadata."""
 
-    async def test_threads_are_forgotten_by_any_metadata(self, backend: Any) -> None:
-        told = {"org": {"name": "acme"}}
-        await backend.save("by metadata", {"n": 1}, metadata=told)
+    @pytest.mark.parametrize(
+        ("key", "value", "metadata", "other"),
+        [
+            ("org.name", "acme", {"org": {"name": "acme"}}, {"org": {"name": "x"}, "n": "acme"}),
+            ("user_id", "u", {"user_id": "u"}, {"user_id": "U"}),
+        ],
+    )
+    async def test_threads_are_forgotten_by_their_user_or_any_metadata(
+        self, backend: Any, key: str, value: str, metadata: Any, other: Any
+    ) -> None:
+        await backend.save("by metadata", {"n": 1}, metadata=metadata)
         await backend.save("by metadata", {"n": 2})
-        await backend.write_state("by label", {"n": 1}, labels=told)
-        await backend.write_state("by namespace", {"n": 1}, namespace="sub", metadata=told)
+        await backend.write_state("by label", {"n": 1}, labels=metadata)
+        await backend.write_state("by namespace", {"n": 1}, namespace="sub", metadata=metadata)
         for n in range(3):
-            metadata = told if n == 0 else None
-            await backend.write_state("by hidden", {"n": n}, metadata=metadata, keep_last=1)
-        await backend.put_writes("by label", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        await backend.save("other", {"n": 1}, metadata={"org": {"name": "globex"}, "n": "acme"})
-        theirs = ["by hidden", "by label", "by metadata", "by namespace"]
-        assert sorted(await backend.threads_where("org.name", "acme")) == theirs
-        counts = await backend.forget_where("org.name", "acme")
-        assert (counts["threads"], counts["writes"]) == (4, 1)
+            told = metadata if n == 0 else None
+            await backend.write_state("by hidden", {"n": n}, metadata=told, keep_last=1)
+        await backend.put_writes("by label", "v", [written("a")])
+        await backend.save("other", {"n": 1}, metadata=other)
+        is_user = key == "user_id"
+        found = await (backend.threads_of(value) if is_user else backend.threads_where(key, value))
+        assert sorted(found) == ["by hidden", "by label", "by metadata", "by namespace"]
+        forget = partial(
+            backend.forget_user if is_user else partial(backend.forget_where, key), value
+        )
+        counts = await forget()
+        assert (counts["threads"], counts["checkpoints"], counts["writes"]) == (4, 7, 1)
         assert await backend.scan() == ["other"]
+        assert set((await forget()).values()) == {0}
         assert await problems(backend) == []
-        assert set((await backend.forget_where("org.name", "acme")).values()) == {0}
 
     async def test_values_keep_their_types(self, backend: Any) -> None:
         values = {"number": 7, "text": "7", "list": [1, 7], "true": True, "null": None, "one": 1}
         for name, value in values.items():
             await backend.save(name, {}, metadata={"k": value})
         await backend.save("none", {}, metadata={"other": 7})
-        assert sorted(await backend.threads_where("k", 7)) == ["list", "number"]
-        assert sorted(await backend.threads_where("k", "7")) == ["text"]
-        assert sorted(await backend.threads_where("k", True)) == ["true"]
-        assert sorted(await backend.threads_where("k", None)) == ["null"]
-        assert sorted(await backend.threads_where("k", 1.0)) == ["list", "one"]
+        for value, names in (
+            (7, ["list", "number"]), ("7", ["text"]), (True, ["true"]), (None, ["null"]),
+            (1.0, ["list", "one"]),
+        ):  # fmt: skip
+            assert sorted(await backend.threads_where("k", value)) == names
         assert (await backend.forget_where("k", 7.0))["threads"] == 2
         assert await backend.scan() == ["none", "null", "one", "text", "true"]
 
     async def test_a_condition_that_makes_no_sense_is_refused(self, backend: Any) -> None:
         await backend.save("t", {}, metadata={"tags": ["a"]})
-        for key in ("", None, 7, "\ud800"):
-            with refused(InvalidArgumentError, key, match="key"):
-                await backend.forget_where(key, 1)
+        bad = ("", None, 7, "\ud800")
+        await expect_refusals(
+            InvalidArgumentError, bad, lambda it: backend.forget_where(it, 1), match="key"
+        )
         with refused(InvalidArgumentError, [], match="empty list"):
             await backend.forget_where("tags", [])
         with refused(SerializationError, object()):
