@@ -85,7 +85,7 @@ def order_by_id(patch: Patch) -> None:
     patch.setattr(MemoryBackend, "history", by_id)
 
 
-@caught_by("test_every_version_is_kept_and_the_newest_is_the_head")
+@caught_by("test_every_version_is_kept_below_the_newest_one")
 def head_by_a_clock_that_runs_backwards(patch: Patch) -> None:
     def target(records, line, checkpoint_id):
         oldest = versions.Line(line=line.line, head=min(records.rows), floor=line.floor)
@@ -112,12 +112,12 @@ def a_repeat_by_id_alone(patch: Patch) -> None:
     patched(patch, "_is_repeat", lambda *_: True)
 
 
-@caught_by("test_one_load_may_be_saved_again_and_again")
+@caught_by("test_one_load_may_be_saved_repeatedly")
 def own_work_is_not_known(patch: Patch) -> None:
     patched(patch, "is_own", lambda *_: False)
 
 
-@caught_by("test_a_poller_does_not_move_a_callers_mark")
+@caught_by("test_a_poller_moves_no_callers_mark")
 def the_last_load_wins(patch: Patch) -> None:
     def last(self, thread_id, carried, run):
         loads = self._loads.get(thread_id)
@@ -157,7 +157,7 @@ def deleted_without_rewriting(patch: Patch) -> None:
     patched(patch, "_rewritten", lambda *_: [])
 
 
-@caught_by("test_no_byte_of_a_deleted_version_remains")
+@caught_by("test_no_byte_of_a_deletion_remains")
 def deleted_by_joining_bytes(patch: Patch) -> None:
     def joined(rows, gone, max_bytes):
         held = b""
@@ -171,7 +171,7 @@ def deleted_by_joining_bytes(patch: Patch) -> None:
     patched(patch, "_rewritten_in", joined)
 
 
-@caught_by("test_deleting_the_head_uncovers_its_parent")
+@caught_by("test_deleting_the_head_shows_its_parent")
 def a_deleted_head_is_still_loaded(patch: Patch) -> None:
     def forgotten(lines, line, sequences, **_):
         lines.remove(line, [it for it in sequences if it != line.head])
@@ -179,7 +179,7 @@ def a_deleted_head_is_still_loaded(patch: Patch) -> None:
     patched(patch, "forget", forgotten)
 
 
-@caught_by("test_a_head_goes_back_past_its_own_ancestors_only")
+@caught_by("test_a_head_falls_back_to_an_ancestor")
 def the_newest_becomes_the_head(patch: Patch) -> None:
     def newest(lines, line, gone):
         return lines.newest(line)

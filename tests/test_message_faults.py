@@ -88,7 +88,7 @@ class DeletesEveryNamespace(InMemoryMessageLog):
         return await super().drop(thread_id, None, expected_revision)
 
 
-@caught_by("test_pages_by_cursor_give_each_message_once_while_others_append")
+@caught_by("test_pages_by_cursor_give_each_message_once_during_appends")
 class SkipsOneBehindTheCursor(InMemoryMessageLog):
     async def look(self, wanted):
         at = None

@@ -210,7 +210,7 @@ class TakesTrueForOne(InMemoryStore):
         return found[wanted.offset : wanted.offset + wanted.limit]
 
 
-@caught_by("test_generated_filters_take_what_the_reference_takes")
+@caught_by("test_generated_filters_match_the_reference")
 class KeepsNumbersAsDoubles(InMemoryStore):
     async def recent(self, wanted):
         def rough(value):
@@ -241,7 +241,7 @@ class FindsPartsOfWords(InMemoryStore):
         return [it for it in found if all(word in str(it.value) for word in wanted.words)]
 
 
-@caught_by("test_an_item_overwritten_without_an_embedding_loses_its_old_one")
+@caught_by("test_an_item_put_without_an_embedding_loses_its_old_one")
 class KeepsOldEmbeddings(InMemoryStore):
     def _put(self, change):
         old = self._find(change.name)

@@ -92,9 +92,7 @@ class WholeThreads(BackendKit):
             (it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in before
         ]
 
-    async def test_another_kind_of_backend_takes_a_thread_and_gives_it_back(
-        self, backend: Any
-    ) -> None:
+    async def test_another_kind_of_backend_stores_the_same_thread(self, backend: Any) -> None:
         await self.grow(backend)
         memory, thread = MemoryBackend(), await backend.read_thread("t")
         assert await memory.write_thread(thread) is True
@@ -262,9 +260,7 @@ class StorageBackendContract(
         assert await backend.search("alpha beta") == ["t1"]
         assert set(await backend.search("alpha", limit=5)) == {"t1", "t2"}
 
-    async def test_an_agent_that_was_given_a_backend_is_told_the_factory(
-        self, backend: Any
-    ) -> None:
+    async def test_a_backend_in_place_of_a_checkpointer_is_refused(self, backend: Any) -> None:
         state = AgentState()
         for args, options in (
             ((state, "t"), {}), ((state, "t", "v1"), {}), ((state, "t", "v1", {"k": 1}), {}),

@@ -41,7 +41,7 @@ class Conflicts(Kit):
         await checkpointer.save(self.said(await checkpointer.load("t"), "mine"), "t")
         assert await self.said_in(another(), "t") == ["a", "theirs", "mine"]
 
-    async def test_a_load_sees_the_save_of_a_run_that_was_abandoned(
+    async def test_a_load_sees_the_save_of_an_abandoned_run(
         self, checkpointer: Any, backend: Any
     ) -> None:
         async def run(text: str) -> AsyncGenerator[None]:
@@ -104,7 +104,7 @@ class Conflicts(Kit):
             assert isinstance(done[0], str), done
             assert await self.said_in(checkpointer, "t") == ["b"]
 
-    async def test_a_side_branch_grows_and_stays_beside_the_head(
+    async def test_a_side_branch_grows_beside_the_head(
         self, checkpointer: Any, another: Another
     ) -> None:
         state, head, parent = await self.contested(checkpointer, another)
@@ -116,7 +116,7 @@ class Conflicts(Kit):
         assert await self.said_in(another(), "t") == ["a", "theirs"]
         assert await self.said_in(another(), "t", sides[-1]) == ["a", "x", "y", "z"]
 
-    async def test_a_head_goes_back_past_its_own_ancestors_only(
+    async def test_a_head_falls_back_to_an_ancestor(
         self, checkpointer: Any, another: Another
     ) -> None:
         mine, head, parent = await self.contested(checkpointer, another)
@@ -137,7 +137,7 @@ class Conflicts(Kit):
         assert await self.said_in(another(), "t") == ["a", "mine", "on"]
         assert await self.said_in(another(), "t", head) == ["a", "theirs"]
 
-    async def test_overwrite_lets_the_last_writer_win(
+    async def test_overwrite_makes_a_state_the_head(
         self, checkpointer: Any, another: Another
     ) -> None:
         mine, head, parent = await self.contested(checkpointer, another)
@@ -158,7 +158,7 @@ class Conflicts(Kit):
         assert await self.said_in(another(), "t") == ["a", "theirs"]
         assert await self.said_in(another(), "t", "side") == ["a", "mine"]
 
-    async def test_an_unknown_choice_on_conflict_is_refused(
+    async def test_an_unknown_on_conflict_is_refused(
         self, checkpointer: Any, reopen: Another
     ) -> None:
         for choice in ("", "RAISE", "ignore", 1):
@@ -168,9 +168,7 @@ class Conflicts(Kit):
                 await checkpointer.save(self.new("a"), "t", on_conflict=choice)
         assert await checkpointer.exists("t") is False
 
-    async def test_of_two_first_turns_one_is_told(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_of_two_first_turns_one_fails(self, checkpointer: Any, another: Another) -> None:
         other = another()
         assert await checkpointer.load("t") is None
         assert await other.load("t") is None
@@ -180,9 +178,7 @@ class Conflicts(Kit):
         assert (told.value.head_id, told.value.parent_id) == (theirs, None)
         assert await self.told(checkpointer, "t") == {theirs: ["theirs"]}
 
-    async def test_of_racing_writers_exactly_one_wins(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_of_racing_writers_one_wins(self, checkpointer: Any, another: Another) -> None:
         """The first turn, and the turns after it."""
         objects = [checkpointer, another(), another(), another()]
         for turn in range(6):
@@ -259,7 +255,7 @@ class Conflicts(Kit):
         four = await checkpointer.save(self.said(mine, "d"), "t")
         assert await self.told(other, "t") == {four: list("abcd"), three: list("abc")}
 
-    async def test_a_poller_does_not_move_a_callers_mark(
+    async def test_a_poller_moves_no_callers_mark(
         self, checkpointer: Any, another: Another
     ) -> None:
         mine, head, _ = await self.contested(checkpointer, another)

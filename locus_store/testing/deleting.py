@@ -31,7 +31,7 @@ from locus_store.testing.kit import (
 class Deleting(Kit):
     """A deleted version no longer exists, and every other one is unchanged."""
 
-    async def test_deleting_the_head_uncovers_its_parent(
+    async def test_deleting_the_head_shows_its_parent(
         self, checkpointer: Any, another: Another
     ) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
@@ -56,7 +56,7 @@ class Deleting(Kit):
             assert await checkpointer.exists(name) is False
 
     @pytest.mark.parametrize("seed", range(3))
-    async def test_deletions_among_forks_leave_the_others_exact(
+    async def test_deletions_among_forks_change_no_other(
         self, checkpointer: Any, seed: int
     ) -> None:
         dice = random.Random(seed)  # noqa: S311  (test data)
@@ -81,7 +81,7 @@ class Deleting(Kit):
         assert [await checkpointer.delete("t", one) for _ in range(2)] == [True, False]
         assert [await checkpointer.delete("t") for _ in range(2)] == [True, False]
 
-    async def test_a_thread_goes_with_its_last_version(
+    async def test_the_last_version_takes_the_thread(
         self, checkpointer: Any, storage: StorageProbe | None
     ) -> None:
         (only,) = await self.grow(checkpointer, "t", "a")
@@ -102,9 +102,7 @@ class Deleting(Kit):
         assert await checkpointer.delete("a_") is True
         assert await self.said_in(checkpointer, "ab") == ["ab"]
 
-    async def test_an_agent_may_delete_its_steps_after_its_final_save(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_an_agent_deletes_its_steps_after_its_final_save(self, checkpointer: Any) -> None:
         for turn in range(3):
             state, steps = await checkpointer.load("t") or self.new(), []
             for step in range(3):
@@ -118,7 +116,7 @@ class Deleting(Kit):
             "final 2": said, "final 1": said[:6], "final 0": said[:3],
         }  # fmt: skip
 
-    async def test_no_byte_of_a_deleted_version_remains(
+    async def test_no_byte_of_a_deletion_remains(
         self, checkpointer: Any, below: StorageProbe
     ) -> None:
         secrets = [f"{it:x}" for it in SECRETS]
@@ -136,7 +134,7 @@ class Deleting(Kit):
         assert self.held(await checkpointer.load("t")) == [*kept, "end"]
         assert self.held(await checkpointer.load("t", "v0")) == kept
 
-    async def test_no_byte_of_a_replaced_version_remains(
+    async def test_no_byte_of_a_replaced_state_remains(
         self, checkpointer: Any, below: StorageProbe
     ) -> None:
         secret = f"{SECRETS[0]:x}"
@@ -225,9 +223,7 @@ class Retention(Kit):
         )
 
     @requires("vacuum")
-    async def test_vacuum_removes_a_thread_whose_newest_version_is_old(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_vacuum_removes_a_thread_without_young_versions(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t1", "a", "b")
         await self.grow(checkpointer, "t2", "c")
         await tick(checkpointer)
@@ -319,9 +315,7 @@ class Expiry(Kit):
         assert [[row["thread_id"] for row in rows] for rows in answers] == [["u"]] * len(answers)
 
     @requires("ttl", "branching")
-    async def test_an_expired_thread_is_neither_copied_nor_in_the_way(
-        self, another: Another
-    ) -> None:
+    async def test_an_expired_thread_is_not_copied_nor_in_the_way(self, another: Another) -> None:
         checkpointer = await self.expired(another)
         assert await checkpointer.copy_thread("t", "copy") is False
         assert await checkpointer.copy_thread("u", "t") is True
@@ -333,9 +327,7 @@ class Expiry(Kit):
         assert len(await checkpointer.list_checkpoints("t")) == 1
         assert await self.said_in(another(), "t") == ["new"]
 
-    async def test_an_expired_thread_is_a_conflict_for_who_loaded_it(
-        self, another: Another
-    ) -> None:
+    async def test_a_save_made_from_an_expired_thread_is_a_conflict(self, another: Another) -> None:
         checkpointer = another()
         short = another(ttl_seconds=0.000001)
         await self.grow(checkpointer, "t", "a")
@@ -368,9 +360,7 @@ class Expiry(Kit):
         await tick(another())
         assert await self.said_in(another(), "t") == ["b"]
 
-    async def test_a_save_gives_its_thread_a_time_to_live_of_its_own(
-        self, another: Another
-    ) -> None:
+    async def test_a_save_may_have_a_time_to_live_of_its_own(self, another: Another) -> None:
         checkpointer = another(ttl_seconds=3_600)
         await checkpointer.save(self.new("a"), "short", ttl_seconds=0.000001)
         await checkpointer.save(self.new("a"), "long")
@@ -440,7 +430,7 @@ class Expiry(Kit):
         )
 
     @requires()
-    async def test_a_time_to_live_is_refused_where_it_is_not_declared(
+    async def test_an_undeclared_time_to_live_is_refused(
         self, checkpointer: Any, reopen: Another
     ) -> None:
         if checkpointer.capabilities.ttl:

@@ -202,9 +202,7 @@ class DocumentsContract(LoopKit):
             documents.delete(name, tag=tag)
         assert list(documents.keys()) == []
 
-    def test_the_name_of_the_store_is_written_once_and_is_no_key(
-        self, documents: Any, reopen: Any
-    ) -> None:
+    def test_the_name_of_the_store_is_no_key(self, documents: Any, reopen: Any) -> None:
         threads = DocumentThreads(documents)
         threads.write("t", lambda edit: edit.open_space(""), creates=True)
         store = documents.identity()

@@ -102,7 +102,7 @@ class Existence(BackendKit):
             return found
         return [it for it in ("copy", "t") if await backend.exists(it)]
 
-    async def test_a_version_a_message_a_name_or_a_user_makes_a_thread(
+    async def test_a_version_message_name_or_user_makes_a_thread(
         self, backend: Any, made: str
     ) -> None:
         assert await backend.exists("t") is True
@@ -112,9 +112,7 @@ class Existence(BackendKit):
         assert await backend.scan() == ["t"]
 
     @requires("branching", "list_with_metadata")
-    async def test_only_threads_with_a_version_have_a_head_to_list(
-        self, backend: Any, made: str
-    ) -> None:
+    async def test_only_threads_with_a_version_have_a_head(self, backend: Any, made: str) -> None:
         heads = ["t"] if made == "version" else []
         assert [it.thread_id for it in await backend.heads()] == heads
 
@@ -157,9 +155,7 @@ class Existence(BackendKit):
         assert replace(copy, thread_id="t", active_at=thread.active_at) == thread
         assert await backend.load("copy", "v0") == {"n": 0}
 
-    async def test_deleting_pending_writes_alone_removes_them_and_is_false(
-        self, backend: Any
-    ) -> None:
+    async def test_deleting_pending_writes_alone_is_false(self, backend: Any) -> None:
         await backend.put_writes("t", "v", [written("a")])
         assert await backend.delete("t") is False
         assert await backend.get_writes("t", "v") == []
@@ -173,9 +169,7 @@ class Existence(BackendKit):
         assert len(await backend.get_writes("copy", "v")) == 1
         assert await backend.load("copy") is None
 
-    async def test_a_thread_with_other_data_outlives_its_last_version(
-        self, backend: Any, made: str
-    ) -> None:
+    async def test_other_data_outlives_the_last_version(self, backend: Any, made: str) -> None:
         is_version = made.startswith("version")
         namespace = "other" if is_version else ""
         await backend.write_state("t", {"n": 2}, namespace=namespace, checkpoint_id="w")
@@ -192,9 +186,7 @@ class Existence(BackendKit):
             assert await backend.remove("t", ["v"], namespace=after.lines[0].namespace) == 1
             assert await backend.scan() == []
 
-    async def test_pending_writes_do_not_keep_a_thread_that_lost_its_versions(
-        self, backend: Any
-    ) -> None:
+    async def test_pending_writes_keep_no_thread_without_versions(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.put_writes("t", "w", [written("a")], namespace="sub")
         assert await backend.delete("t", "v") is True
@@ -203,9 +195,7 @@ class Existence(BackendKit):
         assert await backend.delete("t") is False
         assert await backend.scan() == []
 
-    async def test_saves_go_on_from_a_thread_without_versions(
-        self, backend: Any, made: str
-    ) -> None:
+    async def test_a_thread_without_versions_can_be_saved(self, backend: Any, made: str) -> None:
         before = await backend.read_thread("t")
         for n in range(2):
             await backend.save("t", {"n": n}, checkpoint_id=f"s{n}")
@@ -217,9 +207,7 @@ class Existence(BackendKit):
         assert await self.listed(backend) == ["t"]
 
     @requires("branching", "ttl")
-    async def test_an_expired_thread_without_versions_is_gone(
-        self, backend: Any, made: str
-    ) -> None:
+    async def test_an_expired_thread_of_other_data_is_gone(self, backend: Any, made: str) -> None:
         if made.startswith("version"):
             pytest.skip("the contract of expiry has it")
         ended = datetime.now(UTC) - DAY
@@ -307,9 +295,7 @@ _SEEN: list[list[tuple[str, int]] | None] = [None, []]
 class MustExist(BackendKit):
     """``put_writes(must_exist=…)`` and ``write_state(thread_must_exist=True)``."""
 
-    async def test_writes_of_a_checkpoint_that_must_exist_are_refused_after_its_deletion(
-        self, backend: Any
-    ) -> None:
+    async def test_writes_of_a_deleted_checkpoint_are_refused(self, backend: Any) -> None:
         for seen in _SEEN:
             await backend.save("t", {"n": 1}, checkpoint_id="v")
             await backend.save("t", {"n": 2}, checkpoint_id="w")
@@ -326,9 +312,7 @@ class MustExist(BackendKit):
                     )
             assert await backend.scan() == []
 
-    async def test_writes_whose_thread_must_exist_may_come_before_their_checkpoint(
-        self, backend: Any
-    ) -> None:
+    async def test_writes_of_a_thread_may_precede_their_checkpoint(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         for number, seen in enumerate(_SEEN):
             for namespace in ("", "below"):
@@ -338,9 +322,7 @@ class MustExist(BackendKit):
                 assert await backend.put_writes("t", name, writes, must_exist="thread", **options)
                 assert await backend.get_writes("t", name, namespace=namespace) == writes
 
-    async def test_writes_whose_thread_must_exist_are_refused_without_it(
-        self, backend: Any
-    ) -> None:
+    async def test_writes_of_a_deleted_thread_are_refused(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.delete("t")
         for seen in _SEEN:

@@ -278,7 +278,7 @@ class Search(Kit):
         await checkpointer.delete("t")
         assert await self.found(checkpointer, "gamma") == []
 
-    async def test_what_a_deleted_version_added_is_found_where_it_remains(
+    async def test_text_of_a_deleted_version_is_found_where_it_remains(
         self, checkpointer: Any
     ) -> None:
         one, two, _ = await self.grow(checkpointer, "t", "alpha", "beta", "gamma")

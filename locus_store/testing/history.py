@@ -59,7 +59,7 @@ class HistoryRules(Kit):
         with pytest.raises(NotFoundError, match="gone"):
             await checkpointer.list_checkpoints("t", after="gone")
 
-    async def test_1100_versions_are_deleted_with_their_thread(
+    async def test_1100_versions_are_deleted(
         self, checkpointer: Any, storage: StorageProbe | None
     ) -> None:
         for hundred in range(0, 1_100, 100):
@@ -94,9 +94,7 @@ class LineageRules(Kit):
     """Saves after a load: own work, rewinds, forks, repeats and replaced ids."""
 
     @pytest.mark.parametrize("first", ["a", ""])
-    async def test_one_load_may_be_saved_again_and_again(
-        self, checkpointer: Any, first: str
-    ) -> None:
+    async def test_one_load_may_be_saved_repeatedly(self, checkpointer: Any, first: str) -> None:
         await self.grow(checkpointer, "t", *first)
         state = await checkpointer.load("t") or self.new()
         for text in "bcde":
@@ -105,7 +103,7 @@ class LineageRules(Kit):
         assert await self.said_in(checkpointer, "t") == list(f"{first}bcde")
         assert len(await checkpointer.list_checkpoints("t")) == len(f"{first}bcde")
 
-    async def test_turns_follow_each_other_through_two_objects(
+    async def test_two_objects_take_turns_on_a_thread(
         self, checkpointer: Any, another: Another
     ) -> None:
         objects = [checkpointer, another()]
@@ -155,7 +153,7 @@ class LineageRules(Kit):
         told = await self.told(checkpointer, "t")
         assert [*told.items()] == [(it, list(said)) for it, said in [*versions.items()][::-1]]
 
-    async def test_a_rewind_is_told_that_the_head_has_moved(
+    async def test_a_rewind_behind_a_new_head_fails(
         self, checkpointer: Any, another: Another
     ) -> None:
         one, _ = await self.grow(checkpointer, "t", "a", "b")
@@ -171,7 +169,7 @@ class LineageRules(Kit):
             assert await checkpointer.save(state, "t", "v1", {"k": 1}) == "v1"
         assert await checkpointer.list_checkpoints("t") == ["v1"]
 
-    async def test_a_repeat_is_known_after_the_thread_moved_on(
+    async def test_a_repeat_below_a_new_head_is_known(
         self, checkpointer: Any, another: Another
     ) -> None:
         state = self.new("a")

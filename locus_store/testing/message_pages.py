@@ -66,9 +66,7 @@ class Paging(MessageLogKit):
         assert await log.page("t", limit=0) == []
         assert len(await log.page("t")) == 25
 
-    async def test_pages_by_cursor_give_each_message_once_while_others_append(
-        self, log: Any
-    ) -> None:
+    async def test_pages_by_cursor_give_each_message_once_during_appends(self, log: Any) -> None:
         ids = [f"m{n}" for n in range(30)]
         await log.append("t", named(*ids[:20]))
         seen: list[str] = []
@@ -297,9 +295,7 @@ class Owning(MessageLogKit):
 class Keeping(MessageLogKit):
     """``KeptMessages``: threads without a time to live and without an age."""
 
-    async def test_kept_messages_outlive_the_thread_that_they_were_appended_with(
-        self, reopen: Another, backend: Any
-    ) -> None:
+    async def test_kept_messages_outlive_their_thread(self, reopen: Another, backend: Any) -> None:
         async with reopen(ttl_seconds=1e-6) as short:
             for n in range(2):
                 kept = KeptMessages(named(f"m{n}"), user_id="u")

@@ -74,9 +74,7 @@ class MessageConcurrency(MessageLogKit):
         assert found.info.revision == max(revisions)
         assert len(set(revisions)) == 20
 
-    async def test_of_racing_first_writes_that_expect_no_log_one_wins(
-        self, several: list[Any]
-    ) -> None:
+    async def test_of_racing_writes_that_expect_no_log_one_wins(self, several: list[Any]) -> None:
         for turn in range(3):
             puts = [
                 several[n % len(several)].append(f"t{turn}", new(n), expected_revision=0)
@@ -203,9 +201,7 @@ async def expired(log: Any, thread_id: str) -> None:
 class LogsOfThreads(MessageLogKit):
     """A log belongs to its thread, beside the states."""
 
-    async def test_a_log_makes_a_thread_and_its_deletion_removes_it(
-        self, log: Any, backend: Any
-    ) -> None:
+    async def test_a_log_makes_a_thread_until_its_deletion(self, log: Any, backend: Any) -> None:
         await log.append("t", new(1), namespace="sub")
         assert await backend.exists("t") is True
         assert await backend.list_threads() == await backend.scan() == ["t"]
@@ -296,9 +292,7 @@ class LogsOfThreads(MessageLogKit):
         await log.append("t", named("d"), expected_revision=revision)
         assert contents(await log.load("t")) == ["a", "b", "d"]
 
-    async def test_a_log_of_many_messages_is_copied_listed_and_deleted(
-        self, log: Any, backend: Any
-    ) -> None:
+    async def test_a_long_log_is_copied_listed_and_deleted(self, log: Any, backend: Any) -> None:
         count = 2000
         await log.append("t", new(*range(count)), namespace="sub")
         assert await backend.copy_thread("t", "copy") is True

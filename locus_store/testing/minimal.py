@@ -45,7 +45,7 @@ class Minimal(Kit):
         assert await self.said_in(other, "t") == ["hello"]
         assert await other.list_checkpoints("t") == [saved]
 
-    async def test_open_is_optional_and_may_be_repeated(
+    async def test_open_is_optional_and_repeatable(
         self, checkpointer: Any, another: Another
     ) -> None:
         for _ in range(2):
@@ -85,9 +85,7 @@ class Minimal(Kit):
             await checkpointer.save(self.new(name), "t", name)
         assert await checkpointer.list_checkpoints("t") == ["B", "1", "m", "a", "z"]
 
-    async def test_every_version_is_kept_and_the_newest_is_the_head(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_every_version_is_kept_below_the_newest_one(self, checkpointer: Any) -> None:
         one, two, three = await self.grow(checkpointer, "t", "a", "b", "c")
         told = await self.told(checkpointer, "t")
         assert [*told.items()] == [(three, ["a", "b", "c"]), (two, ["a", "b"]), (one, ["a"])]
@@ -131,7 +129,7 @@ class Minimal(Kit):
             with pytest.raises(UnsupportedError, match="delete"):
                 await checkpointer.delete("t", one)
 
-    async def test_close_may_be_called_twice_and_the_object_used_again(
+    async def test_close_is_idempotent_and_the_object_may_be_used_again(
         self, checkpointer: Any
     ) -> None:
         async with checkpointer as entered:

@@ -94,7 +94,7 @@ class Copying(Kit):
 class Arguments(Kit):
     """Ids are data: every string is a valid id, and no other value is."""
 
-    async def test_hostile_thread_ids_name_threads_of_their_own(self, checkpointer: Any) -> None:
+    async def test_hostile_thread_ids_name_different_threads(self, checkpointer: Any) -> None:
         """An id of 255 characters is the longest."""
         names = (*HOSTILE_IDS, "é" * 255)
         for name in names:
@@ -110,9 +110,7 @@ class Arguments(Kit):
         with refused(InvalidArgumentError, "é" * 256, match="255"):
             await checkpointer.load("é" * 256)
 
-    async def test_hostile_checkpoint_ids_name_versions_of_their_own(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_hostile_checkpoint_ids_name_different_versions(self, checkpointer: Any) -> None:
         names = (*HOSTILE_IDS, "é" * 255)
         for name in names:
             await checkpointer.save(self.new(f"of {name}"), "t", name)
@@ -195,9 +193,7 @@ class Concurrency(Kit):
         assert len(await objects[0].list_checkpoints("t")) == 4
 
     @seam("connection", "loop")
-    async def test_closing_in_the_middle_breaks_no_save_and_no_load(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_closing_in_the_middle_breaks_no_save_or_load(self, checkpointer: Any) -> None:
         async def talk(name: str) -> None:
             for turn in range(5):
                 state = await checkpointer.load(name) or self.new()

@@ -66,9 +66,7 @@ class PendingWrites(BackendKit):
         assert await backend.get_writes("t", "v", namespace="other") == []
         assert await backend.get_writes("other", "v") == []
 
-    async def test_writes_that_are_there_stay_and_special_ones_are_replaced(
-        self, backend: Any
-    ) -> None:
+    async def test_stored_writes_stay_and_special_ones_are_replaced(self, backend: Any) -> None:
         old, new = (
             [PendingWrite("a", idx, "c", "t", payload) for idx in (-2, -1, 0, 1)]
             for payload in (b"old", b"new")
@@ -78,9 +76,7 @@ class PendingWrites(BackendKit):
         payloads = [it.payload for it in await backend.get_writes("t", "v")]
         assert payloads == [b"new", b"new", b"old", b"old"]
 
-    async def test_writes_may_come_before_their_thread_and_are_no_version(
-        self, backend: Any
-    ) -> None:
+    async def test_writes_may_precede_their_thread(self, backend: Any) -> None:
         await backend.put_writes("t", "v", [written("a")])
         assert await backend.load("t") is None
         assert await backend.exists("t") is False
@@ -216,9 +212,7 @@ class FramedWrites(BackendKit):
         assert await self.value(backend) == said
         assert len(write.payload) < 200
 
-    async def test_a_change_of_another_version_than_is_there_is_not_stored(
-        self, backend: Any
-    ) -> None:
+    async def test_a_change_of_another_version_is_not_stored(self, backend: Any) -> None:
         mark, write = await self.framed(backend, [*LONG, "new"])
         await backend.write_state("t", {CHANNELS: {"c": []}}, checkpoint_id="v")
         batch = [written("whole"), write]
@@ -282,9 +276,7 @@ class FramedWrites(BackendKit):
         assert await backend.put_writes("t", "w", [theirs], seen=set()) is True
         assert len(await backend.get_writes("t", "v")) == 3
 
-    async def test_a_write_with_another_value_is_taken_for_that_of_another_run(
-        self, backend: Any
-    ) -> None:
+    async def test_a_write_with_another_value_is_of_another_run(self, backend: Any) -> None:
         await backend.put_writes("t", "v", [written("a", b"theirs")])
         with pytest.raises(ConflictError):
             await backend.put_writes("t", "v", [written("a", b"mine")], seen=set())
@@ -391,7 +383,7 @@ class Reading(BackendKit):
         await backend.remove("t")
         assert await backend.read_states(wanted, lambda version, _: version) == []
 
-    async def test_a_thread_that_is_made_anew_while_it_is_listed_is_told(
+    async def test_a_thread_created_again_while_it_is_listed_is_left_out(
         self, backend: Any
     ) -> None:
         await grow(backend, "v0", "v1", "v2")
@@ -582,9 +574,7 @@ class Parents(BackendKit):
         assert (told.value.head_id, told.value.parent_id) == ("v1", "v0")
         assert await names(backend) == ["v1", "v0"]
 
-    async def test_a_parent_that_is_not_there_is_a_conflict_but_for_a_fork(
-        self, backend: Any
-    ) -> None:
+    async def test_an_absent_parent_is_a_conflict_but_for_a_fork(self, backend: Any) -> None:
         with pytest.raises(ConflictError):
             await grow(backend, "v0", parent_id="unknown", forks=False)
         await grow(backend, "v0", "v1")
@@ -636,9 +626,7 @@ class Parents(BackendKit):
         assert [it.parent_id for it in await backend.history("t")] == ["v2", "v1", "v0", None]
 
     @requires("branching")
-    async def test_a_fork_of_the_last_run_whose_state_is_of_another_store(
-        self, backend: Any
-    ) -> None:
+    async def test_a_fork_of_the_last_run_by_another_stores_state(self, backend: Any) -> None:
         elsewhere = Mark("elsewhere", 7, 3, bytes(16))
         expected = Expected(made_from=elsewhere, head=elsewhere)
         options: dict[str, Any] = {"run": "r", "expected": expected}

@@ -204,9 +204,7 @@ class _Filters(StoreKit):
         await expect_refusals(InvalidArgumentError, INVALID_FILTERS, *calls, match="filter")
 
     @pytest.mark.parametrize("seed", range(2))
-    async def test_generated_filters_take_what_the_reference_takes(
-        self, store: Any, seed: int
-    ) -> None:
+    async def test_generated_filters_match_the_reference(self, store: Any, seed: int) -> None:
         """100 items by 100 filters for each seed: 20,000 cases in all, some of them paged."""
         cases = Cases(seed)
         items = cases.items(100)
@@ -336,9 +334,7 @@ class StoreConcurrency(StoreKit):
             assert sum(isinstance(it, ConflictError) for it in results) == 19
             assert await store.get(NS, "k") == won[0]
 
-    async def test_versions_of_racing_puts_have_no_gaps(
-        self, store: Any, several: list[Any]
-    ) -> None:
+    async def test_racing_puts_leave_no_gap(self, store: Any, several: list[Any]) -> None:
         seen: dict[str, list[int]] = {"a": [], "b": [], "c": []}
 
         async def put(n: int) -> None:

@@ -90,9 +90,7 @@ class Namespaces(StoreKit):
             with pytest.raises(InvalidArgumentError, match="300"):
                 await store.put((*namespace, "x"), "k", 1)
 
-    async def test_what_is_no_namespace_is_refused_before_anything_is_written(
-        self, store: Any
-    ) -> None:
+    async def test_what_is_no_namespace_is_refused(self, store: Any) -> None:
         await expect_refusals(
             InvalidArgumentError,
             INVALID_NAMESPACES,

@@ -104,9 +104,7 @@ class Embeddings(EmbeddingKit):
             assert await store.get_embedding(NS, key) is None
         assert await store.search_by_embedding(NS, X) == []
 
-    async def test_an_item_overwritten_without_an_embedding_loses_its_old_one(
-        self, store: Any
-    ) -> None:
+    async def test_an_item_put_without_an_embedding_loses_its_old_one(self, store: Any) -> None:
         for key in "abcd":
             await store.put_with_embedding(NS, key, "old", X)
         await store.put(NS, "a", "new")
@@ -200,9 +198,7 @@ class Nearness(EmbeddingKit):
         assert found[-1][1] == least
         assert await self.score(reopen, metric, [5.0, 0, 0], threshold=found[0][1] + 1e-3) == []
 
-    async def test_zeros_have_a_distance_but_no_direction(
-        self, store: Any, reopen: Another
-    ) -> None:
+    async def test_zeros_have_a_distance_only(self, store: Any, reopen: Another) -> None:
         for metric in ("l2", "ip"):
             found = await self.score(reopen, metric, [0, 0, 0])
             assert {round(score, 6) for _, score in found} == ({-1.0} if metric == "l2" else {0.0})

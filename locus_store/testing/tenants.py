@@ -60,9 +60,7 @@ class Tenants(Kit):
         assert await self.said_in(tenants["A"], "t") == ["of A"]
         assert await checkpointer.exists("t") is False
 
-    async def test_a_tenant_gets_no_contents_of_another_ones_versions(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_a_tenant_gets_no_contents_of_another_one(self, checkpointer: Any) -> None:
         acme, globex = (checkpointer.for_tenant(it).backend for it in ("acme", "globex"))
         await acme.write_state("t", {"n": 1}, checkpoint_id="v")
         await acme.put_writes("t", "v", [written("task")])
@@ -109,7 +107,7 @@ class Tenants(Kit):
             assert await self.said_in(it, "t") == ["a"]
             await it.save(self.said(await it.load("t"), "b"), "t")
 
-    async def test_tenants_may_be_used_again_after_the_first_object_was_closed(
+    async def test_tenants_may_be_used_after_the_first_object_closed(
         self, checkpointer: Any
     ) -> None:
         acme = checkpointer.for_tenant("acme")

@@ -74,9 +74,7 @@ class VersionLists(BackendKit):
         ]
 
     @pytest.mark.parametrize("seed", range(3))
-    async def test_a_list_of_random_saves_is_that_of_the_histories(
-        self, backend: Any, seed: int
-    ) -> None:
+    async def test_a_list_is_that_of_the_histories(self, backend: Any, seed: int) -> None:
         dice = random.Random(seed)  # noqa: S311  (no secret)
         await _grow_at_random(backend, dice)
         for thread_id in ("t", "other", None):
@@ -95,9 +93,7 @@ class VersionLists(BackendKit):
         ("key", "value"),
         [("user", "ü"), ("user", "other"), ("n", 3), ("user", "nobody"), ("odd", ODD)],
     )
-    async def test_a_hint_keeps_the_versions_that_have_it(
-        self, backend: Any, key: str, value: Any
-    ) -> None:
+    async def test_a_hint_keeps_what_has_it(self, backend: Any, key: str, value: Any) -> None:
         await _grow(backend)
 
         def has(version: Version) -> bool:
@@ -300,9 +296,7 @@ class Recency(BackendKit):
         assert await self.listed(backend) == ["a", "m", "z"]
 
     @requires("list_threads", "list_with_metadata", "branching")
-    async def test_a_thread_without_versions_stands_where_its_newest_message_puts_it(
-        self, backend: Any
-    ) -> None:
+    async def test_a_thread_of_messages_is_listed_by_the_newest_one(self, backend: Any) -> None:
         await self.saved(backend, "zam")
         for days in (8, 10):
             await backend.write_thread(_logged(f"{days} days", days))
@@ -324,9 +318,7 @@ class Recency(BackendKit):
         assert (await self.listed(backend))[0] == "z"
 
     @requires("list_threads", "list_with_metadata", "branching")
-    async def test_a_copy_without_versions_stands_where_its_newest_message_puts_it(
-        self, backend: Any
-    ) -> None:
+    async def test_a_copy_of_messages_is_listed_by_the_newest_one(self, backend: Any) -> None:
         for days in (8, 9, 10):
             await backend.write_thread(_logged(f"{days} days", days))
         await self.saved(backend, "a")
