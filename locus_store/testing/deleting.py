@@ -159,7 +159,7 @@ class Retention(Kit):
         self, another: Another, storage: StorageProbe | None, keep: int
     ) -> None:
         checkpointer, state = another(keep_last=keep), self.new()
-        for step in range(210):
+        for step in range(130):
             state = self.said(state, f"{step}")
             await checkpointer.save(state, "t", f"v{step}")
             if step % 30 == 9:

@@ -164,6 +164,12 @@ class _Filters(StoreKit):
             found = await store.search(namespace, filter=condition, limit=100)
             assert sorted(keys_of(found)) == [f"{m:02}" for m in range(there)], condition
 
+    async def test_no_filter_takes_everything(self, store: Any) -> None:
+        values: list[Any] = [None, 1, "a", [], {}, {"a": 1}]
+        await store.put_batch([(NS, f"{n}", it) for n, it in enumerate(values)])
+        assert len(await store.search(NS, filter={}, metadata_filter={})) == len(values)
+        assert len(await store.search(NS, filter=None, metadata_filter=None)) == len(values)
+
     async def test_a_key_is_one_key_and_never_part_of_a_statement(self, store: Any) -> None:
         keys = list(dict.fromkeys(_HOSTILE_KEYS))
         items = [(NS, f"{n:03}", {it: 1, "o": {it: 2}}, {it: 3}) for n, it in enumerate(keys)]
