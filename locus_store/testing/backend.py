@@ -37,6 +37,7 @@ from locus_store.testing.steps import (
     Parents,
     PendingWrites,
     Reading,
+    names,
     problems,
 )
 from locus_store.testing.thread_info import Forgetting, LocusSpellings, ThreadInfoRules
@@ -73,24 +74,28 @@ class WholeThreads(BackendKit):
             await backend.put_writes(thread_id, name, [write], namespace=namespace)
         return states
 
+    async def take(self, backend: Any) -> Any:
+        """Delete the thread, and return it."""
+        thread = await backend.read_thread("t")
+        assert await backend.delete("t") is True
+        return thread
+
     async def test_a_thread_that_was_read_is_written_as_it_was(self, backend: Any) -> None:
         states = await self.grow(backend)
-        thread = await backend.read_thread("t")
         before = await backend.history("t", limit=100)
-        assert await backend.delete("t") is True
+        thread = await self.take(backend)
         assert await backend.read_thread("t") is None
         assert await backend.write_thread(thread) is True
         assert await backend.read_thread("t") == thread
         for (namespace, name), data in states.items():
             found = await backend.read_state("t", name, namespace=namespace)
             assert exact(found.state) == exact(data)
-        names = [it.checkpoint_id for it in await backend.history("t", namespace="a:b")]
-        assert names == ["v3", "v2"]
-        after = await backend.history("t", limit=100)
-        shown = [(it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in after]
-        assert shown == [
-            (it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in before
-        ]
+        assert await names(backend, namespace="a:b") == ["v3", "v2"]
+        shown, expected = (
+            [(it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in versions]
+            for versions in (await backend.history("t", limit=100), before)
+        )
+        assert shown == expected
 
     async def test_another_kind_of_backend_stores_the_same_thread(self, backend: Any) -> None:
         await self.grow(backend)
@@ -127,16 +132,14 @@ class WholeThreads(BackendKit):
 
     async def test_of_two_that_write_the_same_thread_both_are_content(self, backend: Any) -> None:
         await self.grow(backend)
-        thread = await backend.read_thread("t")
-        await backend.delete("t")
+        thread = await self.take(backend)
         answers = await asyncio.gather(*(backend.write_thread(thread) for _ in range(4)))
         assert sorted(answers) == [False, False, False, True]
         assert await backend.read_thread("t") == thread
 
     async def test_what_no_backend_gave_is_refused(self, backend: Any) -> None:
         await self.grow(backend)
-        thread = await backend.read_thread("t")
-        await backend.delete("t")
+        thread = await self.take(backend)
         root = thread.lines[0]
         record, write = root.records[-1], root.writes[0]
 
@@ -165,8 +168,7 @@ class WholeThreads(BackendKit):
 
     async def test_saves_go_on_from_a_thread_that_was_written(self, backend: Any) -> None:
         await self.grow(backend)
-        thread, old = await backend.read_thread("t"), await backend.read_state("t")
-        await backend.delete("t")
+        old, thread = await backend.read_state("t"), await self.take(backend)
         await backend.write_thread(thread)
         found = await backend.read_state("t")
         stale = Expected(made_from=old.version.mark, head=old.head)
@@ -179,8 +181,7 @@ class WholeThreads(BackendKit):
 
     async def test_a_damaged_thread_is_refused(self, backend: Any) -> None:
         await self.grow(backend)
-        thread = await backend.read_thread("t")
-        await backend.delete("t")
+        thread = await self.take(backend)
         root, last = thread.lines[0], thread.lines[0].records[-1]
 
         def with_last(changes: dict[str, Any]) -> Any:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError
-from locus_store.testing.kit import needs, requires, seam
+from locus_store.testing.kit import expect_refusals, needs, refused, requires, seam
 from locus_store.testing.steps import BackendKit, problems, written
 from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
 from locus_store.types.thread_info import DescribesThreads
@@ -69,6 +71,13 @@ def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
         for line in thread.lines
     ]
     return replace(thread, lines=lines)
+
+
+async def make_old(backend: Any, **changes: Any) -> None:
+    """Replace thread ``t`` by one whose versions are 40 days older, and with other changes."""
+    thread = aged(await backend.read_thread("t"), 40)
+    await backend.delete("t")
+    await backend.write_thread(replace(thread, **changes))
 
 
 MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
@@ -247,9 +256,7 @@ class Existence(BackendKit):
     async def test_vacuum_spares_a_thread_with_a_young_message(self, backend: Any) -> None:
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
-        thread = aged(await backend.read_thread("t"), 40)
-        await backend.delete("t")
-        await backend.write_thread(replace(thread, messages=[message(1, 50), message(2, 1)]))
+        await make_old(backend, messages=[message(1, 50), message(2, 1)])
         assert await backend.vacuum(30) == 2
         assert await backend.load("t") == {"n": 2}
         assert len((await backend.read_thread("t")).messages) == 2
@@ -258,9 +265,7 @@ class Existence(BackendKit):
     @requires("branching", "vacuum")
     async def test_vacuum_spares_a_thread_with_a_young_pending_write(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
-        thread = aged(await backend.read_thread("t"), 40)
-        await backend.delete("t")
-        await backend.write_thread(thread)
+        await make_old(backend)
         await backend.put_writes("t", "v", [written("a")])
         assert await backend.vacuum(30) == 0
         assert len(await backend.get_writes("t", "v")) == 1
@@ -299,39 +304,30 @@ class MustExist(BackendKit):
         for seen in _SEEN:
             await backend.save("t", {"n": 1}, checkpoint_id="v")
             await backend.save("t", {"n": 2}, checkpoint_id="w")
-            options: dict[str, Any] = {"seen": seen, "must_exist": "checkpoint"}
-            assert await backend.put_writes("t", "v", [written("a")], **options)
+            put = partial(_put_late, backend, seen=seen, must_exist="checkpoint")
+            assert await put("v")
             await backend.delete("t", "v")
             with pytest.raises(ConflictError, match="gone"):
-                await backend.put_writes("t", "v", [written("a")], **options)
+                await put("v")
             await backend.delete("t")
             for namespace in ("", "below"):
-                with pytest.raises(ConflictError, match="gone"):
-                    await backend.put_writes(
-                        "t", "w", [written("a")], namespace=namespace, **options
-                    )
+                with refused(ConflictError, namespace, match="gone"):
+                    await put("w", namespace=namespace)
             assert await backend.scan() == []
 
     async def test_writes_of_a_thread_may_precede_their_checkpoint(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
-        for number, seen in enumerate(_SEEN):
-            for namespace in ("", "below"):
-                options: dict[str, Any] = {"namespace": namespace, "seen": seen}
-                name = f"next {number}"
-                writes = [written("a")]
-                assert await backend.put_writes("t", name, writes, must_exist="thread", **options)
-                assert await backend.get_writes("t", name, namespace=namespace) == writes
+        for number, (seen, namespace) in enumerate(product(_SEEN, ("", "below"))):
+            name = f"next {number}"
+            assert await _put_late(backend, name, seen=seen, namespace=namespace)
+            assert await backend.get_writes("t", name, namespace=namespace) == [written("a")]
 
     async def test_writes_of_a_deleted_thread_are_refused(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.delete("t")
-        for seen in _SEEN:
-            for namespace in ("", "below"):
-                options: dict[str, Any] = {"namespace": namespace, "seen": seen}
-                with pytest.raises(ConflictError, match="deleted"):
-                    await backend.put_writes(
-                        "t", "w", [written("a")], must_exist="thread", **options
-                    )
+        for seen, namespace in product(_SEEN, ("", "below")):
+            with refused(ConflictError, (seen, namespace), match="deleted"):
+                await _put_late(backend, seen=seen, namespace=namespace)
         assert await backend.scan() == []
 
     @requires()
@@ -354,17 +350,14 @@ class MustExist(BackendKit):
     async def test_a_thread_of_nothing_but_writes_does_not_exist(self, backend: Any) -> None:
         for namespace in ("", "below"):
             await backend.put_writes("t", "v", [written("a")], namespace=namespace)
-        for namespace in ("", "below", "other"):
-            with pytest.raises(ConflictError, match="deleted"):
-                await below(backend, namespace=namespace)
-            for seen in (None, [("a", 0)]):
-                with pytest.raises(ConflictError, match="deleted"):
-                    await backend.put_writes(
-                        *("t", "v", [written("b")]),
-                        namespace=namespace,
-                        seen=seen,
-                        must_exist="thread",
-                    )
+        await expect_refusals(
+            ConflictError,
+            ("", "below", "other"),
+            lambda it: below(backend, namespace=it),
+            lambda it: _put_late(backend, "v", "b", namespace=it),
+            lambda it: _put_late(backend, "v", "b", namespace=it, seen=[("a", 0)]),
+            match="deleted",
+        )
         assert await backend.exists("t") is False
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await below(backend)
@@ -374,24 +367,15 @@ class MustExist(BackendKit):
         if isinstance(backend, DescribesThreads):
             await backend.put_thread("t", name="Weather")
         else:
-            await backend.save("t", {"n": 1})
-            thread = await backend.read_thread("t")
-            await backend.delete("t")
-            await backend.write_thread(replace(thread, name="Weather", lines=[]))
-        assert await backend.put_writes("t", "v", [written("a")], must_exist="thread")
+            await backend.write_thread(without_versions("t", name="Weather"))
+        assert await _put_late(backend)
         await below(backend)
         assert await backend.namespaces("t") == ["below"]
 
     async def test_a_deletion_among_saves_and_writes_leaves_nothing(self, backend: Any) -> None:
         for number in range(8):
             await backend.save("t", {"n": 1}, checkpoint_id="v")
-            late = [below(backend, namespace=f"n{it}") for it in range(3)]
-            late += [
-                backend.put_writes(
-                    "t", "w", [written("a")], namespace=f"n{it}", must_exist="thread"
-                )
-                for it in range(3)
-            ]
+            late = [it(backend, namespace=f"n{n}") for it in (below, _put_late) for n in range(3)]
             calls = [*late[:number], backend.delete("t"), *late[number:]]
             answers = await asyncio.gather(*calls, return_exceptions=True)
             failed = [it for it in answers if isinstance(it, BaseException)]
@@ -403,10 +387,19 @@ async def below(
     backend: Any, checkpoint_id: str = "first", *, namespace: str = "below", **options: Any
 ) -> None:
     """Save a version of a namespace of thread ``t``, which must exist."""
-    await backend.write_state(
-        *("t", {"said": checkpoint_id}),
-        namespace=namespace,
-        checkpoint_id=checkpoint_id,
-        thread_must_exist=True,
-        **options,
+    options |= {"namespace": namespace, "checkpoint_id": checkpoint_id}
+    await backend.write_state("t", {"n": checkpoint_id}, thread_must_exist=True, **options)
+
+
+async def _put_late(
+    backend: Any,
+    checkpoint_id: str = "w",
+    task_id: str = "a",
+    *,
+    must_exist: str = "thread",
+    **options: Any,
+) -> Any:
+    """Put a write of a checkpoint of thread ``t``; one of both must exist."""
+    return await backend.put_writes(
+        "t", checkpoint_id, [written(task_id)], must_exist=must_exist, **options
     )

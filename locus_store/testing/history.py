@@ -282,6 +282,20 @@ class Tails(BackendKit):
         tail = await reader.tail()
         assert (tail.basis, tail.payloads) == (reader.known, [])
 
+    async def test_a_known_version_that_is_gone_is_not_built_upon(
+        self, backend: Any, reader: _Reader
+    ) -> None:
+        """Above the head, and below it."""
+        newest, first = await grown(backend, 51)
+        await reader.read()
+        await backend.remove("t", [newest.checkpoint_id])
+        assert (await reader.tail()).basis is None
+        assert await reader.read() == {"said": SAID[:50]}
+        await grown(backend, 51, 52)
+        await backend.remove("t", [first.checkpoint_id])
+        assert (await reader.tail()).basis is None
+        assert await reader.read() == {"said": SAID[:52]}
+
     async def test_a_state_that_was_too_large_between_is_read(self, backend: Any) -> None:
         await grown(backend, 5)
         behind, fresh = limited(backend, 30_000), limited(backend, 30_000)

@@ -95,7 +95,7 @@ class PendingWrites(BackendKit):
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.save("t", {"n": 2}, checkpoint_id="w")
         for name in ("v", "w"):
-            await backend.put_writes("t", name, [PendingWrite("a", 0, "c", "t", b"1")])
+            await backend.put_writes("t", name, [written("a")])
         await backend.delete("t", "v")
         assert await backend.get_writes("t", "v") == []
         assert len(await backend.get_writes("t", "w")) == 1
@@ -105,7 +105,7 @@ class PendingWrites(BackendKit):
 
     @requires("branching", "ttl")
     async def test_writes_begin_and_renew_a_time_to_live(self, backend: Any) -> None:
-        writes = [[PendingWrite(f"task {n}", 0, "c", "t", b"1")] for n in range(3)]
+        writes = [[written(f"task {n}")] for n in range(3)]
 
         async def left(thread_id: str) -> float:
             found = await backend.read_thread(thread_id)
@@ -190,12 +190,17 @@ class FramedWrites(BackendKit):
 
     async def framed(self, backend: Any, said: list[str]) -> tuple[Any, PendingWrite]:
         """Save version ``v`` with a channel; return its mark and a write as frames against it."""
-        state = {CHANNELS: {"c": LONG}}
-        await backend.write_state("t", state, checkpoint_id="v")
+        await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
         mark, shape = backend.known_version("t", "v")
         payload = frames.value_frames(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
         assert payload is not None
         return mark, replace(written("a", payload), basis=mark.sequence)
+
+    async def put_framed(self, backend: Any, said: list[str]) -> PendingWrite:
+        """Put the write that ``framed`` returns."""
+        mark, write = await self.framed(backend, said)
+        assert await backend.put_writes("t", "v", [write], known=mark) is True
+        return write
 
     async def value(self, backend: Any, checkpoint_id: str = "v") -> Any:
         """Return the value of a version's only write."""
@@ -205,11 +210,9 @@ class FramedWrites(BackendKit):
         return frames.value_of(write.payload, MAX_STATE_BYTES, old)
 
     async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
-        said = [*LONG, "new"]
-        mark, write = await self.framed(backend, said)
-        assert await backend.put_writes("t", "v", [write], known=mark) is True
+        write = await self.put_framed(backend, [*LONG, "new"])
         assert await backend.get_writes("t", "v") == [write]
-        assert await self.value(backend) == said
+        assert await self.value(backend) == [*LONG, "new"]
         assert len(write.payload) < 200
 
     async def test_a_change_of_another_version_is_not_stored(self, backend: Any) -> None:
@@ -225,16 +228,11 @@ class FramedWrites(BackendKit):
 
     async def test_a_checkpoint_that_is_replaced_keeps_its_writes_whole(self, backend: Any) -> None:
         said = [*LONG[:20], "new", *LONG[20:]]
-        mark, write = await self.framed(backend, said)
-        await backend.put_writes("t", "v", [write], known=mark)
-        await backend.write_state("t", {CHANNELS: {"c": ["other"]}}, checkpoint_id="v")
-        assert await self.value(backend) == said
-        assert [it.basis for it in await backend.get_writes("t", "v")] == [None]
-        await backend.write_state("t", {"no": "channels"}, checkpoint_id="v")
-        assert (
-            frames.value_of((await backend.get_writes("t", "v"))[0].payload, MAX_STATE_BYTES)
-            == said
-        )
+        await self.put_framed(backend, said)
+        for state in ({CHANNELS: {"c": ["other"]}}, {"no": "channels"}):
+            await backend.write_state("t", state, checkpoint_id="v")
+            assert await self.value(backend) == said
+            assert [it.basis for it in await backend.get_writes("t", "v")] == [None]
         assert await problems(backend) == []
 
     async def test_a_checkpoint_that_is_saved_again_keeps_its_writes(self, backend: Any) -> None:
@@ -246,41 +244,33 @@ class FramedWrites(BackendKit):
 
     async def test_a_deletion_before_leaves_a_change_readable(self, backend: Any) -> None:
         await backend.write_state("t", {CHANNELS: {"c": LONG[:39]}}, checkpoint_id="before")
-        said = [*LONG, "new"]
-        mark, write = await self.framed(backend, said)
-        await backend.put_writes("t", "v", [write], known=mark)
+        await self.put_framed(backend, [*LONG, "new"])
         assert await backend.remove("t", ["before"]) == 1
-        assert await self.value(backend) == said
+        assert await self.value(backend) == [*LONG, "new"]
 
     async def test_a_thread_is_copied_with_its_changes(self, backend: Any) -> None:
-        said = [*LONG, "new"]
-        mark, write = await self.framed(backend, said)
-        await backend.put_writes("t", "v", [write], known=mark)
+        write = await self.put_framed(backend, [*LONG, "new"])
         archive = await backend.read_thread("t")
         assert await backend.copy_thread("t", "u") is True
         assert await backend.get_writes("u", "v") == [write]
         await backend.delete("t")
         assert await backend.write_thread(archive) is True
-        assert await self.value(backend) == said
+        assert await self.value(backend) == [*LONG, "new"]
 
     async def test_writes_of_another_run_are_a_conflict(self, backend: Any) -> None:
+        """So is a write of the same task with another value."""
         mine, theirs = written("mine"), written("theirs")
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True  # a retry
-        with pytest.raises(ConflictError) as told:
-            await backend.put_writes("t", "v", [theirs], seen=set())
-        assert told.value.head_id == "v"
-        assert await backend.get_writes("t", "v") == [mine]
+        for other in (theirs, replace(mine, payload=b"other")):
+            with pytest.raises(ConflictError) as told:
+                await backend.put_writes("t", "v", [other], seen=set())
+            assert told.value.head_id == "v"
+            assert await backend.get_writes("t", "v") == [mine]
         assert await backend.put_writes("t", "v", [theirs], seen={("mine", 0)}) is True
         assert await backend.put_writes("t", "v", [written("any")]) is True
         assert await backend.put_writes("t", "w", [theirs], seen=set()) is True
         assert len(await backend.get_writes("t", "v")) == 3
-
-    async def test_a_write_with_another_value_is_of_another_run(self, backend: Any) -> None:
-        await backend.put_writes("t", "v", [written("a", b"theirs")])
-        with pytest.raises(ConflictError):
-            await backend.put_writes("t", "v", [written("a", b"mine")], seen=set())
-        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"theirs"]
 
     async def test_writes_of_many_checkpoints_are_read_at_once(self, backend: Any) -> None:
         ids = [f"v{n}" for n in range(450)]

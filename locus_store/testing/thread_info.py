@@ -40,6 +40,11 @@ class ThreadInfoRules(BackendKit):
         """Return the ids of the listed threads."""
         return [it.thread_id for it in await backend.threads_by_activity(user_id, **options)]
 
+    async def facts(self, backend: Any, thread_id: str = "t") -> tuple[Any, ...]:
+        """Return a thread's user, name, metadata and run."""
+        found = await backend.thread_facts(thread_id)
+        return found.user_id, found.name, found.metadata, found.run_id
+
     async def test_all_facts_come_back(self, backend: Any) -> None:
         metadata = {"tags": ["weather", "ünï"], "n": 1, "f": 1.0, "none": None, "": {"a": [0.1]}}
         await backend.put_thread(
@@ -55,22 +60,18 @@ class ThreadInfoRules(BackendKit):
     async def test_a_thread_without_facts_has_its_id_and_time(self, backend: Any) -> None:
         assert await backend.thread_facts("t") is None
         await backend.save("t", {"n": 1})
+        assert await self.facts(backend) == (None, None, {}, None)
         found = await backend.thread_facts("t")
-        assert (found.user_id, found.name, found.metadata, found.run_id) == (None, None, {}, None)
         assert found.updated_at == (await backend.recent())[0].active_at
 
     async def test_a_put_replaces_all_facts_but_the_user(self, backend: Any) -> None:
         await backend.put_thread("t", user_id="alice", name="n", metadata={"k": 1}, run_id="r")
         await backend.put_thread("t", metadata={"l": 2})
-        found = await backend.thread_facts("t")
-        assert (found.user_id, found.name, found.metadata, found.run_id) == (
-            *("alice", None, {"l": 2}, None),
-        )
+        assert await self.facts(backend) == ("alice", None, {"l": 2}, None)
 
     async def test_a_thread_of_facts_only_exists_and_can_be_deleted(self, backend: Any) -> None:
         await backend.put_thread("t", metadata={"k": 1})
-        found = await backend.thread_facts("t")
-        assert (found.name, found.user_id, found.metadata) == (None, None, {"k": 1})
+        assert await self.facts(backend) == (None, None, {"k": 1}, None)
         assert await backend.exists("t") is True
         assert await backend.load("t") is None
         if backend.capabilities.list_threads:
@@ -127,18 +128,15 @@ class ThreadInfoRules(BackendKit):
         await backend.save("t", {"n": 1})
         await backend.claim_thread("t", "alice", name="first", metadata={"k": 1})
         await backend.claim_thread("t", "alice", name="second", metadata={"k": 2})
-        found = await backend.thread_facts("t", user_id="alice")
-        assert (found.user_id, found.name, found.metadata) == ("alice", "first", {"k": 1})
+        assert await self.facts(backend) == ("alice", "first", {"k": 1}, None)
         await backend.put_thread("u", name="named", metadata={"k": 1})
         await backend.claim_thread("u", "alice", name="other", metadata={"k": 2})
-        found = await backend.thread_facts("u", user_id="alice")
-        assert (found.name, found.metadata) == ("named", {"k": 1})
+        assert await self.facts(backend, "u") == ("alice", "named", {"k": 1}, None)
 
     async def test_a_claim_adds_metadata_to_a_run(self, backend: Any) -> None:
         await backend.put_thread("t", run_id="r")
         await backend.claim_thread("t", "alice", metadata={"topic": 1})
-        found = await backend.thread_facts("t")
-        assert (found.run_id, found.metadata) == ("r", {"topic": 1})
+        assert await self.facts(backend) == ("alice", None, {"topic": 1}, "r")
 
     async def test_of_two_first_users_one_gets_the_thread(self, backend: Any) -> None:
         claims = (backend.claim_thread("t", f"user {n}") for n in range(8))
@@ -151,8 +149,7 @@ class ThreadInfoRules(BackendKit):
     async def test_a_save_claims_its_thread_in_the_same_transaction(self, backend: Any) -> None:
         claim = claim_of("t", "alice", name="n", metadata={"k": 1})
         await backend.write_state("t", {"n": 1}, claim=claim)
-        found = await backend.thread_facts("t", user_id="alice")
-        assert (found.user_id, found.name, found.metadata) == ("alice", "n", {"k": 1})
+        assert await self.facts(backend) == ("alice", "n", {"k": 1}, None)
         again = claim_of("t", "alice", name="other")
         await backend.write_state("t", {"n": 2}, claim=again)
         assert (await backend.thread_facts("t")).name == "n"
