@@ -125,15 +125,15 @@ class Conflicts(Kit):
         assert await self.said_in(another(), "t") == ["a"]
         assert await self.told(another(), "t") == {side: ["a", "mine"], parent: ["a"]}
 
-    @pytest.mark.parametrize("is_parent_named", [True, False])
+    @pytest.mark.parametrize("has_parent", [True, False])
     async def test_a_save_onto_a_side_branch_makes_it_the_head(
-        self, checkpointer: Any, another: Another, is_parent_named: bool
+        self, checkpointer: Any, another: Another, has_parent: bool
     ) -> None:
         mine, head, _ = await self.contested(checkpointer, another)
         side = await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
         other = another()
         state = self.said(await other.load("t", side), "on")
-        await other.save(state, "t", parent_checkpoint_id=side if is_parent_named else None)
+        await other.save(state, "t", parent_checkpoint_id=side if has_parent else None)
         assert await self.said_in(another(), "t") == ["a", "mine", "on"]
         assert await self.said_in(another(), "t", head) == ["a", "theirs"]
 
@@ -231,12 +231,12 @@ class Conflicts(Kit):
         assert (told[right], told[one]) == (list("abcd"), ["a"])
         assert await self.said_in(checkpointer, "t") == list("abcd")
 
-    @pytest.mark.parametrize("is_named_as_head", [True, False])
+    @pytest.mark.parametrize("has_head_id", [True, False])
     async def test_a_losing_save_is_kept_beside_the_head_and_replaces_nothing(
-        self, checkpointer: Any, another: Another, is_named_as_head: bool
+        self, checkpointer: Any, another: Another, has_head_id: bool
     ) -> None:
         mine, head, parent = await self.contested(checkpointer, another)
-        name = head if is_named_as_head else None
+        name = head if has_head_id else None
         side = await checkpointer.save(self.said(mine, "mine"), "t", name, on_conflict="branch")
         assert side != head
         assert await self.told(another(), "t") == {

@@ -162,7 +162,7 @@ class Kit(LoopKit):
     @pytest.fixture
     def backend(self, checkpointer: Any) -> Any:
         """The backend of the object to test, for tests that need it."""
-        return backend_of(checkpointer)
+        return find_backend(checkpointer)
 
     @pytest.fixture
     async def another(self, reopen: Another) -> AsyncIterator[Another]:
@@ -181,7 +181,7 @@ class Kit(LoopKit):
     async def closing(
         self, checkpointer: Any, request: pytest.FixtureRequest
     ) -> AsyncIterator[None]:
-        need_required(checkpointer, request)
+        skip_unless_capable(checkpointer, request)
         yield
         await checkpointer.close()
 
@@ -226,7 +226,7 @@ def seam(*names: str) -> Callable[[T], T]:
     threads), ``state`` (the class of states), ``layout`` (how versions are stored) and ``search``.
     The mark of a test takes the place of its class's.
     """
-    return _marks_tests("seams", frozenset(names))
+    return _mark_tests("seams", frozenset(names))
 
 
 def requires(*capabilities: str | type) -> Callable[[T], T]:
@@ -235,10 +235,10 @@ def requires(*capabilities: str | type) -> Callable[[T], T]:
     It is skipped if the object to test does not have all of them. The mark of a test takes the
     place of its class's.
     """
-    return _marks_tests("required", capabilities)
+    return _mark_tests("required", capabilities)
 
 
-def _marks_tests(name: str, value: object) -> Callable[[T], T]:
+def _mark_tests(name: str, value: object) -> Callable[[T], T]:
     """Return a decorator that sets an attribute of tests, unless they have it."""
 
     def mark(marked: T) -> T:
@@ -276,16 +276,16 @@ def needs(checkpointer: Any, *capabilities: str | type) -> None:
             pytest.skip(f"{type(checkpointer).__name__} does not declare {it}")
 
 
-def need_required(tested: Any, request: pytest.FixtureRequest) -> None:
+def skip_unless_capable(subject: Any, request: pytest.FixtureRequest) -> None:
     """Skip the test if the object to test lacks what ``requires`` names."""
-    needs(tested, *getattr(request.function, "required", ()))
+    needs(subject, *getattr(request.function, "required", ()))
 
 
-def backend_of(tested: Any) -> Any:
+def find_backend(subject: Any) -> Any:
     """Return the backend of an object; skip the test if there is none."""
-    if getattr(tested, "backend", None) is None:
-        pytest.skip(f"{type(tested).__name__} stands over no backend")
-    return tested.backend
+    if getattr(subject, "backend", None) is None:
+        pytest.skip(f"{type(subject).__name__} stands over no backend")
+    return subject.backend
 
 
 def probe(storage: StorageProbe | None) -> StorageProbe:
@@ -326,23 +326,23 @@ async def expect_refusals(
 LOOPS = ("t0", "t1", "t2", "t3", "here")
 
 
-async def in_several_loops(talk: Callable[[str], Any]) -> None:
+async def run_in_loops(talk: Callable[[str], Any]) -> None:
     """Run a coroutine function with each name of ``LOOPS`` at once, in event loops of their own."""
     *others, here = LOOPS
     calls = [asyncio.to_thread(asyncio.run, talk(it)) for it in others]
     await asyncio.gather(*calls, talk(here))
 
 
-async def while_closing(tested: Any, *calls: Any) -> list[Any]:
+async def run_while_closing(subject: Any, *calls: Any) -> list[Any]:
     """Close an object again and again while calls run; return their answers."""
     running = asyncio.gather(*calls)
     while not running.done():
-        await tested.close()
+        await subject.close()
         await asyncio.sleep(0)  # not every storage waits for anything
     return await running
 
 
-async def one_in_three_fails(call: Callable[[Any], Any]) -> list[int]:
+async def fail_one_in_three(call: Callable[[Any], Any]) -> list[int]:
     """Make 30 calls at once, every third of them with NaN; return the numbers of the others."""
     calls = (call(n if n % 3 else float("nan")) for n in range(30))
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -377,38 +377,39 @@ class OpenedKit(LoopKit):
         raise NotImplementedError("give the contract a `reopen` fixture")
 
     @pytest.fixture
-    async def opened(self, reopen: Another) -> AsyncIterator[Any]:
+    async def subject(self, reopen: Another) -> AsyncIterator[Any]:
         """The object to test, open."""
         async with reopen() as made:
             yield made
 
     @pytest.fixture
-    async def other(self, opened: Any, reopen: Another) -> AsyncIterator[Any]:
+    async def other(self, subject: Any, reopen: Another) -> AsyncIterator[Any]:
         """Another object on the storage, for tests that need it."""
         if not self.persists:
-            pytest.skip(f"nothing outlives an object of {type(opened).__name__}")
+            pytest.skip(f"nothing outlives an object of {type(subject).__name__}")
         async with reopen() as made:
             yield made
 
     @pytest.fixture
-    async def several(self, opened: Any, reopen: Another) -> AsyncIterator[list[Any]]:
+    async def several(self, subject: Any, reopen: Another) -> AsyncIterator[list[Any]]:
         """Three objects on one storage, or one object if the storage ends with it."""
         async with AsyncExitStack() as stack:
             others = [reopen() for _ in range(2)] if self.persists else []
-            yield [opened, *[await stack.enter_async_context(it) for it in others]]
+            yield [subject, *[await stack.enter_async_context(it) for it in others]]
 
 
 class MessageLogKit(OpenedKit):
     """The fixtures that every part of a message log's contract uses."""
 
     @pytest.fixture
-    def log(self, opened: Any) -> Any:
-        return opened
+    def log(self, subject: Any) -> Any:
+        """The object to test, open."""
+        return subject
 
     @pytest.fixture
     def backend(self, log: Any) -> Any:
         """The backend whose threads have the logs."""
-        return backend_of(log)
+        return find_backend(log)
 
 
 def new(*contents: Any) -> list[NewMessage]:
@@ -451,9 +452,10 @@ class StoreKit(OpenedKit):
     """The fixtures that every part of a store's contract uses."""
 
     @pytest.fixture
-    def store(self, opened: Any, request: pytest.FixtureRequest) -> Any:
-        need_required(opened, request)
-        return opened
+    def store(self, subject: Any, request: pytest.FixtureRequest) -> Any:
+        """The object to test, open."""
+        skip_unless_capable(subject, request)
+        return subject
 
 
 async def fill(store: Any, namespace: Namespace, count: int, value: Any = None) -> list[str]:

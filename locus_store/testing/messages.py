@@ -24,12 +24,12 @@ from locus_store.testing.kit import (
     LOOPS,
     SHORT,
     MessageLogKit,
-    backend_of,
     contents,
-    in_several_loops,
+    fail_one_in_three,
+    find_backend,
     named,
     new,
-    one_in_three_fails,
+    run_in_loops,
     seam,
 )
 from locus_store.testing.message_pages import Keeping, Owning, Paging
@@ -171,7 +171,7 @@ class MessageConcurrency(MessageLogKit):
         assert len(await log.load("u") or range(50)) == 50
 
     async def test_a_failing_append_harms_no_other(self, log: Any) -> None:
-        appended = await one_in_three_fails(lambda n: log.append("t", new(n)))
+        appended = await fail_one_in_three(lambda n: log.append("t", new(n)))
         assert sorted(contents(await log.load("t")) or []) == appended
 
     async def test_it_works_in_several_loops_at_once(self, log: Any) -> None:
@@ -181,7 +181,7 @@ class MessageConcurrency(MessageLogKit):
                 await log.append("shared", new([thread, turn]))
                 assert contents(await log.load(thread)) == [*range(turn + 1)]
 
-        await in_several_loops(talk)
+        await run_in_loops(talk)
         assert (await log.info("shared")).count == 5 * len(LOOPS)
 
     async def test_it_may_be_used_again_after_close(self, log: Any) -> None:
@@ -320,7 +320,7 @@ class LogsOfThreads(MessageLogKit):
 
     async def test_an_append_renews_the_time_to_live_of_a_state(self, reopen: Another) -> None:
         async with reopen(ttl_seconds=LONG) as log:
-            backend = backend_of(log)
+            backend = find_backend(log)
             await backend.write_state("t", {"n": 1}, ttl_seconds=LONG / 100)
             soon = (await backend.read_thread("t")).expires_at
             await log.append("t", new(1))

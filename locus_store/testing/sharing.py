@@ -23,12 +23,12 @@ from locus_store.testing.kit import (
     StorageProbe,
     exact,
     expect_refusals,
-    in_several_loops,
-    one_in_three_fails,
+    fail_one_in_three,
     refused,
     requires,
+    run_in_loops,
+    run_while_closing,
     seam,
-    while_closing,
 )
 
 
@@ -200,7 +200,7 @@ class Concurrency(Kit):
                 await checkpointer.save(self.said(state, str(turn)), name)
 
         names = [f"t{n}" for n in range(8)]
-        await while_closing(checkpointer, *map(talk, names))
+        await run_while_closing(checkpointer, *map(talk, names))
         for name in names:
             assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
 
@@ -210,7 +210,7 @@ class Concurrency(Kit):
         names = [f"t{n:02}" for n in range(40)]
         await asyncio.gather(*(checkpointer.save(self.new(), it) for it in names))
         lists = [checkpointer.list_threads() for _ in range(4)]
-        assert [sorted(it) for it in await while_closing(checkpointer, *lists)] == [names] * 4
+        assert [sorted(it) for it in await run_while_closing(checkpointer, *lists)] == [names] * 4
 
     @seam("loop")
     async def test_it_works_in_a_second_event_loop(self, checkpointer: Any) -> None:
@@ -235,7 +235,7 @@ class Concurrency(Kit):
                 await checkpointer.save(state, name)
                 assert len(self.texts(await checkpointer.load(name))) == turn + 1
 
-        await in_several_loops(talk)
+        await run_in_loops(talk)
         for name in LOOPS:
             assert await self.said_in(checkpointer, name) == list(map(str, range(10)))
 
@@ -258,7 +258,7 @@ class Concurrency(Kit):
 
     @seam("connection", "loop")
     async def test_a_failing_save_harms_no_other(self, checkpointer: Any) -> None:
-        saved = await one_in_three_fails(lambda n: checkpointer.save({"n": n}, f"t{n}"))
+        saved = await fail_one_in_three(lambda n: checkpointer.save({"n": n}, f"t{n}"))
         assert [n for n in range(30) if await checkpointer.exists(f"t{n}")] == saved
 
 

@@ -16,10 +16,10 @@ from locus_store.testing.kit import (
     LoopKit,
     exact,
     expect_refusals,
-    need_required,
     refused,
     requires,
     seam,
+    skip_unless_capable,
 )
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, Mark, PendingWrite, Version
@@ -42,7 +42,7 @@ class BackendKit(LoopKit):
 
     @pytest.fixture(autouse=True)
     async def closing(self, backend: Any, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-        need_required(backend, request)
+        skip_unless_capable(backend, request)
         yield
         await backend.close()
 
@@ -196,9 +196,9 @@ class FramedWrites(BackendKit):
         assert payload is not None
         return mark, replace(written("a", payload), basis=mark.sequence)
 
-    async def put_framed(self, backend: Any, said: list[str]) -> PendingWrite:
+    async def put_framed(self, backend: Any, texts: list[str]) -> PendingWrite:
         """Put the write that ``framed`` returns."""
-        mark, write = await self.framed(backend, said)
+        mark, write = await self.framed(backend, texts)
         assert await backend.put_writes("t", "v", [write], known=mark) is True
         return write
 

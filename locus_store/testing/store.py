@@ -24,11 +24,11 @@ from locus_store.testing.kit import (
     NS,
     StoreKit,
     expect_refusals,
-    in_several_loops,
+    fail_one_in_three,
     keys_of,
-    one_in_three_fails,
+    run_in_loops,
+    run_while_closing,
     seam,
-    while_closing,
 )
 from locus_store.testing.store_finding import Listing, Namespaces, Searching
 from locus_store.testing.store_items import Batches, ItemExpiry, ValueRules, Versions
@@ -405,7 +405,7 @@ class StoreConcurrency(StoreKit):
         assert await store.put((*NS, "0"), "k0", 1) == 1
 
     async def test_a_failing_put_harms_no_other(self, store: Any) -> None:
-        put = await one_in_three_fails(lambda n: store.put(NS, f"{n}", n))
+        put = await fail_one_in_three(lambda n: store.put(NS, f"{n}", n))
         assert sorted(map(int, await store.list_keys(NS))) == put
 
     async def test_closing_in_the_middle_breaks_no_put_and_no_get(self, store: Any) -> None:
@@ -414,7 +414,7 @@ class StoreConcurrency(StoreKit):
                 await store.put(NS, key, turn)
                 assert await store.get(NS, key) == turn
 
-        await while_closing(store, *(talk(f"k{n}") for n in range(6)))
+        await run_while_closing(store, *(talk(f"k{n}") for n in range(6)))
         assert [it.version for it in await store.list(NS)] == [5] * 6
 
     async def test_it_works_in_a_second_event_loop(self, store: Any) -> None:
@@ -435,7 +435,7 @@ class StoreConcurrency(StoreKit):
                 assert await store.get(NS, key) == turn
                 await store.put(NS, "shared", turn)
 
-        await in_several_loops(talk)
+        await run_in_loops(talk)
         versions = {it.key: it.version for it in await store.list(NS)}
         assert versions == {**dict.fromkeys(LOOPS, 8), "shared": 8 * len(LOOPS)}
 
