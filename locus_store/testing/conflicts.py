@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.backend import StorageBackend
-from locus_store.errors import (
-    ConflictError,
-    InvalidArgumentError,
-)
+from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.testing.kit import Another, Kit, StorageProbe, refused, seam
 
 if TYPE_CHECKING:

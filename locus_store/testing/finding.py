@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from locus_store.errors import (
-    InvalidArgumentError,
-    NotFoundError,
-)
+from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.testing.kit import (
     NUMBERS,
     TEXTS,

@@ -14,15 +14,7 @@ import pytest
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, SerializationError
 from locus_store.saver import CheckpointSaver
-from locus_store.testing.kit import (
-    Another,
-    Kit,
-    StorageProbe,
-    exact,
-    limited,
-    refused,
-    requires,
-)
+from locus_store.testing.kit import Another, Kit, StorageProbe, exact, limited, refused, requires
 from locus_store.testing.steps import BackendKit, problems
 from locus_store.types import PendingWrite, Vacuumed
 from locus_store.values import frames

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.errors import (
-    ConflictError,
-    InvalidArgumentError,
-    SerializationError,
-)
+from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError
 from locus_store.testing.kit import (
     CUT_TEXTS,
     HOSTILE_IDS,
@@ -342,10 +338,11 @@ class MessageArguments(MessageLogKit):
     """Invalid arguments are refused before anything is written."""
 
     async def test_invalid_names_are_refused(self, log: Any) -> None:
+        errors = (InvalidArgumentError, TypeError)
+        await expect_refusals(errors, INVALID_IDS, lambda it: log.append(it, new(1)))
         await expect_refusals(
-            (InvalidArgumentError, TypeError),
+            InvalidArgumentError,
             INVALID_IDS,
-            lambda it: log.append(it, new(1)),
             lambda it: log.append("t", [*new(1), NewMessage(1, it)]),
             *(log.load, log.page, log.pop, log.clear, log.delete, log.info),
         )

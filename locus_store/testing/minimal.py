@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.errors import (
-    SerializationError,
-    UnsupportedError,
-)
+from locus_store.errors import SerializationError, UnsupportedError
 from locus_store.testing.kit import (
     CUT_TEXTS,
     NUMBERS,

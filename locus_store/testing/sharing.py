@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from locus_store.errors import (
-    ConflictError,
-    IntegrityError,
-    InvalidArgumentError,
-    NotFoundError,
-)
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,

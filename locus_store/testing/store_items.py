@@ -173,6 +173,7 @@ class ValueRules(StoreKit):
             lambda it: store.get_batch([(NS, "k"), (NS, it)]),
             lambda it: store.put_batch([(NS, "k", 1), (NS, it, 1)]),
             lambda it: store.list(NS, after="" if it is None else it),
+            lambda it: store.list_keys(NS, after="" if it is None else it),
         )
         assert await store.list_namespaces() == []
 
