@@ -115,7 +115,7 @@ class VersionLists(BackendKit):
         for wanted in (versions, versions[::3], 30 * versions, *([it] for it in versions[:3])):
             contents = {it.line: it for it in await backend.contents(wanted)}
             assert contents.keys() == {it.mark.line for it in wanted}
-            for version in wanted:
+            for version in wanted[: len(versions)]:
                 line = contents[version.mark.line]
                 _check(version, line.records)
                 writes = await backend.get_writes(
