@@ -6,7 +6,6 @@ visible here, and the other way round.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -24,12 +23,12 @@ from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
 from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
-from locus_store.versions.known import KnownCheckpoints, Place
+from locus_store.versions.known import KnownCheckpoints, Place, PutInProgress
 from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from types import TracebackType
+    from concurrent.futures import Future
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -189,13 +188,14 @@ class CheckpointSaver(ForTenants, Closing):
                 self._known.add(thread_id, namespace, written.checkpoint_id)
         return written.checkpoint_id
 
-    def saving(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Saving:
+    def saving(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> PutInProgress:
         """Return a context in which a checkpoint's pending writes wait until it is stored.
 
         They are refused if it is not. A caller that repeats a refused ``put`` may use it around
         both attempts.
         """
-        return Saving(self._puts, self._known, (thread_id, line_name(checkpoint_ns), checkpoint_id))
+        place = (thread_id, line_name(checkpoint_ns), checkpoint_id)
+        return PutInProgress(self._puts, self._known, place)
 
     @observed("get")
     async def get(
@@ -458,43 +458,6 @@ class CheckpointSaver(ForTenants, Closing):
         """Release what was opened; idempotent, and the object may be used again afterwards."""
         await self.renewals()
         await self.backend.close()
-
-
-class Saving:
-    """See ``CheckpointSaver.saving``.
-
-    Args:
-        puts: The puts in progress, of which this becomes one.
-        known: What the saver knows of checkpoints.
-        place: Thread, namespace and checkpoint.
-    """
-
-    __slots__ = ("_done", "_known", "_place", "_puts")
-
-    def __init__(
-        self, puts: dict[Place, Future[None]], known: KnownCheckpoints, place: Place
-    ) -> None:
-        self._puts = puts
-        self._known = known
-        self._place = place
-        self._done: Future[None] | None = None
-
-    def __enter__(self) -> None:
-        if self._place not in self._puts:  # else it is within another one
-            self._puts[self._place] = self._done = Future()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._done is None:
-            return
-        if isinstance(exc, ConflictError):  # it is not there, so its writes are refused
-            self._known.add(*self._place, stored=False)
-        self._puts.pop(self._place, None)
-        self._done.set_result(None)
 
 
 def line_name(checkpoint_ns: str) -> str:

@@ -14,6 +14,7 @@ import orjson
 import zstandard
 
 from locus_store.errors import IntegrityError, SerializationError
+from locus_store.values.compression import compress, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -297,9 +298,6 @@ FRAME_VERSION = 2
 _AS_IS, _ZSTD = 0, 1
 _ZSTD_MIN_BYTES = 512
 """Below, compression takes 6 microseconds and saves a fifth."""
-_ZSTD_LEVELS = 1, 3
-"""Of a record, which a save waits for, and of a segment. On 1.4 to 200 KB of prose, level 3 takes
-1.25 to 1.5 times the time of level 1 and saves 2 to 5 % of its bytes."""
 _LOW, _MORE, _LAST_VARINT_SHIFT = 0x7F, 0x80, 56
 
 
@@ -311,7 +309,7 @@ def pack_frame(body: bytes, *, dense: bool = False) -> bytes:
     changes nothing of what it gives back. ``dense`` compresses better, and takes longer.
     """
     if len(body) >= _ZSTD_MIN_BYTES:
-        packed = _compress(body, dense=dense)
+        packed = compress(body, dense=dense)
         if len(packed) < len(body):
             return frame_of(packed, len(body))
     return frame_of(body)
@@ -456,37 +454,9 @@ def _body(is_packed: bool, stored: memoryview, plain_bytes: int) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
             raise IntegrityError("a stored frame's length differs from its header")
-        return _decompress(stored)
+        return decompress(stored)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
-
-
-_idle_compressors: Final[tuple[list[zstandard.ZstdCompressor], ...]] = ([], [])
-"""Contexts of ``_ZSTD_LEVELS`` that no thread uses. Two threads may not share one, and a new one
-for each thread costs more than a record's compression: LangGraph makes threads for each run."""
-
-_idle_decompressors: Final[list[zstandard.ZstdDecompressor]] = []
-
-
-def _compress(body: bytes, *, dense: bool) -> bytes:
-    idle = _idle_compressors[dense]
-    try:
-        context = idle.pop()
-    except IndexError:
-        context = zstandard.ZstdCompressor(level=_ZSTD_LEVELS[dense])
-    packed = context.compress(body)
-    idle.append(context)
-    return packed
-
-
-def _decompress(stored: memoryview) -> bytes:
-    try:
-        context = _idle_decompressors.pop()
-    except IndexError:
-        context = zstandard.ZstdDecompressor()
-    body = context.decompress(stored, allow_extra_data=False)
-    _idle_decompressors.append(context)
-    return body
 
 
 def _varint(number: int) -> bytes:

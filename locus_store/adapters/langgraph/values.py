@@ -337,7 +337,7 @@ def _is_of_versions(name: str, value: Any) -> bool:
 
 
 def _are_versions(objects: Collection[Any]) -> bool:
-    """Return whether all are objects of texts."""
+    """Return whether all are objects whose keys and values are strings."""
     if not _DICT.issuperset(map(type, objects)):
         return False
     texts = chain.from_iterable(chain.from_iterable(map(dict.items, objects)))
