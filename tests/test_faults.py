@@ -85,7 +85,7 @@ def order_by_id(patch: Patch) -> None:
     patch.setattr(MemoryBackend, "history", by_id)
 
 
-@caught_by("test_the_newest_version_is_the_head")
+@caught_by("test_every_version_is_kept_below_the_newest_one")
 def head_by_a_clock_that_runs_backwards(patch: Patch) -> None:
     def target(records, line, checkpoint_id):
         oldest = versions.Line(line=line.line, head=min(records.rows), floor=line.floor)
@@ -95,7 +95,7 @@ def head_by_a_clock_that_runs_backwards(patch: Patch) -> None:
     patched(patch, "target", target)
 
 
-@caught_by("test_a_thread_deleted_and_made_again_is_another_one")
+@caught_by("test_a_save_made_from_a_version_that_is_gone_is_a_conflict")
 def a_mark_is_a_sequence_only(patch: Patch) -> None:
     def exists(lines, line, mark):
         return mark is None or (line is not None and lines.record(line, 1) is not None)
@@ -107,17 +107,17 @@ def a_mark_is_a_sequence_only(patch: Patch) -> None:
     patched(patch, "_holds", holds)
 
 
-@caught_by("test_the_same_id_with_another_state_replaces")
+@caught_by("test_a_replaced_version_leaves_the_others_exact")
 def a_repeat_by_id_alone(patch: Patch) -> None:
     patched(patch, "_is_repeat", lambda *_: True)
 
 
-@caught_by("test_one_load_may_be_saved_again_and_again")
+@caught_by("test_one_load_may_be_saved_repeatedly")
 def own_work_is_not_known(patch: Patch) -> None:
     patched(patch, "is_own", lambda *_: False)
 
 
-@caught_by("test_a_poller_does_not_move_a_callers_mark")
+@caught_by("test_a_poller_moves_no_callers_mark")
 def the_last_load_wins(patch: Patch) -> None:
     def last(self, thread_id, carried, run):
         loads = self._loads.get(thread_id)
@@ -135,7 +135,7 @@ def a_named_parent_is_forgotten(patch: Patch) -> None:
     patched(patch, "_place", forgetful)
 
 
-@caught_by("test_a_losing_save_never_replaces_a_version")
+@caught_by("test_a_losing_save_is_kept_beside_the_head_and_replaces_nothing")
 def a_losing_save_replaces(patch: Patch) -> None:
     patched(patch, "new_checkpoint_id", lambda: "the head's")
 
@@ -157,7 +157,7 @@ def deleted_without_rewriting(patch: Patch) -> None:
     patched(patch, "_rewritten", lambda *_: [])
 
 
-@caught_by("test_no_byte_of_a_deleted_version_remains")
+@caught_by("test_no_byte_of_a_deletion_remains")
 def deleted_by_joining_bytes(patch: Patch) -> None:
     def joined(rows, gone, max_bytes):
         held = b""
@@ -171,7 +171,7 @@ def deleted_by_joining_bytes(patch: Patch) -> None:
     patched(patch, "_rewritten_in", joined)
 
 
-@caught_by("test_deleting_the_head_uncovers_its_parent")
+@caught_by("test_deleting_the_head_shows_its_parent")
 def a_deleted_head_is_still_loaded(patch: Patch) -> None:
     def forgotten(lines, line, sequences, **_):
         lines.remove(line, [it for it in sequences if it != line.head])
@@ -179,7 +179,7 @@ def a_deleted_head_is_still_loaded(patch: Patch) -> None:
     patched(patch, "forget", forgotten)
 
 
-@caught_by("test_a_head_goes_back_past_its_own_ancestors_only")
+@caught_by("test_a_head_falls_back_to_an_ancestor")
 def the_newest_becomes_the_head(patch: Patch) -> None:
     def newest(lines, line, gone):
         return lines.newest(line)
@@ -198,7 +198,7 @@ def a_thread_is_deleted_by_prefix(patch: Patch) -> None:
     patch.setattr(MemoryBackend, "remove_thread", remove_thread)
 
 
-@caught_by("test_keep_last_keeps_the_newest_versions")
+@caught_by("test_keep_last_keeps_the_newest_versions_and_bounds_what_is_stored")
 def the_floor_is_ignored(patch: Patch) -> None:
     patched(patch, "is_visible", lambda *_: True)
 
@@ -271,7 +271,7 @@ def damage_looks_like_absence(patch: Patch) -> None:
     patch.setattr(StorageBackendAdapter, "load", load)
 
 
-@caught_by("test_numbers_keep_type_and_sign")
+@caught_by("test_a_value_comes_back_exactly")
 def minus_zero_is_zero(patch: Patch) -> None:
     def unsigned(value):
         if isinstance(value, dict):
@@ -372,15 +372,16 @@ async def kept(test: str, path: Path | None) -> None:
     contract = CheckpointerContract()
     if path is None:
         checkpointer = StorageBackendAdapter(MemoryBackend())
-        fixtures = {"storage": MemoryProbe(checkpointer.backend)}
+        probe = MemoryProbe(checkpointer.backend)
     else:
         checkpointer = sqlite_checkpointer(path)
-        fixtures = {"storage": FileProbe(path)}
+        probe = FileProbe(path)
 
     def reopen(**options: Any) -> StorageBackendAdapter:
         return StorageBackendAdapter(checkpointer.backend, **options)
 
-    fixtures |= {"checkpointer": checkpointer, "reopen": reopen, "another": reopen}
+    fixtures = {"checkpointer": checkpointer, "backend": checkpointer.backend}
+    fixtures |= {"reopen": reopen, "another": reopen, "storage": probe, "below": probe}
     method = getattr(contract, test)
     names = [it for it in inspect.signature(method).parameters if it not in fixtures]
     fixtures |= {name: _first_case(method, name) for name in names}

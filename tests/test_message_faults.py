@@ -88,7 +88,7 @@ class DeletesEveryNamespace(InMemoryMessageLog):
         return await super().drop(thread_id, None, expected_revision)
 
 
-@caught_by("test_pages_by_cursor_give_each_message_once_while_others_append")
+@caught_by("test_pages_by_cursor_give_each_message_once_during_appends")
 class SkipsOneBehindTheCursor(InMemoryMessageLog):
     async def look(self, wanted):
         at = None
@@ -167,6 +167,6 @@ def test_a_whole_log_passes(promise: str) -> None:
 async def run(kind: type[InMemoryMessageLog], promise: str) -> None:
     log = kind()
     test = getattr(MessageLogContract(), promise)
-    given = {"log": log, "backend": log.backend, "logs": [log], "reopen": kind}
+    given = {"log": log, "backend": log.backend, "several": [log], "reopen": kind}
     names = inspect.signature(test).parameters
     await test(**{name: given[name] for name in names})

@@ -22,8 +22,7 @@ from locus_store.backends.documents import segmented
 from locus_store.backends.documents.object_documents import HEADS, SEGMENTS, ObjectDocuments
 from locus_store.backends.documents.objects import decoded, encoded
 from locus_store.backends.documents.protocol import ChangedError
-from locus_store.testing.documents import DocumentsContract
-from locus_store.testing.write_faults import WriteFaultsContract
+from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

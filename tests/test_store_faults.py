@@ -210,7 +210,7 @@ class TakesTrueForOne(InMemoryStore):
         return found[wanted.offset : wanted.offset + wanted.limit]
 
 
-@caught_by("test_generated_filters_take_what_the_reference_takes")
+@caught_by("test_generated_filters_match_the_reference")
 class KeepsNumbersAsDoubles(InMemoryStore):
     async def recent(self, wanted):
         def rough(value):
@@ -241,7 +241,7 @@ class FindsPartsOfWords(InMemoryStore):
         return [it for it in found if all(word in str(it.value) for word in wanted.words)]
 
 
-@caught_by("test_an_item_overwritten_without_an_embedding_loses_its_old_one")
+@caught_by("test_an_item_put_without_an_embedding_loses_its_old_one")
 class KeepsOldEmbeddings(InMemoryStore):
     def _put(self, change):
         old = self._find(change.name)
@@ -258,7 +258,7 @@ class RoundsEmbeddings(InMemoryStore):
         return [packed(it, 3, "l2") for it in rounded]
 
 
-@caught_by("test_the_nearest_comes_first_by_distance")
+@caught_by("test_the_nearest_comes_first")
 class GivesDistancesForScores(InMemoryStore):
     async def nearest(self, wanted, vector, threshold):
         found = await super().nearest(wanted, vector, threshold)
@@ -321,7 +321,7 @@ async def keeps(promise: str, double: type[InMemoryStore]) -> None:
         return double(**{"dimension": 3, **options})
 
     store = reopen()
-    given_: dict[str, Any] = {"store": store, "reopen": reopen, "stores": [store]}
+    given_: dict[str, Any] = {"store": store, "reopen": reopen, "several": [store]}
     for mark in getattr(test, "pytestmark", ()):
         if mark.name == "parametrize":
             names, case = mark.args[0], mark.args[1][0]

@@ -41,6 +41,7 @@ from locus_store.testing.kit import (
     needs,
     probe,
     refused,
+    requires,
     seam,
     tick,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "needs",
     "probe",
     "refused",
+    "requires",
     "seam",
     "tick",
 ]

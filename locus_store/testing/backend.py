@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,7 +18,16 @@ from locus_store.errors import (
 )
 from locus_store.testing.existing import Existence, MustExist
 from locus_store.testing.history import Tails
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, NUMBERS, TEXTS, exact, needs, refused
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    INVALID_IDS,
+    NUMBERS,
+    TEXTS,
+    exact,
+    expect_refusals,
+    refused,
+    requires,
+)
 from locus_store.testing.limits import BackendLimits
 from locus_store.testing.states import RefusedMarks
 from locus_store.testing.steps import (
@@ -28,6 +37,7 @@ from locus_store.testing.steps import (
     Parents,
     PendingWrites,
     Reading,
+    names,
     problems,
 )
 from locus_store.testing.thread_info import Forgetting, LocusSpellings, ThreadInfoRules
@@ -35,10 +45,8 @@ from locus_store.testing.version_lists import Recency, VersionLists
 from locus_store.types import Expected, PendingWrite
 from locus_store.types.state import AgentState
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
 
-
+@requires("branching")
 class WholeThreads(BackendKit):
     """``scan``, ``read_thread``, ``write_thread``, ``forget_user``."""
 
@@ -66,30 +74,30 @@ class WholeThreads(BackendKit):
             await backend.put_writes(thread_id, name, [write], namespace=namespace)
         return states
 
-    async def test_a_thread_that_was_read_is_written_as_it_was(self, backend: Any) -> None:
-        needs(backend, "branching")
-        states = await self.grow(backend)
+    async def take(self, backend: Any) -> Any:
+        """Delete the thread, and return it."""
         thread = await backend.read_thread("t")
-        before = await backend.history("t", limit=100)
         assert await backend.delete("t") is True
+        return thread
+
+    async def test_a_thread_that_was_read_is_written_as_it_was(self, backend: Any) -> None:
+        states = await self.grow(backend)
+        before = await backend.history("t", limit=100)
+        thread = await self.take(backend)
         assert await backend.read_thread("t") is None
         assert await backend.write_thread(thread) is True
         assert await backend.read_thread("t") == thread
         for (namespace, name), data in states.items():
             found = await backend.read_state("t", name, namespace=namespace)
             assert exact(found.state) == exact(data)
-        names = [it.checkpoint_id for it in await backend.history("t", namespace="a:b")]
-        assert names == ["v3", "v2"]
-        after = await backend.history("t", limit=100)
-        shown = [(it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in after]
-        assert shown == [
-            (it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in before
-        ]
+        assert await names(backend, namespace="a:b") == ["v3", "v2"]
+        shown, expected = (
+            [(it.checkpoint_id, it.parent_id, it.metadata, it.created_at) for it in versions]
+            for versions in (await backend.history("t", limit=100), before)
+        )
+        assert shown == expected
 
-    async def test_another_kind_of_backend_takes_a_thread_and_gives_it_back(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_another_kind_of_backend_stores_the_same_thread(self, backend: Any) -> None:
         await self.grow(backend)
         memory, thread = MemoryBackend(), await backend.read_thread("t")
         assert await memory.write_thread(thread) is True
@@ -98,7 +106,6 @@ class WholeThreads(BackendKit):
         assert await backend.read_thread("u") == replace(thread, thread_id="u")
 
     async def test_a_thread_that_is_there_is_not_written_again(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread = await backend.read_thread("t")
         assert await backend.write_thread(thread) is False
@@ -108,7 +115,6 @@ class WholeThreads(BackendKit):
         assert await backend.load("t") == {"n": "newer"}
 
     async def test_a_thread_that_differs_in_anything_is_a_conflict(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
         thread = await backend.read_thread("t")
         root, first = thread.lines[0], thread.lines[0].records[0]
@@ -125,53 +131,45 @@ class WholeThreads(BackendKit):
         assert await backend.read_thread("t") == thread
 
     async def test_of_two_that_write_the_same_thread_both_are_content(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
-        thread = await backend.read_thread("t")
-        await backend.delete("t")
+        thread = await self.take(backend)
         answers = await asyncio.gather(*(backend.write_thread(thread) for _ in range(4)))
         assert sorted(answers) == [False, False, False, True]
         assert await backend.read_thread("t") == thread
 
     async def test_what_no_backend_gave_is_refused(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
-        thread = await backend.read_thread("t")
-        await backend.delete("t")
-        root, record, write = (
-            thread.lines[0],
-            thread.lines[0].records[-1],
-            thread.lines[0].writes[0],
-        )
-        naive = record.created_at.replace(tzinfo=None)
-        for changes in (
+        thread = await self.take(backend)
+        root = thread.lines[0]
+        record, write = root.records[-1], root.writes[0]
+
+        def with_root(changes: dict[str, Any]) -> Any:
+            lines = [replace(root, **changes), *thread.lines[1:]]
+            return backend.write_thread(replace(thread, lines=lines))
+
+        errors: tuple[type[Exception], ...] = (IntegrityError, InvalidArgumentError)
+        bad: list[dict[str, Any]] = [
             {"floor": 1000}, {"floor": -1}, {"floor": 1.0}, {"floor": "0"}, {"head": True},
             {"last_sequence": 2**63}, {"last_sequence": 1}, {"last_sequence": 1e300},
             {"records": root.records[::-1]}, {"records": [*root.records, record]}, {"writes": None},
             {"writes": [write, write]}, {"namespace": 1}, {"namespace": "\ud800"},
-        ):  # fmt: skip
-            with refused((IntegrityError, InvalidArgumentError), changes):
-                bad = replace(root, **changes)
-                await backend.write_thread(replace(thread, lines=[bad, *thread.lines[1:]]))
-        for changes in (
+        ]  # fmt: skip
+        await expect_refusals(errors, bad, with_root)
+        bad = [{"records": [*root.records[:-1], replace(record, **changes)]} for changes in (
             {"sequence": 2**70}, {"sequence": "13"}, {"chain": 0}, {"parent": False},
             {"digest": b""}, {"payload": "text"}, {"metadata": [1]}, {"labels": {1: 2}},
-            {"metadata": {"k": float("nan")}}, {"created_at": naive}, {"checkpoint_id": ""},
+            {"metadata": {"k": float("nan")}}, {"checkpoint_id": ""},
+            {"created_at": record.created_at.replace(tzinfo=None)},
             {"created_at": record.created_at.replace(year=1)},
-        ):  # fmt: skip
-            with refused((IntegrityError, InvalidArgumentError, SerializationError), changes):
-                bad = replace(root, records=[*root.records[:-1], replace(record, **changes)])
-                await backend.write_thread(replace(thread, lines=[bad, *thread.lines[1:]]))
-        for changes in ({"thread_id": ["t"]}, {"user_id": "\0"}, {"lines": [root, root]}):
-            with refused((IntegrityError, InvalidArgumentError), changes):
-                await backend.write_thread(replace(thread, **changes))
+        )]  # fmt: skip
+        await expect_refusals((*errors, SerializationError), bad, with_root)
+        bad = [{"thread_id": ["t"]}, {"user_id": "\0"}, {"lines": [root, root]}]
+        await expect_refusals(errors, bad, lambda it: backend.write_thread(replace(thread, **it)))
         assert await backend.scan() == []
 
     async def test_saves_go_on_from_a_thread_that_was_written(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
-        thread, old = await backend.read_thread("t"), await backend.read_state("t")
-        await backend.delete("t")
+        old, thread = await backend.read_state("t"), await self.take(backend)
         await backend.write_thread(thread)
         found = await backend.read_state("t")
         stale = Expected(made_from=old.version.mark, head=old.head)
@@ -183,49 +181,44 @@ class WholeThreads(BackendKit):
         assert await problems(backend) == []
 
     async def test_a_damaged_thread_is_refused(self, backend: Any) -> None:
-        needs(backend, "branching")
         await self.grow(backend)
-        thread = await backend.read_thread("t")
-        await backend.delete("t")
-        root = thread.lines[0]
-        last = root.records[-1]
+        thread = await self.take(backend)
+        root, last = thread.lines[0], thread.lines[0].records[-1]
+
+        def with_last(changes: dict[str, Any]) -> Any:
+            damaged = replace(root, records=[*root.records[:-1], replace(last, **changes)])
+            return backend.write_thread(replace(thread, lines=[damaged, *thread.lines[1:]]))
+
         flipped = last.payload[:-1] + bytes([last.payload[-1] ^ 1])
-        for record in (
-            replace(last, payload=flipped),
-            replace(last, digest=bytes(16)),
-            replace(last, parent=77),
-            replace(last, checkpoint_id="v1"),
-            replace(last, sequence=99),
-        ):
-            damaged = replace(root, records=[*root.records[:-1], record])
-            with refused(IntegrityError, record):
-                await backend.write_thread(replace(thread, lines=[damaged, *thread.lines[1:]]))
+        bad: list[dict[str, Any]] = [{"payload": flipped}, {"digest": bytes(16)}, {"parent": 77}]
+        bad += [{"checkpoint_id": "v1"}, {"sequence": 99}]
+        await expect_refusals(IntegrityError, bad, with_last)
         assert await backend.scan() == []
 
+    @requires("list_threads")
     async def test_all_threads_are_scanned_in_the_order_of_their_ids(self, backend: Any) -> None:
-        needs(backend, "list_threads")
         ids = sorted(HOSTILE_IDS)
         for name in HOSTILE_IDS:
             await backend.write_state(name, {"n": 1}, namespace="a" if len(name) == 1 else "")
         assert await backend.scan(len(ids) + 1) == ids
         found: list[str] = []
-        after = None
-        while page := await backend.scan(7, after=after):
-            found, after = [*found, *page], page[-1]
+        while page := await backend.scan(7, after=found[-1] if found else None):
+            found += page
         assert found == ids
-        for bad in filter(None, INVALID_IDS):
-            with refused(InvalidArgumentError, bad):
-                await backend.scan(after=bad)
+        bad = filter(None, INVALID_IDS)
+        await expect_refusals(InvalidArgumentError, bad, lambda it: backend.scan(after=it))
         assert await backend.scan(0) == []
 
-    @pytest.mark.parametrize("ttl", [0, -1, float("inf"), float("nan"), 1e300, "9", True])
-    async def test_a_time_to_live_that_is_none_is_refused(self, backend: Any, ttl: Any) -> None:
-        with refused(InvalidArgumentError, ttl):
-            await backend.write_state("t", {"n": 1}, ttl_seconds=ttl)
+    @requires()
+    async def test_a_time_to_live_that_is_none_is_refused(self, backend: Any) -> None:
+        bad = (0, -1, float("inf"), float("nan"), 1e300, "9", True)
+        await expect_refusals(
+            InvalidArgumentError, bad, lambda it: backend.write_state("t", {"n": 1}, ttl_seconds=it)
+        )
         assert await backend.load("t") is None
 
+    @requires("branching", "ttl")
     async def test_renewing_gives_a_thread_more_time_and_never_less(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl")
         await backend.write_state("t", {"n": 1}, ttl_seconds=60)
         await backend.write_state("forever", {"n": 1})
         at = (await backend.read_thread("t")).expires_at
@@ -240,43 +233,11 @@ class WholeThreads(BackendKit):
         assert (await backend.read_thread("forever")).expires_at is None
         assert (await backend.read_state("t")).state == {"n": 1}
 
+    @requires("branching", "ttl")
     async def test_an_expired_thread_is_not_renewed(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl")
         await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
         assert await backend.renew("t", 60) is False
         assert await backend.load("t") is None
-
-    async def test_what_expired_is_neither_scanned_nor_read(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl")
-        await backend.write_state("t", {"n": 1}, ttl_seconds=1e-6)
-        assert await backend.scan() == []
-        assert await backend.read_thread("t") is None
-        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        assert await backend.scan() == ["t"]
-        assert await backend.load("t") is None
-
-    async def test_only_the_named_user_is_forgotten(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
-        await self.grow(backend, "by label")
-        await backend.write_state("by label", {"n": 1}, labels={"user_id": "u"})
-        await backend.save("by metadata", {"n": 1}, metadata={"user_id": "u"})
-        await backend.save("by metadata", {"n": 2})
-        await backend.save("other", {"n": 1}, metadata={"user_id": "U"})
-        metadata = {"user_id": "u"}
-        await backend.write_state("by namespace", {"n": 1}, namespace="sub", metadata=metadata)
-        for n in range(3):
-            told = metadata if n == 0 else None
-            await backend.write_state("by hidden", {"n": n}, metadata=told, keep_last=1)
-        theirs = ["by hidden", "by label", "by metadata", "by namespace"]
-        assert sorted(await backend.threads_of("u")) == theirs
-        counts = await backend.forget_user("u")
-        assert counts["threads"] == 4
-        assert counts["checkpoints"] >= 17
-        assert counts["writes"] == 4
-        assert await backend.scan() == ["other"]
-        assert await problems(backend) == []
-        again = await backend.forget_user("u")
-        assert set(again.values()) == {0}
 
 
 class StorageBackendContract(
@@ -294,55 +255,22 @@ class StorageBackendContract(
         assert exact(found) == exact(data)
         assert await backend.load("unknown") is None
 
-    async def test_saving_again_adds_a_version(self, backend: Any) -> None:
-        one = await backend.save("t", {"n": 1})
-        await backend.save("t", {"n": 2}, checkpoint_id="two", metadata={"k": 1})
-        assert await backend.load("t") == {"n": 2}
-        assert await backend.load("t", one) == {"n": 1}
-        assert [it.checkpoint_id for it in await backend.history("t")] == ["two", one]
-
-    async def test_delete_and_exists_answer_true_or_false(self, backend: Any) -> None:
-        await backend.save("t", {"n": 1})
-        assert await backend.exists("t") is True
-        assert await backend.delete("t") is True
-        assert await backend.exists("t") is False
-        assert await backend.delete("t") is False
-
-    async def test_threads_are_listed(self, backend: Any) -> None:
-        needs(backend, "list_threads")
-        await backend.save("t1", {"n": 1})
-        await backend.save("t2", {"n": 1})
-        assert await backend.list_threads() == ["t2", "t1"]
-        assert await backend.list_threads(pattern="*1") == ["t1"]
-
+    @requires("search")
     async def test_search_gives_thread_ids(self, backend: Any) -> None:
-        needs(backend, "search")
         await backend.save("t1", {"text": "alpha beta"})
         await backend.save("t2", {"text": "alpha"})
         assert await backend.search("alpha beta") == ["t1"]
         assert set(await backend.search("alpha", limit=5)) == {"t1", "t2"}
 
-    async def test_vacuum_counts_versions(self, backend: Any) -> None:
-        needs(backend, "vacuum")
-        await backend.save("t", {"n": 1})
-        assert await backend.vacuum(older_than_days=30) == 0
-        assert await backend.exists("t") is True
-
-    async def test_an_agent_that_was_given_a_backend_is_told_the_factory(
-        self, backend: Any
-    ) -> None:
+    async def test_a_backend_in_place_of_a_checkpointer_is_refused(self, backend: Any) -> None:
         state = AgentState()
-        calls: list[Callable[[], Awaitable[Any]]] = [
-            lambda: backend.save(state, "t"),
-            lambda: backend.save(state, "t", "v1"),
-            lambda: backend.save(state, "t", "v1", {"k": 1}),
-            lambda: backend.save(state=state, thread_id="t"),
-            lambda: backend.save(state=state, thread_id="t", metadata={}),
-            lambda: backend.save({"n": 1}, "t"),
-        ]
-        for call in calls:
+        for args, options in (
+            ((state, "t"), {}), ((state, "t", "v1"), {}), ((state, "t", "v1", {"k": 1}), {}),
+            ((), {"state": state, "thread_id": "t"}), (({"n": 1}, "t"), {}),
+            ((), {"state": state, "thread_id": "t", "metadata": {}}),
+        ):  # fmt: skip
             with pytest.raises(TypeError, match=backend.factory):
-                await call()
+                await backend.save(*args, **options)
         assert await backend.exists("t") is False
 
     async def test_namespaces_are_lines_of_their_own(self, backend: Any) -> None:
@@ -380,15 +308,6 @@ class StorageBackendContract(
         assert written.mark.line not in {it.line for it in marks}
         assert written.mark.store == marks[0].store
 
-    async def test_a_mark_of_another_incarnation_is_a_conflict(self, backend: Any) -> None:
-        await backend.write_state("t", {"n": 1}, checkpoint_id="v")
-        found = await backend.read_state("t")
-        expected = Expected(made_from=found.version.mark, head=found.head)
-        await backend.delete("t")
-        await backend.write_state("t", {"n": 1}, checkpoint_id="v")
-        with pytest.raises(ConflictError):
-            await backend.write_state("t", {"n": 2}, expected=expected)
-
     async def test_times_are_the_servers_and_aware(self, backend: Any) -> None:
         for n in range(3):
             await backend.save("t", {"n": n})
@@ -397,10 +316,10 @@ class StorageBackendContract(
         assert all(it.utcoffset() is not None for it in times)
 
     async def test_what_is_no_namespace_is_refused(self, backend: Any) -> None:
-        for bad in filter(None, INVALID_IDS):
-            with refused(InvalidArgumentError, bad, match="namespace"):
-                await backend.write_state("t", {"n": 1}, namespace=bad)
-            with refused(InvalidArgumentError, bad, match="namespace"):
-                await backend.read_state("t", namespace=bad)
-            with refused(InvalidArgumentError, bad, match="namespace"):
-                await backend.history("t", namespace=bad)
+        await expect_refusals(
+            InvalidArgumentError, filter(None, INVALID_IDS),
+            lambda it: backend.write_state("t", {"n": 1}, namespace=it),
+            lambda it: backend.read_state("t", namespace=it),
+            lambda it: backend.history("t", namespace=it),
+            match="namespace",
+        )  # fmt: skip

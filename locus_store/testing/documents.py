@@ -1,4 +1,4 @@
-"""The contract of ``Documents``, as tests.
+"""The contracts of ``Documents``, and of backends that write several documents for one thread.
 
 ::
 
@@ -7,23 +7,32 @@
         def reopen(self, tmp_path):
             return partial(MyDocuments, tmp_path / "mine")
 
-``reopen`` opens the same storage again and again; it is empty at first.
+    class TestMyBackend(WriteFaultsContract):
+        @pytest.fixture
+        def opened(self, tmp_path):
+            return partial(MyBackend, tmp_path / "mine")
+
+``reopen`` and ``opened`` open the same storage again and again; it is empty at first.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from itertools import islice
 from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
+from locus_store.backends.documents import segmented
 from locus_store.backends.documents.backend import DocumentBackend
+from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found
 from locus_store.backends.documents.threads import DocumentThreads
-from locus_store.testing.kit import HOSTILE_IDS
+from locus_store.errors import BackendError
+from locus_store.testing.kit import HOSTILE_IDS, LoopKit
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -80,12 +89,8 @@ class LostAnswers(Documents):
         self._documents.identify(store)
 
 
-class DocumentsContract:
+class DocumentsContract(LoopKit):
     """Everything that the engine expects of documents; see the module's docstring."""
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
 
     @pytest.fixture
     def documents(self, reopen: Any) -> Any:
@@ -206,9 +211,7 @@ class DocumentsContract:
             documents.delete(name, tag=tag)
         assert list(documents.keys()) == []
 
-    def test_the_name_of_the_store_is_written_once_and_is_no_key(
-        self, documents: Any, reopen: Any
-    ) -> None:
+    def test_the_name_of_the_store_is_no_key(self, documents: Any, reopen: Any) -> None:
         threads = DocumentThreads(documents)
         threads.write("t", lambda edit: edit.open_space(""), creates=True)
         store = documents.identity()
@@ -218,7 +221,6 @@ class DocumentsContract:
 
     # --- lost answers, through the engine
 
-    @pytest.mark.anyio
     async def test_a_put_whose_answer_was_lost_is_recognised(self, documents: Any) -> None:
         losing = LostAnswers(documents)
         backend = DocumentBackend(losing)
@@ -240,7 +242,6 @@ class DocumentsContract:
         assert await backend.load("u") == {"n": 2}
         assert losing.lost == 0
 
-    @pytest.mark.anyio
     async def test_a_lost_put_is_recognised_below_what_others_added(self, documents: Any) -> None:
         def add(edit: Edit) -> None:
             line = edit.open_space("").line
@@ -256,7 +257,6 @@ class DocumentsContract:
         assert len(await backend.history("t")) == 2
         assert len(await backend.get_writes("t", "v1")) == 1
 
-    @pytest.mark.anyio
     async def test_a_put_that_was_not_done_is_done_again(self, documents: Any) -> None:
         """The thread was deleted by another writer before the engine asked again."""
 
@@ -268,3 +268,164 @@ class DocumentsContract:
         backend = DocumentBackend(losing)
         await backend.write_state("t", {"n": 0}, checkpoint_id="v0")
         assert [it.checkpoint_id for it in await backend.history("t")] == ["v0"]
+
+
+LAST_FAULT = 8
+SAVES = 3
+
+
+class KilledError(BaseException):
+    """Ends a writer between two writes."""
+
+
+class Faulty:
+    """The writes of an object store, one of which fails.
+
+    Args:
+        objects: Whose methods are replaced.
+        names: Of the methods that write.
+        at: The number of the write that fails.
+        is_done: The write is done all the same.
+        error: What is raised.
+    """
+
+    def __init__(
+        self,
+        objects: Any,
+        names: tuple[str, ...],
+        at: int,
+        *,
+        is_done: bool,
+        error: BaseException,
+    ) -> None:
+        self._left = at
+        self._is_done = is_done
+        self._error = error
+        for name in names:
+            setattr(objects, name, self._failing(getattr(objects, name)))
+
+    def _failing(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def write(*args: Any, **options: Any) -> Any:
+            self._left -= 1
+            if self._left != 0:
+                return real(*args, **options)
+            if self._is_done:
+                real(*args, **options)
+            raise self._error
+
+        return write
+
+
+class WriteFaultsContract(LoopKit):
+    """An acknowledged save is there, whichever write fails; the others leave nothing for good."""
+
+    writes: ClassVar[tuple[str, ...]] = ("put", "store", "delete", "discard")
+    """The methods of the object store that write."""
+
+    @pytest.fixture(autouse=True)
+    def small_tails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nearly every save writes a segment."""
+        monkeypatch.setattr(segmented, "TAIL_BYTES", 1)
+
+    @pytest.fixture
+    def settle(self) -> Callable[[], object]:
+        """Return a function after which lists show all that is stored."""
+        return bool
+
+    def faulty(self, backend: Any, at: int, *, is_done: bool, error: BaseException) -> Any:
+        """Return the backend, one write of which fails."""
+        Faulty(backend._documents.objects, self.writes, at, is_done=is_done, error=error)  # noqa: SLF001
+        return backend
+
+    # --- the tests
+
+    @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
+    async def test_a_writer_that_ends_between_two_writes_leaves_the_old_thread_or_the_new_one(
+        self, opened: Any, settle: Callable[[], object], is_done: bool
+    ) -> None:
+        acknowledged: dict[str, int] = {}
+        for at in range(1, LAST_FAULT):
+            thread = f"t{at}"
+            async with opened() as backend:
+                await _save(backend, thread, 0)
+                dying = self.faulty(backend, at, is_done=is_done, error=KilledError())
+                acknowledged[thread] = 0
+                with suppress(KilledError):
+                    for n in range(1, 1 + SAVES):
+                        await _save(dying, thread, n)
+                        acknowledged[thread] = n
+                    await dying.remove(thread, ["v0"])
+        async with opened() as backend:
+            for thread, last in acknowledged.items():
+                assert (await backend.load(thread))["n"] in {last, last + 1}, thread
+            await self._require_whole(backend, settle)
+
+    @pytest.mark.parametrize("is_done", [True, False], ids=["done", "not done"])
+    async def test_a_write_that_fails_loses_no_acknowledged_save(
+        self, opened: Any, settle: Callable[[], object], is_done: bool
+    ) -> None:
+        async with opened() as backend:
+            for at in range(1, LAST_FAULT):
+                thread = f"t{at}"
+                await _save(backend, thread, 0)
+                async with opened() as other:
+                    saved = await self._saved(other, thread, at, is_done=is_done)
+                there = {it.checkpoint_id for it in await backend.history(thread)}
+                assert saved <= there, thread
+            await self._require_whole(backend, settle)
+
+    async def _saved(self, backend: Any, thread: str, at: int, *, is_done: bool) -> set[str]:
+        """Return the ids of the saves that were acknowledged, as one write fails."""
+        failing = self.faulty(backend, at, is_done=is_done, error=BackendError("refused"))
+        saved = {"v0"}
+        for n in range(1, 1 + SAVES):
+            with suppress(BackendError):
+                await _save(failing, thread, n)
+                saved.add(f"v{n}")
+        return saved
+
+    async def _require_whole(self, backend: Any, settle: Callable[[], object]) -> None:
+        """Require that each version is loaded and found, and nothing else is stored."""
+        settle()
+        with _no_age():
+            await backend.vacuum_report()
+        settle()
+        threads = sorted(await backend.list_threads())
+        assert threads
+        expected: set[tuple[str, str]] = set()
+        for thread in threads:
+            for it in await backend.history(thread):
+                assert f"v{(await backend.load(thread, it.checkpoint_id))['n']}" == it.checkpoint_id
+                expected.add((thread, it.checkpoint_id))
+        found = await backend.query("all", "x", 1000)
+        assert {(it.thread_id, it.checkpoint_id) for it in found} == expected
+        assert {it.thread_id for it in await backend.find("common", 1000)} == set(threads)
+        for n in range(1 + SAVES):
+            hits = {it.thread_id for it in await backend.find(f"word{n}", 1000)}
+            assert hits >= {thread for thread, name in expected if name == f"v{n}"}
+        assert self.stored(backend) == self.named(backend, threads)
+
+    def stored(self, backend: Any) -> set[tuple[Any, ...]]:
+        """Return the names of the documents beside the heads."""
+        return {(thread, name) for thread, name, _ in backend._documents.segments()}  # noqa: SLF001
+
+    def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
+        """Return the names of the documents that the heads name."""
+        parsed = [backend._threads.parsed(backend._documents, it) for it in threads]  # noqa: SLF001
+        return {(digest(it.thread.thread_id), name) for it in parsed for name in it.end.names()}
+
+
+async def _save(backend: Any, thread: str, n: int) -> None:
+    said = [f"common word{at}" for at in range(n + 1)]
+    state = {"n": n, "said": said}
+    await backend.write_state(thread, state, checkpoint_id=f"v{n}", metadata={"all": "x"})
+
+
+@contextmanager
+def _no_age() -> Iterator[None]:
+    """Let ``vacuum`` remove what no head names at once."""
+    age, segmented.GARBAGE_AGE = segmented.GARBAGE_AGE, timedelta(seconds=-5)  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        segmented.GARBAGE_AGE = age  # type: ignore[misc]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError
-from locus_store.testing.kit import needs, seam
+from locus_store.testing.kit import expect_refusals, needs, refused, requires, seam
 from locus_store.testing.steps import BackendKit, problems, written
 from locus_store.types import ArchivedLine, ArchivedMessage, ArchivedThread, ArchivedWrite
 from locus_store.types.thread_info import DescribesThreads
@@ -71,6 +73,13 @@ def aged(thread: ArchivedThread, days: float) -> ArchivedThread:
     return replace(thread, lines=lines)
 
 
+async def make_old(backend: Any, **changes: Any) -> None:
+    """Replace thread ``t`` by one whose versions are 40 days older, and with other changes."""
+    thread = aged(await backend.read_thread("t"), 40)
+    await backend.delete("t")
+    await backend.write_thread(replace(thread, **changes))
+
+
 MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
     "message": lambda name: without_versions(name, messages=[message(1), message(2, text=None)]),
     "name": lambda name: without_versions(name, name="Lisbon"),
@@ -81,13 +90,13 @@ MAKERS: dict[str, Callable[[str], ArchivedThread]] = {
 """A thread by the only thing that makes it one."""
 
 
+@requires("branching")
 class Existence(BackendKit):
     """``exists``, lists, copies, ``delete`` and ``vacuum`` agree on which threads exist."""
 
     @pytest.fixture(params=["version", "version in a namespace", *MAKERS])
     async def made(self, backend: Any, request: pytest.FixtureRequest) -> str:
         """Create thread ``t`` with one kind of data; return the kind."""
-        needs(backend, "branching")
         if request.param in MAKERS:
             assert await backend.write_thread(MAKERS[request.param]("t")) is True
         else:
@@ -102,7 +111,7 @@ class Existence(BackendKit):
             return found
         return [it for it in ("copy", "t") if await backend.exists(it)]
 
-    async def test_a_version_a_message_a_name_or_a_user_makes_a_thread(
+    async def test_a_version_message_name_or_user_makes_a_thread(
         self, backend: Any, made: str
     ) -> None:
         assert await backend.exists("t") is True
@@ -111,10 +120,8 @@ class Existence(BackendKit):
         assert (await backend.load("t") is not None) is (made == "version")
         assert await backend.scan() == ["t"]
 
-    async def test_only_threads_with_a_version_have_a_head_to_list(
-        self, backend: Any, made: str
-    ) -> None:
-        needs(backend, "list_with_metadata")
+    @requires("branching", "list_with_metadata")
+    async def test_only_threads_with_a_version_have_a_head(self, backend: Any, made: str) -> None:
         heads = ["t"] if made == "version" else []
         assert [it.thread_id for it in await backend.heads()] == heads
 
@@ -139,7 +146,6 @@ class Existence(BackendKit):
         assert await backend.scan() == []
 
     async def test_a_copy_keeps_the_message_log_and_the_user(self, backend: Any) -> None:
-        needs(backend, "branching")
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
         await backend.put_writes("t", "v2", [written("a")])
@@ -158,27 +164,13 @@ class Existence(BackendKit):
         assert replace(copy, thread_id="t", active_at=thread.active_at) == thread
         assert await backend.load("copy", "v0") == {"n": 0}
 
-    async def test_pending_writes_alone_are_no_thread(self, backend: Any) -> None:
-        needs(backend, "branching")
-        await backend.put_writes("t", "v", [written("a")])
-        assert await backend.exists("t") is False
-        assert await self.listed(backend) == []
-        assert [await backend.copy_thread("t", "copy") for _ in range(2)] == [False, False]
-        assert await backend.read_thread("copy") is None
-        assert await backend.scan() == ["t"]
-        assert len(await backend.get_writes("t", "v")) == 1
-
-    async def test_deleting_pending_writes_alone_removes_them_and_is_false(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_deleting_pending_writes_alone_is_false(self, backend: Any) -> None:
         await backend.put_writes("t", "v", [written("a")])
         assert await backend.delete("t") is False
         assert await backend.get_writes("t", "v") == []
         assert await backend.scan() == []
 
     async def test_a_copy_onto_pending_writes_is_a_conflict(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1})
         await backend.put_writes("copy", "v", [written("a")])
         with pytest.raises(ConflictError, match=r"'copy'.*pending writes"):
@@ -186,9 +178,7 @@ class Existence(BackendKit):
         assert len(await backend.get_writes("copy", "v")) == 1
         assert await backend.load("copy") is None
 
-    async def test_a_thread_with_other_data_outlives_its_last_version(
-        self, backend: Any, made: str
-    ) -> None:
+    async def test_other_data_outlives_the_last_version(self, backend: Any, made: str) -> None:
         is_version = made.startswith("version")
         namespace = "other" if is_version else ""
         await backend.write_state("t", {"n": 2}, namespace=namespace, checkpoint_id="w")
@@ -205,10 +195,7 @@ class Existence(BackendKit):
             assert await backend.remove("t", ["v"], namespace=after.lines[0].namespace) == 1
             assert await backend.scan() == []
 
-    async def test_pending_writes_do_not_keep_a_thread_that_lost_its_versions(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_pending_writes_keep_no_thread_without_versions(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.put_writes("t", "w", [written("a")], namespace="sub")
         assert await backend.delete("t", "v") is True
@@ -217,9 +204,7 @@ class Existence(BackendKit):
         assert await backend.delete("t") is False
         assert await backend.scan() == []
 
-    async def test_saves_go_on_from_a_thread_without_versions(
-        self, backend: Any, made: str
-    ) -> None:
+    async def test_a_thread_without_versions_can_be_saved(self, backend: Any, made: str) -> None:
         before = await backend.read_thread("t")
         for n in range(2):
             await backend.save("t", {"n": n}, checkpoint_id=f"s{n}")
@@ -230,10 +215,8 @@ class Existence(BackendKit):
         assert await backend.load("t") == {"n": 1}
         assert await self.listed(backend) == ["t"]
 
-    async def test_an_expired_thread_without_versions_is_gone(
-        self, backend: Any, made: str
-    ) -> None:
-        needs(backend, "ttl")
+    @requires("branching", "ttl")
+    async def test_an_expired_thread_of_other_data_is_gone(self, backend: Any, made: str) -> None:
         if made.startswith("version"):
             pytest.skip("the contract of expiry has it")
         ended = datetime.now(UTC) - DAY
@@ -254,8 +237,8 @@ class Existence(BackendKit):
         assert await backend.exists("t") is False
         assert await backend.scan() == []
 
+    @requires("branching", "list_threads")
     async def test_threads_without_versions_stand_among_the_others(self, backend: Any) -> None:
-        needs(backend, "branching", "list_threads")
         for n in range(4):
             await backend.save(f"saved {n}", {"n": n})
             await backend.put_writes(f"pending {n}", "v", [written("a")])
@@ -269,30 +252,26 @@ class Existence(BackendKit):
             assert await backend.list_threads(3, after=name) == expected[place + 1 : place + 4]
         assert await backend.list_threads(pattern="l*") == expected[4:]
 
+    @requires("branching", "vacuum")
     async def test_vacuum_spares_a_thread_with_a_young_message(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum")
         for n in range(3):
             await backend.save("t", {"n": n}, checkpoint_id=f"v{n}")
-        thread = aged(await backend.read_thread("t"), 40)
-        await backend.delete("t")
-        await backend.write_thread(replace(thread, messages=[message(1, 50), message(2, 1)]))
+        await make_old(backend, messages=[message(1, 50), message(2, 1)])
         assert await backend.vacuum(30) == 2
         assert await backend.load("t") == {"n": 2}
         assert len((await backend.read_thread("t")).messages) == 2
         assert await problems(backend) == []
 
+    @requires("branching", "vacuum")
     async def test_vacuum_spares_a_thread_with_a_young_pending_write(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum")
         await backend.save("t", {"n": 1}, checkpoint_id="v")
-        thread = aged(await backend.read_thread("t"), 40)
-        await backend.delete("t")
-        await backend.write_thread(thread)
+        await make_old(backend)
         await backend.put_writes("t", "v", [written("a")])
         assert await backend.vacuum(30) == 0
         assert len(await backend.get_writes("t", "v")) == 1
 
+    @requires("branching", "vacuum", "list_threads")
     async def test_vacuum_removes_threads_of_which_nothing_is_young(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum", "list_threads")
         await backend.save("saved", {"n": 1})
         saved = await backend.read_thread("saved")
         for thread in (
@@ -317,57 +296,41 @@ _SEEN: list[list[tuple[str, int]] | None] = [None, []]
 
 
 @seam("connection")
+@requires("branching")
 class MustExist(BackendKit):
     """``put_writes(must_exist=…)`` and ``write_state(thread_must_exist=True)``."""
 
-    async def test_writes_of_a_checkpoint_that_must_exist_are_refused_after_its_deletion(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_writes_of_a_deleted_checkpoint_are_refused(self, backend: Any) -> None:
         for seen in _SEEN:
             await backend.save("t", {"n": 1}, checkpoint_id="v")
             await backend.save("t", {"n": 2}, checkpoint_id="w")
-            options: dict[str, Any] = {"seen": seen, "must_exist": "checkpoint"}
-            assert await backend.put_writes("t", "v", [written("a")], **options)
+            put = partial(_put_late, backend, seen=seen, must_exist="checkpoint")
+            assert await put("v")
             await backend.delete("t", "v")
             with pytest.raises(ConflictError, match="gone"):
-                await backend.put_writes("t", "v", [written("a")], **options)
+                await put("v")
             await backend.delete("t")
             for namespace in ("", "below"):
-                with pytest.raises(ConflictError, match="gone"):
-                    await backend.put_writes(
-                        "t", "w", [written("a")], namespace=namespace, **options
-                    )
+                with refused(ConflictError, namespace, match="gone"):
+                    await put("w", namespace=namespace)
             assert await backend.scan() == []
 
-    async def test_writes_whose_thread_must_exist_may_come_before_their_checkpoint(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_writes_of_a_thread_may_precede_their_checkpoint(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
-        for number, seen in enumerate(_SEEN):
-            for namespace in ("", "below"):
-                options: dict[str, Any] = {"namespace": namespace, "seen": seen}
-                name = f"next {number}"
-                writes = [written("a")]
-                assert await backend.put_writes("t", name, writes, must_exist="thread", **options)
-                assert await backend.get_writes("t", name, namespace=namespace) == writes
+        for number, (seen, namespace) in enumerate(product(_SEEN, ("", "below"))):
+            name = f"next {number}"
+            assert await _put_late(backend, name, seen=seen, namespace=namespace)
+            assert await backend.get_writes("t", name, namespace=namespace) == [written("a")]
 
-    async def test_writes_whose_thread_must_exist_are_refused_without_it(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_writes_of_a_deleted_thread_are_refused(self, backend: Any) -> None:
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.delete("t")
-        for seen in _SEEN:
-            for namespace in ("", "below"):
-                options: dict[str, Any] = {"namespace": namespace, "seen": seen}
-                with pytest.raises(ConflictError, match="deleted"):
-                    await backend.put_writes(
-                        "t", "w", [written("a")], must_exist="thread", **options
-                    )
+        for seen, namespace in product(_SEEN, ("", "below")):
+            with refused(ConflictError, (seen, namespace), match="deleted"):
+                await _put_late(backend, seen=seen, namespace=namespace)
         assert await backend.scan() == []
 
+    @requires()
     async def test_a_save_whose_thread_must_exist_is_refused_without_it(self, backend: Any) -> None:
         for options in ({}, {"is_root": True}, {"ttl_seconds": 60}, {"keep_last": 1}):
             if "ttl_seconds" in options:
@@ -385,49 +348,34 @@ class MustExist(BackendKit):
                 assert await backend.scan() == []
 
     async def test_a_thread_of_nothing_but_writes_does_not_exist(self, backend: Any) -> None:
-        needs(backend, "branching")
         for namespace in ("", "below"):
             await backend.put_writes("t", "v", [written("a")], namespace=namespace)
-        for namespace in ("", "below", "other"):
-            with pytest.raises(ConflictError, match="deleted"):
-                await below(backend, namespace=namespace)
-            for seen in (None, [("a", 0)]):
-                with pytest.raises(ConflictError, match="deleted"):
-                    await backend.put_writes(
-                        *("t", "v", [written("b")]),
-                        namespace=namespace,
-                        seen=seen,
-                        must_exist="thread",
-                    )
+        await expect_refusals(
+            ConflictError,
+            ("", "below", "other"),
+            lambda it: below(backend, namespace=it),
+            lambda it: _put_late(backend, "v", "b", namespace=it),
+            lambda it: _put_late(backend, "v", "b", namespace=it, seen=[("a", 0)]),
+            match="deleted",
+        )
         assert await backend.exists("t") is False
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await below(backend)
         assert await backend.get_writes("t", "v") == [written("a")]
 
     async def test_a_thread_that_has_only_a_name_exists(self, backend: Any) -> None:
-        needs(backend, "branching")
         if isinstance(backend, DescribesThreads):
             await backend.put_thread("t", name="Weather")
         else:
-            await backend.save("t", {"n": 1})
-            thread = await backend.read_thread("t")
-            await backend.delete("t")
-            await backend.write_thread(replace(thread, name="Weather", lines=[]))
-        assert await backend.put_writes("t", "v", [written("a")], must_exist="thread")
+            await backend.write_thread(without_versions("t", name="Weather"))
+        assert await _put_late(backend)
         await below(backend)
         assert await backend.namespaces("t") == ["below"]
 
     async def test_a_deletion_among_saves_and_writes_leaves_nothing(self, backend: Any) -> None:
-        needs(backend, "branching")
         for number in range(8):
             await backend.save("t", {"n": 1}, checkpoint_id="v")
-            late = [below(backend, namespace=f"n{it}") for it in range(3)]
-            late += [
-                backend.put_writes(
-                    "t", "w", [written("a")], namespace=f"n{it}", must_exist="thread"
-                )
-                for it in range(3)
-            ]
+            late = [it(backend, namespace=f"n{n}") for it in (below, _put_late) for n in range(3)]
             calls = [*late[:number], backend.delete("t"), *late[number:]]
             answers = await asyncio.gather(*calls, return_exceptions=True)
             failed = [it for it in answers if isinstance(it, BaseException)]
@@ -439,10 +387,19 @@ async def below(
     backend: Any, checkpoint_id: str = "first", *, namespace: str = "below", **options: Any
 ) -> None:
     """Save a version of a namespace of thread ``t``, which must exist."""
-    await backend.write_state(
-        *("t", {"said": checkpoint_id}),
-        namespace=namespace,
-        checkpoint_id=checkpoint_id,
-        thread_must_exist=True,
-        **options,
+    options |= {"namespace": namespace, "checkpoint_id": checkpoint_id}
+    await backend.write_state("t", {"n": checkpoint_id}, thread_must_exist=True, **options)
+
+
+async def _put_late(
+    backend: Any,
+    checkpoint_id: str = "w",
+    task_id: str = "a",
+    *,
+    must_exist: str = "thread",
+    **options: Any,
+) -> Any:
+    """Put a write of a checkpoint of thread ``t``; one of both must exist."""
+    return await backend.put_writes(
+        "t", checkpoint_id, [written(task_id)], must_exist=must_exist, **options
     )

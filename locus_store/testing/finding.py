@@ -9,19 +9,25 @@ from typing import Any
 
 import pytest
 
-from locus_store.errors import (
-    InvalidArgumentError,
-    NotFoundError,
+from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.testing.kit import (
+    NUMBERS,
+    TEXTS,
+    Another,
+    Kit,
+    exact,
+    expect_refusals,
+    requires,
+    seam,
 )
-from locus_store.testing.kit import NUMBERS, TEXTS, Another, Kit, exact, needs, refused, seam
 
 
 @seam("loop")
+@requires("list_threads")
 class ThreadListRules(Kit):
     """``list_threads`` and ``list_with_metadata``."""
 
     async def test_threads_are_listed_the_newest_first(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
         for name in ("b", "c", "a"):
             await checkpointer.save(self.new(name), name)
         assert await checkpointer.list_threads() == ["a", "c", "b"]
@@ -30,7 +36,6 @@ class ThreadListRules(Kit):
         assert await checkpointer.list_threads() == ["a", "b"]
 
     async def test_a_pattern_is_shell_style(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
         names = ("a", "A", "ab", "abc", "a/b", "/x", "a%b", "a_b", "[a]", "a\\b", "a*b", "a\nb")
         odd = {"a/b", "a%b", "a_b", "a\\b", "a*b", "a\nb"}
         for name in names:
@@ -44,14 +49,12 @@ class ThreadListRules(Kit):
             assert set(await checkpointer.list_threads(pattern=pattern)) == expected, pattern
 
     async def test_a_limit_counts_matches_only(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
         for n in range(6):
             await checkpointer.save({"n": n}, f"{'yes' if n % 2 else 'no'}:{n}")
         assert await checkpointer.list_threads(2, "yes:*") == ["yes:5", "yes:3"]
         assert await checkpointer.list_threads(2, "[y]es:*") == ["yes:5", "yes:3"]
 
     async def test_250_threads_are_listed_through_pages_of_100(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
         names = [f"t/{n}" for n in range(250)]
         await asyncio.gather(*(checkpointer.save({"n": 1}, name) for name in names))
         found: list[str] = await checkpointer.list_threads(limit=100)
@@ -67,18 +70,17 @@ class ThreadListRules(Kit):
         assert await checkpointer.list_threads(5, "[t]/1?", after="t/15") == teens[:5]
 
     async def test_a_thread_cursor_that_is_gone_is_told(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
         with pytest.raises(NotFoundError, match="gone"):
             await checkpointer.list_threads(after="gone")
 
     async def test_a_pattern_that_is_no_text_is_refused(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
-        for pattern in (None, 7, b"*"):
-            with refused(InvalidArgumentError, pattern, match="pattern"):
-                await checkpointer.list_threads(pattern=pattern)
+        await expect_refusals(
+            InvalidArgumentError, (None, 7, b"*"), lambda it: checkpointer.list_threads(pattern=it),
+            match="pattern",
+        )  # fmt: skip
 
+    @requires("list_with_metadata")
     async def test_threads_are_listed_with_their_heads_metadata(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_with_metadata")
         for name in ("t1", "t2", "t3"):
             await checkpointer.save(self.new("a"), name, "v1", {"of": "old"})
             await checkpointer.save(self.new("b"), name, "v2", {"of": name, "n": [1.0, {}]})
@@ -92,11 +94,11 @@ class ThreadListRules(Kit):
         assert len(await checkpointer.list_with_metadata(limit=2)) == 2
 
 
+@requires("metadata_query")
 class Metadata(Kit):
     """``get_metadata`` and ``query_by_metadata``."""
 
     async def test_metadata_comes_back_as_it_was_given(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         given = {"n": list(NUMBERS), "t": list(TEXTS), "": {"a.b": {"$": None}}, "a\0b": "\0"}
         state = self.new("a")
         await checkpointer.save(state, "t", "v1", deepcopy(given))
@@ -108,7 +110,6 @@ class Metadata(Kit):
         assert await checkpointer.get_metadata("unknown") is None
 
     async def test_the_heads_metadata_is_the_one_that_was_given(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         await checkpointer.save(self.new("a"), "t", "v1", {"k": 1})
         await checkpointer.save(self.new("b"), "t", "v2", {"k": 2})
         assert await checkpointer.get_metadata("t") == {"k": 2}
@@ -116,7 +117,6 @@ class Metadata(Kit):
         assert await checkpointer.get_metadata("t") == {"k": 1}
 
     async def test_changing_metadata_changes_nothing_stored(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         given = {"list": [1]}
         await checkpointer.save(self.new("a"), "t", metadata=given)
         given["list"].append(2)
@@ -125,7 +125,6 @@ class Metadata(Kit):
         assert await checkpointer.get_metadata("t") == {"list": [1]}
 
     async def test_a_value_is_found_by_its_type(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         stored = {
             "int": 1, "float": 1.0, "true": True, "text": "1", "null": None, "false": False,
             "zero": 0,
@@ -144,7 +143,6 @@ class Metadata(Kit):
             assert {row["thread_id"] for row in found} == matches, value
 
     async def test_a_key_is_a_path_and_never_a_statement(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         user = {"name": "ann", "tags": ["x"], "deep": {"er": 1}}
         plain = {
             "a.b": "dotted", '"': 1, "'": 2, "$": 3, "$.user": 4, "[0]": 5, "a\0b": 6, "%": 8,
@@ -161,13 +159,12 @@ class Metadata(Kit):
             assert await checkpointer.query_by_metadata(key + "'", value) == []
 
     async def test_a_key_that_names_nothing_is_refused(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
-        for key in ("", None, 7, b"k", ["k"]):
-            with refused(InvalidArgumentError, key, match="key"):
-                await checkpointer.query_by_metadata(key, 1)
+        bad = ("", None, 7, b"k", ["k"])
+        await expect_refusals(
+            InvalidArgumentError, bad, lambda it: checkpointer.query_by_metadata(it, 1), match="key"
+        )
 
     async def test_every_version_is_found_the_newest_first(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         for n in range(4):
             await checkpointer.save({"n": n}, "t", f"v{n}", {"k": "x", "n": n})
         await checkpointer.save({"n": 9}, "u", "v9", {"k": "x", "n": 9})
@@ -181,7 +178,6 @@ class Metadata(Kit):
         assert await checkpointer.query_by_metadata("k", "x", limit=2) == rows[:2]
 
     async def test_a_deleted_version_is_not_found(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         await checkpointer.save({"n": 1}, "t", "v1", {"k": "x"})
         await checkpointer.save({"n": 2}, "t", "v2", {"k": "y"})
         await checkpointer.save({"n": 3}, "t", "v2", {"k": "z"})
@@ -191,7 +187,6 @@ class Metadata(Kit):
         assert len(await checkpointer.query_by_metadata("k", "z")) == 1
 
     async def test_agents_and_tags_of_the_state_are_found(self, checkpointer: Any) -> None:
-        needs(checkpointer, "metadata_query")
         await checkpointer.save({"agent_id": "a1", "metadata": {"tags": ["x", "y"]}}, "t1")
         await checkpointer.save({"agent_id": "a2", "tags": ["y", "z"]}, "t2", metadata={"k": 1})
         for key, value, expected in (
@@ -205,16 +200,15 @@ class Metadata(Kit):
 
 
 @seam("search")
+@requires("search")
 class Search(Kit):
     """``search`` finds all words, has no operators, and is the same on every backend."""
 
     async def found(self, checkpointer: Any, query: str, limit: int = 10) -> list[str]:
         """Return the ids of the threads found, in order."""
-        needs(checkpointer, "search")
         return [hit["thread_id"] for hit in await checkpointer.search(query, limit)]
 
     async def test_all_words_must_be_there(self, checkpointer: Any) -> None:
-        needs(checkpointer, "search")
         await self.grow(checkpointer, "t1", "the quick brown fox", "jumps over the lazy dog")
         await self.grow(checkpointer, "t2", "a quick dog")
         assert set(await self.found(checkpointer, "quick dog")) == {"t1", "t2"}
@@ -223,20 +217,11 @@ class Search(Kit):
         assert await self.found(checkpointer, "fo") == []
 
     async def test_neither_case_nor_accents_matter(self, checkpointer: Any) -> None:
-        needs(checkpointer, "search")
-        await self.grow(
-            checkpointer, "t", "Crème BRÛLÉE in der Straße, Ångström, ΣΊΣΥΦΟΣ, 東京タワー"
-        )
+        text = "Crème BRÛLÉE in der Straße, Ångström, ΣΊΣΥΦΟΣ, 東京タワー"
+        await self.grow(checkpointer, "t", text)
         for query in (
-            "creme brulee",
-            "CRÈME",
-            "strasse",
-            "STRASSE",
-            "angstrom",
-            "σίσυφος",
-            "東京",
-            "京",
-        ):
+            "creme brulee", "CRÈME", "strasse", "STRASSE", "angstrom", "σίσυφος", "東京", "京",
+        ):  # fmt: skip
             assert await self.found(checkpointer, query) == ["t"], query
         assert await self.found(checkpointer, "大阪") == []
 
@@ -244,15 +229,11 @@ class Search(Kit):
         await self.grow(checkpointer, "t", "alpha beta")
         for query in (
             "alpha OR gamma", "alpha AND gamma", "NOT gamma", "alpha NEAR gamma", "alph*",
-            '"alpha gamma',
-            "al%", "alph_", "messages:alpha gamma", "^gamma", "alpha -beta gamma", "al?ha",
-            "/al.*/", "(alpha gamma", "alpha'; DROP TABLE locus_threads; -- ", "{alpha gamma}",
-            "alpha + gamma",
+            '"alpha gamma', "al%", "alph_", "messages:alpha gamma", "^gamma", "alpha -beta gamma",
+            "al?ha", "/al.*/", "(alpha gamma", "alpha'; DROP TABLE locus_threads; -- ",
+            "{alpha gamma}", "alpha + gamma",
         ):  # fmt: skip
             assert await self.found(checkpointer, query) == [], query
-
-    async def test_signs_between_words_mean_nothing(self, checkpointer: Any) -> None:
-        await self.grow(checkpointer, "t", "alpha beta")
         for query in (
             '"alpha"', "beta-alpha", "alpha%", "(beta)", "alpha*", "-alpha", "'beta' alpha;",
             '"alpha beta',
@@ -267,7 +248,6 @@ class Search(Kit):
         assert await self.found(checkpointer, "value") == ["t"]
 
     async def test_text_of_every_version_is_found(self, checkpointer: Any) -> None:
-        needs(checkpointer, "search")
         await checkpointer.save({"text": "first alpha"}, "t", "v1")
         await checkpointer.save({"text": "then beta"}, "t", "v2")
         hits = await checkpointer.search("alpha")
@@ -295,10 +275,9 @@ class Search(Kit):
         await checkpointer.delete("t")
         assert await self.found(checkpointer, "gamma") == []
 
-    async def test_what_a_deleted_version_added_is_found_where_it_remains(
+    async def test_text_of_a_deleted_version_is_found_where_it_remains(
         self, checkpointer: Any
     ) -> None:
-        needs(checkpointer, "search")
         one, two, _ = await self.grow(checkpointer, "t", "alpha", "beta", "gamma")
         await checkpointer.delete("t", one)
         await checkpointer.delete("t", two)
@@ -318,8 +297,8 @@ class Search(Kit):
         assert await self.found(checkpointer, "beta gamma") == ["t"]
         assert await self.found(checkpointer, "alpha") == []
 
+    @requires("search", "branching")
     async def test_a_copys_text_is_its_own(self, checkpointer: Any) -> None:
-        needs(checkpointer, "search", "branching")
         await self.grow(checkpointer, "t", "alpha", "beta")
         await checkpointer.copy_thread("t", "copy")
         assert set(await self.found(checkpointer, "alpha beta")) == {"t", "copy"}
@@ -327,14 +306,12 @@ class Search(Kit):
         assert await self.found(checkpointer, "alpha beta") == ["copy"]
 
     async def test_the_best_match_comes_first(self, checkpointer: Any) -> None:
-        needs(checkpointer, "search")
         await checkpointer.save({"text": ["alpha", "alpha beta", "beta alpha"]}, "often")
         await checkpointer.save({"text": ["alpha", "beta", "gamma"]}, "once")
         assert await self.found(checkpointer, "alpha beta") == ["often", "once"]
         assert await self.found(checkpointer, "alpha beta", limit=1) == ["often"]
 
     async def test_a_hit_says_where_and_what(self, checkpointer: Any) -> None:
-        needs(checkpointer, "search")
         state = self.new("nothing here")
         await checkpointer.save(state, "t", "v1", {"k": 1})
         state = self.said(state, "x" * 500 + " the Needle in the haystack " + "y" * 500)
@@ -351,7 +328,5 @@ class Search(Kit):
         assert datetime.fromisoformat(hit["updated_at"]).utcoffset() is not None
 
     async def test_a_query_without_a_word_is_refused(self, checkpointer: Any) -> None:
-        needs(checkpointer, "search")
-        for query in ("", " ", "%", "*", "'\"", "\0", None, 7):
-            with refused(InvalidArgumentError, query, match="word"):
-                await checkpointer.search(query)
+        bad = ("", " ", "%", "*", "'\"", "\0", None, 7)
+        await expect_refusals(InvalidArgumentError, bad, checkpointer.search, match="word")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from copy import copy
 from datetime import date
+from inspect import isawaitable
+from itertools import product
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,6 +16,7 @@ import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
+from locus_store.errors import SerializationError
 from locus_store.types.messages import NewMessage
 from locus_store.types.state import AgentState, Message
 
@@ -93,14 +96,22 @@ def exact(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
-class Kit:
-    """The fixtures and states that every contract uses.
+class LoopKit:
+    """The base of all contracts: their tests run in an event loop of asyncio."""
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        return "asyncio"
+
+
+class Kit(LoopKit):
+    """The fixtures and states that every contract of a checkpointer uses.
 
     For another ``state_type`` override the five methods below; for storage that outlives an object
     override ``reopen``.
     """
-
-    pytestmark = pytest.mark.anyio
 
     state_type: type[Any] = AgentState
     """The class that ``load`` returns."""
@@ -129,10 +140,6 @@ class Kit:
         return state.metadata["value"]
 
     @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
-
-    @pytest.fixture
     def checkpointer(self) -> Any:
         """The object to test, on empty storage; override this."""
         raise NotImplementedError("give the contract a `checkpointer` fixture")
@@ -148,6 +155,16 @@ class Kit:
         return None
 
     @pytest.fixture
+    def below(self, storage: StorageProbe | None) -> StorageProbe:
+        """Access below the backend, for tests that need it."""
+        return probe(storage)
+
+    @pytest.fixture
+    def backend(self, checkpointer: Any) -> Any:
+        """The backend of the object to test, for tests that need it."""
+        return find_backend(checkpointer)
+
+    @pytest.fixture
     async def another(self, reopen: Another) -> AsyncIterator[Another]:
         """Call ``reopen``, and close all its objects at the end."""
         opened: list[Any] = []
@@ -161,7 +178,10 @@ class Kit:
             await it.close()
 
     @pytest.fixture(autouse=True)
-    async def closing(self, checkpointer: Any) -> AsyncIterator[None]:
+    async def closing(
+        self, checkpointer: Any, request: pytest.FixtureRequest
+    ) -> AsyncIterator[None]:
+        skip_unless_capable(checkpointer, request)
         yield
         await checkpointer.close()
 
@@ -206,14 +226,28 @@ def seam(*names: str) -> Callable[[T], T]:
     threads), ``state`` (the class of states), ``layout`` (how versions are stored) and ``search``.
     The mark of a test takes the place of its class's.
     """
+    return _mark_tests("seams", frozenset(names))
+
+
+def requires(*capabilities: str | type) -> Callable[[T], T]:
+    """Mark a test, or the tests of a class, as one that needs capabilities, or powers of a backend.
+
+    It is skipped if the object to test does not have all of them. The mark of a test takes the
+    place of its class's.
+    """
+    return _mark_tests("required", capabilities)
+
+
+def _mark_tests(name: str, value: object) -> Callable[[T], T]:
+    """Return a decorator that sets an attribute of tests, unless they have it."""
 
     def mark(marked: T) -> T:
         tests: list[tuple[str, Any]] = [("test_", marked)]
         if isinstance(marked, type):
             tests = [*vars(marked).items()]
-        for name, test in tests:
-            if name.startswith("test_") and not hasattr(test, "seams"):
-                test.seams = frozenset(names)
+        for test_name, test in tests:
+            if test_name.startswith("test_") and not hasattr(test, name):
+                setattr(test, name, value)
         return marked
 
     return mark
@@ -232,11 +266,26 @@ def limited(backend: B, max_state_bytes: Any) -> B:
     return other
 
 
-def needs(checkpointer: Any, *capabilities: str) -> None:
+def needs(checkpointer: Any, *capabilities: str | type) -> None:
     """Skip the test if a capability is not declared; its refusal is tested once."""
-    for name in capabilities:
-        if not getattr(checkpointer.capabilities, name):
-            pytest.skip(f"{type(checkpointer).__name__} does not declare {name}")
+    for it in capabilities:
+        if isinstance(it, type):
+            if not isinstance(checkpointer, it):
+                pytest.skip(f"{type(checkpointer).__name__} is no {it.__name__}")
+        elif not getattr(checkpointer.capabilities, it):
+            pytest.skip(f"{type(checkpointer).__name__} does not declare {it}")
+
+
+def skip_unless_capable(subject: Any, request: pytest.FixtureRequest) -> None:
+    """Skip the test if the object to test lacks what ``requires`` names."""
+    needs(subject, *getattr(request.function, "required", ()))
+
+
+def find_backend(subject: Any) -> Any:
+    """Return the backend of an object; skip the test if there is none."""
+    if getattr(subject, "backend", None) is None:
+        pytest.skip(f"{type(subject).__name__} stands over no backend")
+    return subject.backend
 
 
 def probe(storage: StorageProbe | None) -> StorageProbe:
@@ -260,6 +309,48 @@ def refused(
         pytest.fail(f"{ascii(case)[:60]} was not refused")
 
 
+async def expect_refusals(
+    error: type[Exception] | tuple[type[Exception], ...],
+    values: Iterable[Any],
+    *calls: Callable[[Any], Any],
+    match: str = "",
+) -> None:
+    """Expect an error of each call with each value, as ``refused`` does."""
+    for value, call in product(values, calls):
+        with refused(error, value, match=match):
+            answer = call(value)
+            if isawaitable(answer):
+                await answer
+
+
+LOOPS = ("t0", "t1", "t2", "t3", "here")
+
+
+async def run_in_loops(talk: Callable[[str], Any]) -> None:
+    """Run a coroutine function with each name of ``LOOPS`` at once, in event loops of their own."""
+    *others, here = LOOPS
+    calls = [asyncio.to_thread(asyncio.run, talk(it)) for it in others]
+    await asyncio.gather(*calls, talk(here))
+
+
+async def run_while_closing(subject: Any, *calls: Any) -> list[Any]:
+    """Close an object again and again while calls run; return their answers."""
+    running = asyncio.gather(*calls)
+    while not running.done():
+        await subject.close()
+        await asyncio.sleep(0)  # not every storage waits for anything
+    return await running
+
+
+async def fail_one_in_three(call: Callable[[Any], Any]) -> list[int]:
+    """Make 30 calls at once, every third of them with NaN; return the numbers of the others."""
+    calls = (call(n if n % 3 else float("nan")) for n in range(30))
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
+    assert failed == [*range(0, 30, 3)]
+    return [n for n in range(30) if n % 3]
+
+
 async def tick(checkpointer: Any) -> None:
     """Wait without sleeping until the server's clock has advanced."""
     needs(checkpointer, "list_with_metadata")
@@ -271,39 +362,54 @@ async def tick(checkpointer: Any) -> None:
     await checkpointer.delete("a clock")
 
 
-class MessageLogKit:
-    """The fixtures that every part of a message log's contract uses."""
-
-    pytestmark = pytest.mark.anyio
+class OpenedKit(LoopKit):
+    """The fixtures that the contracts of a store and of a message log share."""
 
     persists = True
-    """Another object of ``reopen`` has the same logs."""
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
+    """Another object of ``reopen`` has the same items or logs."""
 
     @pytest.fixture
     def reopen(self) -> Another:
         """Create an object on this test's storage, empty at first; override this.
 
-        It takes the options of ``BaseMessageLog``.
+        It takes the options of the base class. A store without one has ``dimension=3``.
         """
         raise NotImplementedError("give the contract a `reopen` fixture")
 
     @pytest.fixture
-    async def log(self, reopen: Another) -> AsyncIterator[Any]:
+    async def subject(self, reopen: Another) -> AsyncIterator[Any]:
         """The object to test, open."""
         async with reopen() as made:
             yield made
 
     @pytest.fixture
+    async def other(self, subject: Any, reopen: Another) -> AsyncIterator[Any]:
+        """Another object on the storage, for tests that need it."""
+        if not self.persists:
+            pytest.skip(f"nothing outlives an object of {type(subject).__name__}")
+        async with reopen() as made:
+            yield made
+
+    @pytest.fixture
+    async def several(self, subject: Any, reopen: Another) -> AsyncIterator[list[Any]]:
+        """Three objects on one storage, or one object if the storage ends with it."""
+        async with AsyncExitStack() as stack:
+            others = [reopen() for _ in range(2)] if self.persists else []
+            yield [subject, *[await stack.enter_async_context(it) for it in others]]
+
+
+class MessageLogKit(OpenedKit):
+    """The fixtures that every part of a message log's contract uses."""
+
+    @pytest.fixture
+    def log(self, subject: Any) -> Any:
+        """The object to test, open."""
+        return subject
+
+    @pytest.fixture
     def backend(self, log: Any) -> Any:
         """The backend whose threads have the logs."""
-        found = getattr(log, "backend", None)
-        if found is None:
-            pytest.skip(f"{type(log).__name__} stands over no backend")
-        return found
+        return find_backend(log)
 
 
 def new(*contents: Any) -> list[NewMessage]:
@@ -342,31 +448,14 @@ SHORT = 0.02
 """Seconds to live; what has the first outlives a test."""
 
 
-class StoreKit:
+class StoreKit(OpenedKit):
     """The fixtures that every part of a store's contract uses."""
 
-    pytestmark = pytest.mark.anyio
-
-    persists = True
-    """Another object of ``reopen`` has the same items."""
-
     @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
-
-    @pytest.fixture
-    def reopen(self) -> Another:
-        """Create an object on this test's storage, empty at first; override this.
-
-        It takes the options of ``BaseStore``, and without one it has ``dimension=3``.
-        """
-        raise NotImplementedError("give the contract a `reopen` fixture")
-
-    @pytest.fixture
-    async def store(self, reopen: Another) -> AsyncIterator[Any]:
+    def store(self, subject: Any, request: pytest.FixtureRequest) -> Any:
         """The object to test, open."""
-        async with reopen() as made:
-            yield made
+        skip_unless_capable(subject, request)
+        return subject
 
 
 async def fill(store: Any, namespace: Namespace, count: int, value: Any = None) -> list[str]:

@@ -14,16 +14,7 @@ import pytest
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, SerializationError
 from locus_store.saver import CheckpointSaver
-from locus_store.testing.kit import (
-    Another,
-    Kit,
-    StorageProbe,
-    exact,
-    limited,
-    needs,
-    probe,
-    refused,
-)
+from locus_store.testing.kit import Another, Kit, StorageProbe, exact, limited, refused, requires
 from locus_store.testing.steps import BackendKit, problems
 from locus_store.types import PendingWrite, Vacuumed
 from locus_store.values import frames
@@ -52,7 +43,7 @@ class LimitRules(Kit):
         with refused(InvalidArgumentError, wrong, match="max_state_bytes"):
             another(max_state_bytes=wrong)
 
-    async def test_a_state_above_max_state_bytes_is_not_saved(self, another: Another) -> None:
+    async def test_a_state_above_the_limit_is_not_saved(self, another: Another) -> None:
         limited = another(max_state_bytes=LIMIT)
         await limited.save(self.new("small"), "t", "v1")
         for thread_id in ("t", "new"):
@@ -80,9 +71,7 @@ class LimitRules(Kit):
         for name, expected in accepted.items():
             assert exact(self.held(await other.load("t", name))) == expected
 
-    async def test_a_stored_state_above_max_state_bytes_is_not_loaded(
-        self, another: Another
-    ) -> None:
+    async def test_a_stored_state_above_the_limit_is_not_loaded(self, another: Another) -> None:
         generous = await self.plant(another)
         limited = another(max_state_bytes=LIMIT)
         with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
@@ -93,9 +82,7 @@ class LimitRules(Kit):
         assert len(self.held(await generous.load("large"))) > LARGE
         assert await limited.delete("large") is True
 
-    async def test_changes_that_fold_to_more_than_max_state_bytes_are_not_loaded(
-        self, another: Another
-    ) -> None:
+    async def test_changes_that_fold_above_the_limit_are_not_loaded(self, another: Another) -> None:
         generous = another(max_state_bytes=2 * LARGE)
         value = list[str]()
         for number in range(8):
@@ -106,10 +93,10 @@ class LimitRules(Kit):
         with pytest.raises(IntegrityError, match="max_state_bytes=20000"):
             await limited.load("t")
 
-    async def test_search_skips_a_thread_above_max_state_bytes(
+    @requires("search")
+    async def test_search_skips_a_thread_above_the_limit(
         self, checkpointer: Any, another: Another, caplog: pytest.LogCaptureFixture
     ) -> None:
-        needs(checkpointer, "search")
         await self.plant(another)
         limited = another(max_state_bytes=LIMIT)
         await limited.save(self.new("a needle"), "small")
@@ -119,9 +106,8 @@ class LimitRules(Kit):
         assert "max_state_bytes" in caplog.text
 
     async def test_a_bomb_takes_no_memory(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+        self, checkpointer: Any, another: Another, below: StorageProbe
     ) -> None:
-        below = probe(storage)
         await checkpointer.save(self.new("a"), "t")
         bomb = pack_frame(b'[["=",[],{"a":"%b"}]]' % (b"a" * BOMB_BYTES))
         below.damage(lambda _: bomb)
@@ -140,10 +126,8 @@ class BackendLimits(BackendKit):
         payload = frames.value_payload("a" * LARGE, 2 * LARGE)
         await backend.put_writes("large", "v", [PendingWrite("task", 0, "c", JSON_WRITE, payload)])
 
-    async def test_an_archived_state_above_max_state_bytes_is_not_restored(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    @requires("branching")
+    async def test_an_archived_state_above_the_limit_is_not_restored(self, backend: Any) -> None:
         await self.plant(backend)
         archived = replace(await backend.read_thread("large"), thread_id="copy")
         (line,) = archived.lines
@@ -155,8 +139,8 @@ class BackendLimits(BackendKit):
                 await limited(backend, LIMIT).write_thread(replace(archived, lines=[it]))
         assert await backend.read_thread("copy") is None
 
-    async def test_a_check_reports_what_is_above_max_state_bytes(self, backend: Any) -> None:
-        needs(backend, "branching")
+    @requires("branching")
+    async def test_a_check_reports_what_is_above_the_limit(self, backend: Any) -> None:
         await self.plant(backend)
         found = await problems(limited(backend, LIMIT))
         assert len(found) == 2
@@ -208,7 +192,7 @@ class BackendLimits(BackendKit):
         assert not caplog.records
         assert await problems(small) == []
 
-    async def test_a_version_above_max_state_bytes_that_nothing_is_made_from_is_deleted(
+    async def test_a_version_above_the_limit_without_children_is_deleted(
         self, backend: Any
     ) -> None:
         small = await self.sized(backend, "large", 1)
@@ -216,9 +200,7 @@ class BackendLimits(BackendKit):
         assert await small.delete("large", "v0") is True
         assert await problems(small) == []
 
-    async def test_deleting_a_version_beside_one_above_max_state_bytes_names_the_limit(
-        self, backend: Any
-    ) -> None:
+    async def test_deleting_beside_a_version_above_the_limit_names_it(self, backend: Any) -> None:
         small = await self.sized(backend, "large")
         for name in ("v0", "v1", "v2"):
             with refused(IntegrityError, name, match="max_state_bytes=20000"):
@@ -229,10 +211,10 @@ class BackendLimits(BackendKit):
         assert await small.delete("large") is True
         assert await small.exists("large") is False
 
-    async def test_vacuum_goes_on_behind_a_thread_above_max_state_bytes(
+    @requires("branching", "vacuum")
+    async def test_vacuum_goes_on_behind_a_thread_above_the_limit(
         self, backend: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        needs(backend, "branching", "vacuum")
         for name in ("a large one", "t"):
             small = await self.sized(backend, name)
             if name == "t":
@@ -256,10 +238,8 @@ class BackendLimits(BackendKit):
         await backend.delete(thread_id)
         await backend.write_thread(replace(thread, lines=[replace(line, records=[old, *rest])]))
 
-    async def test_a_pending_write_above_max_state_bytes_is_neither_saved_nor_read(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    @requires("branching")
+    async def test_a_write_above_the_limit_is_neither_saved_nor_read(self, backend: Any) -> None:
         saver = CheckpointSaver(limited(backend, LIMIT))
         of: dict[str, Any] = {"thread_id": "t"}
         await saver.put(**of, checkpoint_id="v", checkpoint_data={"channel_values": {"c": "a"}})

@@ -13,9 +13,9 @@ from locus_store.testing.kit import (
     INVALID_IDS,
     MessageLogKit,
     contents,
+    expect_refusals,
     named,
     new,
-    refused,
 )
 from locus_store.types.messages import KeptMessages, NewMessage
 
@@ -66,9 +66,7 @@ class Paging(MessageLogKit):
         assert await log.page("t", limit=0) == []
         assert len(await log.page("t")) == 25
 
-    async def test_pages_by_cursor_give_each_message_once_while_others_append(
-        self, log: Any
-    ) -> None:
+    async def test_pages_by_cursor_give_each_message_once_during_appends(self, log: Any) -> None:
         ids = [f"m{n}" for n in range(30)]
         await log.append("t", named(*ids[:20]))
         seen: list[str] = []
@@ -117,9 +115,8 @@ class Paging(MessageLogKit):
         await log.append("t", [NewMessage("content", text="Text"), NewMessage("content", text="")])
         assert len(await log.page("t", search="TEXT")) == 1
         assert await log.page("t", search="content") == []
-        for bad in (1, b"a", ["a"]):
-            with refused(InvalidArgumentError, bad):
-                await log.page("t", search=bad)
+        bad = (1, b"a", ["a"])
+        await expect_refusals(InvalidArgumentError, bad, lambda it: log.page("t", search=it))
 
     async def test_pages_of_a_search_give_each_hit_once(self, log: Any) -> None:
         await log.append("t", [NewMessage(f"{'odd' if n % 2 else 'even'} {n}") for n in range(40)])
@@ -285,23 +282,20 @@ class Owning(MessageLogKit):
         assert await backend.scan() == ["named", "t"]
 
     async def test_what_is_no_user_is_refused(self, log: Any) -> None:
-        wrong: list[Any] = [it for it in INVALID_IDS if it is not None]
-        for it in wrong:
-            with refused(InvalidArgumentError, it):
-                await log.append("t", new(1), user_id=it)
-            with refused(InvalidArgumentError, it):
-                await log.append("t", new(1), also={"sub": KeptMessages(new(1), user_id=it)})
-            with refused(InvalidArgumentError, it):
-                await log.logs(user_id=it)
+        await expect_refusals(
+            InvalidArgumentError,
+            [it for it in INVALID_IDS if it is not None],
+            lambda it: log.append("t", new(1), user_id=it),
+            lambda it: log.append("t", new(1), also={"sub": KeptMessages(new(1), user_id=it)}),
+            lambda it: log.logs(user_id=it),
+        )
         assert await log.logs() == []
 
 
 class Keeping(MessageLogKit):
     """``KeptMessages``: threads without a time to live and without an age."""
 
-    async def test_kept_messages_outlive_the_thread_that_they_were_appended_with(
-        self, reopen: Another, backend: Any
-    ) -> None:
+    async def test_kept_messages_outlive_their_thread(self, reopen: Another, backend: Any) -> None:
         async with reopen(ttl_seconds=1e-6) as short:
             for n in range(2):
                 kept = KeptMessages(named(f"m{n}"), user_id="u")

@@ -11,21 +11,31 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.errors import ConflictError, SerializationError, UnsupportedError
-from locus_store.testing.kit import LONG, SHORT, MessageLogKit, contents, named, new, seam
+from locus_store.errors import ConflictError, UnsupportedError
+from locus_store.testing.kit import (
+    LONG,
+    LOOPS,
+    SHORT,
+    MessageLogKit,
+    contents,
+    fail_one_in_three,
+    find_backend,
+    named,
+    new,
+    run_in_loops,
+    seam,
+)
 from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from locus_store.testing.kit import Another
 
 
@@ -33,22 +43,15 @@ if TYPE_CHECKING:
 class MessageConcurrency(MessageLogKit):
     """One log serves many tasks, event loops and threads; several objects share a storage."""
 
-    @pytest.fixture
-    async def logs(self, log: Any, reopen: Another) -> AsyncIterator[list[Any]]:
-        """Three objects on one storage, or one object if the storage ends with it."""
-        async with AsyncExitStack() as opened:
-            others = [reopen() for _ in range(2)] if self.persists else []
-            yield [log, *[await opened.enter_async_context(it) for it in others]]
-
-    async def test_racing_appends_lose_and_double_nothing(self, logs: list[Any]) -> None:
+    async def test_racing_appends_lose_and_double_nothing(self, several: list[Any]) -> None:
         async def write(n: int) -> None:
             for turn in range(6):
                 batch = new(*([n, turn, it] for it in range(3)))
-                await logs[n % len(logs)].append("t", batch, namespace=("", "sub")[n % 2])
+                await several[n % len(several)].append("t", batch, namespace=("", "sub")[n % 2])
 
         await asyncio.gather(*map(write, range(8)))
         for at, namespace in enumerate(("", "sub")):
-            found = await logs[0].read("t", namespace=namespace)
+            found = await several[0].read("t", namespace=namespace)
             written = contents(found.messages) or []
             assert found.info.count == len(written) == 4 * 6 * 3
             for n in range(at, 8, 2):
@@ -57,13 +60,13 @@ class MessageConcurrency(MessageLogKit):
             batches = [written[it : it + 3] for it in range(0, len(written), 3)]
             assert all(len({(it[0], it[1]) for it in batch}) == 1 for batch in batches)
 
-    async def test_racing_upserts_of_one_id_keep_one_message(self, logs: list[Any]) -> None:
+    async def test_racing_upserts_of_one_id_keep_one_message(self, several: list[Any]) -> None:
         puts = [
-            logs[n % len(logs)].append("t", named("same", f"m{n}"), metadata={"n": n})
+            several[n % len(several)].append("t", named("same", f"m{n}"), metadata={"n": n})
             for n in range(20)
         ]
         revisions = await asyncio.gather(*puts)
-        found = await logs[0].read("t")
+        found = await several[0].read("t")
         ids = [it.message_id for it in found.messages]
         assert ids[0] == "same"
         assert sorted(ids) == sorted(["same", *(f"m{n}" for n in range(20))])
@@ -71,20 +74,18 @@ class MessageConcurrency(MessageLogKit):
         assert found.info.revision == max(revisions)
         assert len(set(revisions)) == 20
 
-    async def test_of_racing_first_writes_that_expect_no_log_one_wins(
-        self, logs: list[Any]
-    ) -> None:
+    async def test_of_racing_writes_that_expect_no_log_one_wins(self, several: list[Any]) -> None:
         for turn in range(3):
             puts = [
-                logs[n % len(logs)].append(f"t{turn}", new(n), expected_revision=0)
+                several[n % len(several)].append(f"t{turn}", new(n), expected_revision=0)
                 for n in range(12)
             ]
             results = await asyncio.gather(*puts, return_exceptions=True)
             won = [n for n, it in enumerate(results) if isinstance(it, int)]
             assert sum(isinstance(it, ConflictError) for it in results) == 11
-            assert contents(await logs[0].load(f"t{turn}")) == won
+            assert contents(await several[0].load(f"t{turn}")) == won
 
-    async def test_a_counter_that_expects_revisions_loses_no_step(self, logs: list[Any]) -> None:
+    async def test_a_counter_that_expects_revisions_loses_no_step(self, several: list[Any]) -> None:
         async def count(log: Any) -> None:
             steps = 0
             while steps < 4:
@@ -106,12 +107,12 @@ class MessageConcurrency(MessageLogKit):
                 except ConflictError:
                     await asyncio.sleep(0)
 
-        await asyncio.gather(*(count(logs[n % len(logs)]) for n in range(5)))
-        assert contents(await logs[0].load("t")) == [*range(1, 21)]
+        await asyncio.gather(*(count(several[n % len(several)]) for n in range(5)))
+        assert contents(await several[0].load("t")) == [*range(1, 21)]
 
-    async def test_a_log_that_counts_another_one_is_never_wrong(self, logs: list[Any]) -> None:
+    async def test_a_log_that_counts_another_one_is_never_wrong(self, several: list[Any]) -> None:
         async def count(n: int) -> None:
-            log, steps = logs[n % len(logs)], 0
+            log, steps = several[n % len(several)], 0
             while steps < 4:
                 found = await log.read("t", namespace="count", newest=1)
                 revision = found.info.revision if found else 0
@@ -124,34 +125,34 @@ class MessageConcurrency(MessageLogKit):
                     steps += 1
 
         await asyncio.gather(*map(count, range(5)))
-        heads = {it.info.namespace: it for it in await logs[0].heads("t")}
+        heads = {it.info.namespace: it for it in await several[0].heads("t")}
         assert contents(heads["count"].messages) == [40]
         assert heads[""].info.count == 40
 
-    async def test_racing_pops_give_each_message_once(self, logs: list[Any]) -> None:
-        await logs[0].append("t", new(*range(15)))
-        pops = [logs[n % len(logs)].pop("t") for n in range(20)]
+    async def test_racing_pops_give_each_message_once(self, several: list[Any]) -> None:
+        await several[0].append("t", new(*range(15)))
+        pops = [several[n % len(several)].pop("t") for n in range(20)]
         found = [it.message.content for it in await asyncio.gather(*pops) if it.message]
         assert sorted(found) == [*range(15)]
-        assert await logs[0].load("t") == []
+        assert await several[0].load("t") == []
 
-    async def test_appends_and_deletions_race_without_harm(self, logs: list[Any]) -> None:
+    async def test_appends_and_deletions_race_without_harm(self, several: list[Any]) -> None:
         async def write(n: int) -> None:
             for turn in range(6):
-                await logs[n % len(logs)].append("t", new(turn), namespace=f"{n % 2}")
+                await several[n % len(several)].append("t", new(turn), namespace=f"{n % 2}")
 
         async def remove(n: int) -> None:
             for _ in range(6):
-                await logs[n % len(logs)].delete("t", namespace=None if n % 2 else "0")
-                await logs[n % len(logs)].clear("t", namespace="1")
+                await several[n % len(several)].delete("t", namespace=None if n % 2 else "0")
+                await several[n % len(several)].clear("t", namespace="1")
 
         await asyncio.gather(*map(write, range(6)), *map(remove, range(2)))
-        for info in await logs[0].logs("t"):
-            found = await logs[0].load("t", namespace=info.namespace)
+        for info in await several[0].logs("t"):
+            found = await several[0].load("t", namespace=info.namespace)
             assert len(found) == info.count
-        await logs[0].delete("t")
-        await logs[0].append("t", new("x"))
-        assert contents(await logs[0].load("t")) == ["x"]
+        await several[0].delete("t")
+        await several[0].append("t", new("x"))
+        assert contents(await several[0].load("t")) == ["x"]
 
     async def test_a_change_continues_when_its_caller_is_cancelled(self, log: Any) -> None:
         await log.append("t", named(*(f"m{n}" for n in range(50))))
@@ -170,12 +171,8 @@ class MessageConcurrency(MessageLogKit):
         assert len(await log.load("u") or range(50)) == 50
 
     async def test_a_failing_append_harms_no_other(self, log: Any) -> None:
-        bad = float("nan")
-        puts = [log.append("t", new(bad if n % 3 == 0 else n)) for n in range(30)]
-        results = await asyncio.gather(*puts, return_exceptions=True)
-        failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
-        assert failed == [*range(0, 30, 3)]
-        assert sorted(contents(await log.load("t")) or []) == [n for n in range(30) if n % 3]
+        appended = await fail_one_in_three(lambda n: log.append("t", new(n)))
+        assert sorted(contents(await log.load("t")) or []) == appended
 
     async def test_it_works_in_several_loops_at_once(self, log: Any) -> None:
         async def talk(thread: str) -> None:
@@ -184,10 +181,8 @@ class MessageConcurrency(MessageLogKit):
                 await log.append("shared", new([thread, turn]))
                 assert contents(await log.load(thread)) == [*range(turn + 1)]
 
-        names = [f"t{n}" for n in range(4)]
-        calls = [asyncio.to_thread(lambda it=it: asyncio.run(talk(it))) for it in names]  # type: ignore[misc]
-        await asyncio.gather(*calls, talk("here"))
-        assert (await log.info("shared")).count == 25
+        await run_in_loops(talk)
+        assert (await log.info("shared")).count == 5 * len(LOOPS)
 
     async def test_it_may_be_used_again_after_close(self, log: Any) -> None:
         await log.append("t", new(1))
@@ -206,9 +201,7 @@ async def expired(log: Any, thread_id: str) -> None:
 class LogsOfThreads(MessageLogKit):
     """A log belongs to its thread, beside the states."""
 
-    async def test_a_log_makes_a_thread_and_its_deletion_removes_it(
-        self, log: Any, backend: Any
-    ) -> None:
+    async def test_a_log_makes_a_thread_until_its_deletion(self, log: Any, backend: Any) -> None:
         await log.append("t", new(1), namespace="sub")
         assert await backend.exists("t") is True
         assert await backend.list_threads() == await backend.scan() == ["t"]
@@ -299,9 +292,7 @@ class LogsOfThreads(MessageLogKit):
         await log.append("t", named("d"), expected_revision=revision)
         assert contents(await log.load("t")) == ["a", "b", "d"]
 
-    async def test_a_log_of_many_messages_is_copied_listed_and_deleted(
-        self, log: Any, backend: Any
-    ) -> None:
+    async def test_a_long_log_is_copied_listed_and_deleted(self, log: Any, backend: Any) -> None:
         count = 2000
         await log.append("t", new(*range(count)), namespace="sub")
         assert await backend.copy_thread("t", "copy") is True
@@ -313,10 +304,8 @@ class LogsOfThreads(MessageLogKit):
         assert await backend.list_threads() == ["t"]
 
     async def test_a_change_renews_the_threads_time_to_live(
-        self, reopen: Another, log: Any, backend: Any
+        self, reopen: Another, log: Any, other: Any, backend: Any
     ) -> None:
-        if not self.persists:
-            pytest.skip("nothing outlives an object of this log")
         async with reopen(ttl_seconds=LONG) as renewing:
             await renewing.append("t", new(1))
             first = (await backend.read_thread("t")).expires_at
@@ -331,9 +320,7 @@ class LogsOfThreads(MessageLogKit):
 
     async def test_an_append_renews_the_time_to_live_of_a_state(self, reopen: Another) -> None:
         async with reopen(ttl_seconds=LONG) as log:
-            backend = getattr(log, "backend", None)
-            if backend is None:
-                pytest.skip(f"{type(log).__name__} stands over no backend")
+            backend = find_backend(log)
             await backend.write_state("t", {"n": 1}, ttl_seconds=LONG / 100)
             soon = (await backend.read_thread("t")).expires_at
             await log.append("t", new(1))

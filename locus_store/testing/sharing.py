@@ -4,40 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from locus_store.errors import (
-    ConflictError,
-    IntegrityError,
-    InvalidArgumentError,
-    NotFoundError,
-    SerializationError,
-)
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.testing.kit import (
     HOSTILE_IDS,
     INVALID_IDS,
+    LOOPS,
     Another,
     Kit,
     StorageProbe,
     exact,
-    needs,
-    probe,
+    expect_refusals,
+    fail_one_in_three,
     refused,
+    requires,
+    run_in_loops,
+    run_while_closing,
     seam,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
 
 @seam("connection", "layout")
+@requires("branching")
 class Copying(Kit):
     """``copy_thread``."""
 
     async def test_a_copy_has_every_version(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         ids = await self.grow(checkpointer, "t", "a", "b", "c")
         await checkpointer.save(self.new("x"), "t", "x", {"k": 1}, parent_checkpoint_id=ids[0])
         assert await checkpointer.copy_thread("t", "copy") is True
@@ -49,12 +44,10 @@ class Copying(Kit):
         assert await self.said_in(checkpointer, "copy") == ["a"]
 
     async def test_a_missing_source_is_false(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         assert await checkpointer.copy_thread("unknown", "copy") is False
         assert await checkpointer.exists("copy") is False
 
     async def test_an_existing_destination_is_a_conflict(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         await self.grow(checkpointer, "t", "a")
         await self.grow(checkpointer, "copy", "b")
         for destination in ("copy", "t"):
@@ -64,7 +57,6 @@ class Copying(Kit):
         assert await self.said_in(checkpointer, "t") == ["a"]
 
     async def test_source_and_copy_continue_separately(self, checkpointer: Any) -> None:
-        needs(checkpointer, "branching")
         await self.grow(checkpointer, "t", "a", "b")
         await checkpointer.copy_thread("t", "copy")
         for name in ("t", "copy"):
@@ -76,7 +68,6 @@ class Copying(Kit):
     async def test_deleting_either_leaves_the_other_whole(
         self, checkpointer: Any, gone: str, left: str
     ) -> None:
-        needs(checkpointer, "branching")
         ids = await self.grow(checkpointer, "t", "a", "b", "c")
         await checkpointer.copy_thread("t", "copy")
         before = await self.told(checkpointer, left)
@@ -88,7 +79,6 @@ class Copying(Kit):
 
     async def test_a_copy_keeps_what_its_source_may_not_show(self, another: Another) -> None:
         checkpointer = another(keep_last=2)
-        needs(checkpointer, "branching")
         ids = await self.grow(checkpointer, "t", "a", "b", "c", "d")
         await checkpointer.copy_thread("t", "copy")
         assert await checkpointer.list_checkpoints("copy") == ids[:1:-1]
@@ -99,30 +89,32 @@ class Copying(Kit):
 class Arguments(Kit):
     """Ids are data: every string is a valid id, and no other value is."""
 
-    async def test_hostile_thread_ids_name_threads_of_their_own(self, checkpointer: Any) -> None:
-        for name in HOSTILE_IDS:
+    async def test_hostile_thread_ids_name_different_threads(self, checkpointer: Any) -> None:
+        """An id of 255 characters is the longest."""
+        names = (*HOSTILE_IDS, "é" * 255)
+        for name in names:
             await checkpointer.save(self.new(f"of {name}"), name, "v")
-        for name in HOSTILE_IDS:
+        for name in names:
             assert await self.said_in(checkpointer, name) == [f"of {name}"]
             assert await checkpointer.list_checkpoints(name) == ["v"]
         if checkpointer.capabilities.list_threads:
-            assert await checkpointer.list_threads(limit=1000) == list(HOSTILE_IDS[::-1])
-        for name in HOSTILE_IDS[::2]:
+            assert await checkpointer.list_threads(limit=1000) == list(names[::-1])
+        for name in names[::2]:
             assert await checkpointer.delete(name) is True
-        left = [it for it in HOSTILE_IDS if await checkpointer.exists(it)]
-        assert left == list(HOSTILE_IDS[1::2])
+        assert [it for it in names if await checkpointer.exists(it)] == list(names[1::2])
+        with refused(InvalidArgumentError, "é" * 256, match="255"):
+            await checkpointer.load("é" * 256)
 
-    async def test_hostile_checkpoint_ids_name_versions_of_their_own(
-        self, checkpointer: Any
-    ) -> None:
-        for name in HOSTILE_IDS:
+    async def test_hostile_checkpoint_ids_name_different_versions(self, checkpointer: Any) -> None:
+        names = (*HOSTILE_IDS, "é" * 255)
+        for name in names:
             await checkpointer.save(self.new(f"of {name}"), "t", name)
-        assert await checkpointer.list_checkpoints("t", limit=1000) == list(HOSTILE_IDS[::-1])
-        for name in HOSTILE_IDS:
-            assert await self.said_in(checkpointer, "t", name) == [f"of {name}"]
-        for name in HOSTILE_IDS[::2]:
+        told = {it: [f"of {it}"] for it in names[::-1]}
+        assert [*(await self.told(checkpointer, "t")).items()] == [*told.items()]
+        for name in names[::2]:
             assert await checkpointer.delete("t", name) is True
-        assert await checkpointer.list_checkpoints("t", limit=1000) == list(HOSTILE_IDS[1::2][::-1])
+            del told[name]
+        assert await checkpointer.list_checkpoints("t", limit=1000) == [*told]
 
     async def test_thread_and_checkpoint_ids_are_not_joined(self, checkpointer: Any) -> None:
         for sign in ":/|%_. ":
@@ -132,54 +124,38 @@ class Arguments(Kit):
             assert await self.said_in(checkpointer, "a", f"b{sign}c") == ["2"]
 
     async def test_what_is_no_id_is_refused(self, checkpointer: Any) -> None:
-        declared = checkpointer.capabilities
-        for bad in INVALID_IDS:
-            calls = _calls_with_ids(checkpointer, self.new("a"), bad, None)
-            if bad is not None:
-                calls += _calls_with_ids(checkpointer, self.new("a"), "t", bad)
-            if declared.metadata_query:
-                calls.append(lambda it=bad: checkpointer.get_metadata(it))  # type: ignore[misc]
-            if declared.branching:
-                calls.append(lambda it=bad: checkpointer.copy_thread("t", it))  # type: ignore[misc]
-                calls.append(lambda it=bad: checkpointer.copy_thread(it, "t"))  # type: ignore[misc]
-            for call in calls:
-                with refused(InvalidArgumentError, bad):
-                    await call()
+        declared, state = checkpointer.capabilities, self.new("a")
+        calls: list[Any] = [
+            lambda it: checkpointer.save(state, it),
+            checkpointer.load,
+            checkpointer.delete,
+            checkpointer.exists,
+            checkpointer.list_checkpoints,
+        ]
+        if declared.metadata_query:
+            calls.append(checkpointer.get_metadata)
+        if declared.branching:
+            calls.append(lambda it: checkpointer.copy_thread("t", it))
+            calls.append(lambda it: checkpointer.copy_thread(it, "t"))
+        await expect_refusals(InvalidArgumentError, INVALID_IDS, *calls)
+        await expect_refusals(
+            InvalidArgumentError,
+            [it for it in INVALID_IDS if it is not None],
+            lambda it: checkpointer.save(state, "t", it),
+            lambda it: checkpointer.save(state, "t", parent_checkpoint_id=it),
+            lambda it: checkpointer.load("t", it),
+            lambda it: checkpointer.delete("t", it),
+            lambda it: checkpointer.exists("t", it),
+        )
         assert await checkpointer.exists("t") is False
 
     async def test_what_is_no_cursor_is_refused(self, checkpointer: Any) -> None:
         await checkpointer.save(self.new("a"), "t")
-        for bad in INVALID_IDS:
-            if bad is None:
-                continue
-            with refused((InvalidArgumentError, NotFoundError), bad):
-                await checkpointer.list_checkpoints("t", after=bad)
-            if checkpointer.capabilities.list_threads:
-                with refused((InvalidArgumentError, NotFoundError), bad):
-                    await checkpointer.list_threads(after=bad)
-
-    async def test_an_id_of_255_characters_is_the_longest(self, checkpointer: Any) -> None:
-        for sign in ("x", "é", "🎉"):
-            await checkpointer.save(self.new(sign), sign * 255, sign * 255)
-            assert await self.said_in(checkpointer, sign * 255, sign * 255) == [sign]
-            with pytest.raises(InvalidArgumentError, match="255"):
-                await checkpointer.load(sign * 256)
-
-
-def _calls_with_ids(
-    checkpointer: Any, state: Any, thread_id: Any, checkpoint_id: Any
-) -> list[Callable[[], Awaitable[Any]]]:
-    """Return every call that takes these ids."""
-    calls: list[Callable[[], Awaitable[Any]]] = [
-        lambda: checkpointer.save(state, thread_id, checkpoint_id),
-        lambda: checkpointer.save(state, thread_id, parent_checkpoint_id=checkpoint_id),
-        lambda: checkpointer.load(thread_id, checkpoint_id),
-        lambda: checkpointer.delete(thread_id, checkpoint_id),
-        lambda: checkpointer.exists(thread_id, checkpoint_id),
-    ]
-    if checkpoint_id is None:
-        calls.append(lambda: checkpointer.list_checkpoints(thread_id))
-    return calls
+        calls: list[Any] = [lambda it: checkpointer.list_checkpoints("t", after=it)]
+        if checkpointer.capabilities.list_threads:
+            calls.append(lambda it: checkpointer.list_threads(after=it))
+        bad = (it for it in INVALID_IDS if it is not None)
+        await expect_refusals((InvalidArgumentError, NotFoundError), bad, *calls)
 
 
 @seam("connection")
@@ -212,33 +188,24 @@ class Concurrency(Kit):
         assert len(await objects[0].list_checkpoints("t")) == 4
 
     @seam("connection", "loop")
-    async def test_closing_in_the_middle_breaks_no_save_and_no_load(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_closing_in_the_middle_breaks_no_save_or_load(self, checkpointer: Any) -> None:
         async def talk(name: str) -> None:
             for turn in range(5):
                 state = await checkpointer.load(name) or self.new()
                 await checkpointer.save(self.said(state, str(turn)), name)
 
         names = [f"t{n}" for n in range(8)]
-        talks = asyncio.gather(*map(talk, names))
-        while not talks.done():
-            await checkpointer.close()
-            await asyncio.sleep(0)  # not every storage waits for anything
-        await talks
+        await run_while_closing(checkpointer, *map(talk, names))
         for name in names:
             assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
 
+    @requires("list_threads")
     @seam("connection", "loop")
     async def test_closing_in_the_middle_breaks_no_list(self, checkpointer: Any) -> None:
-        needs(checkpointer, "list_threads")
         names = [f"t{n:02}" for n in range(40)]
         await asyncio.gather(*(checkpointer.save(self.new(), it) for it in names))
-        lists = asyncio.gather(*(checkpointer.list_threads() for _ in range(4)))
-        while not lists.done():
-            await checkpointer.close()
-            await asyncio.sleep(0)
-        assert [sorted(it) for it in await lists] == [names] * 4
+        lists = [checkpointer.list_threads() for _ in range(4)]
+        assert [sorted(it) for it in await run_while_closing(checkpointer, *lists)] == [names] * 4
 
     @seam("loop")
     async def test_it_works_in_a_second_event_loop(self, checkpointer: Any) -> None:
@@ -250,7 +217,7 @@ class Concurrency(Kit):
             await checkpointer.close()
 
         for _ in range(2):
-            await asyncio.to_thread(lambda: asyncio.run(turn()))
+            await asyncio.to_thread(asyncio.run, turn())
         assert await self.said_in(checkpointer, "t") == ["a", "b", "b"]
 
     @seam("loop")
@@ -263,10 +230,8 @@ class Concurrency(Kit):
                 await checkpointer.save(state, name)
                 assert len(self.texts(await checkpointer.load(name))) == turn + 1
 
-        names = [f"t{n}" for n in range(6)]
-        calls = (asyncio.to_thread(lambda it=it: asyncio.run(talk(it))) for it in names)  # type: ignore[misc]
-        await asyncio.gather(*calls, talk("here"))
-        for name in (*names, "here"):
+        await run_in_loops(talk)
+        for name in LOOPS:
             assert await self.said_in(checkpointer, name) == list(map(str, range(10)))
 
     async def test_a_reader_sees_a_version_whole(self, checkpointer: Any, another: Another) -> None:
@@ -288,14 +253,8 @@ class Concurrency(Kit):
 
     @seam("connection", "loop")
     async def test_a_failing_save_harms_no_other(self, checkpointer: Any) -> None:
-        saves = [
-            checkpointer.save({"n": float("nan")} if n % 3 == 0 else {"n": n}, f"t{n}")
-            for n in range(30)
-        ]
-        results = await asyncio.gather(*saves, return_exceptions=True)
-        failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
-        assert failed == list(range(0, 30, 3))
-        assert [n for n in range(30) if not await checkpointer.exists(f"t{n}")] == failed
+        saved = await fail_one_in_three(lambda n: checkpointer.save({"n": n}, f"t{n}"))
+        assert [n for n in range(30) if await checkpointer.exists(f"t{n}")] == saved
 
 
 @seam("connection", "layout")
@@ -308,18 +267,17 @@ class Integrity(Kit):
         ids=["cut", "longer", "empty", "reversed"],
     )
     async def test_damage_is_told(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None, change: Any
+        self, checkpointer: Any, another: Another, below: StorageProbe, change: Any
     ) -> None:
-        below = probe(storage)
         await self.grow(checkpointer, "t", "a", "b")
         below.damage(change)
         with pytest.raises(IntegrityError):
             await another().load("t")
 
     async def test_another_versions_bytes_are_told(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+        self, checkpointer: Any, another: Another, below: StorageProbe
     ) -> None:
-        below, seen = probe(storage), list[bytes]()
+        seen = list[bytes]()
         await checkpointer.save(self.holding("mine"), "t")
         await checkpointer.save(self.holding("secret of another thread"), "u")
         below.damage(lambda payload: seen.append(payload) or payload)  # type: ignore[func-returns-value]
@@ -328,9 +286,8 @@ class Integrity(Kit):
             await another().load("t")
 
     async def test_a_flipped_bit_is_told(
-        self, checkpointer: Any, another: Another, storage: StorageProbe | None
+        self, checkpointer: Any, another: Another, below: StorageProbe
     ) -> None:
-        below = probe(storage)
         await checkpointer.save(self.holding(["text " * 100, 1, 2.5]), "t")
         saved, other = self.held(await checkpointer.load("t")), another()
         for place in range(12):

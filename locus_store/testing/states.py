@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.saver import CheckpointSaver
-from locus_store.testing.kit import CUT_TEXTS, Another, Kit, needs, seam
+from locus_store.testing.kit import CUT_TEXTS, Another, Kit, requires, seam
 from locus_store.testing.steps import BackendKit
 from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState, Message
@@ -40,9 +40,7 @@ class Marks(Kit):
         loaded = await another(state_type=RoomyState).load(thread_id)
         return str(loaded.metadata[MARK_KEY])
 
-    async def test_a_dict_with_the_mark_of_another_load_is_refused(
-        self, checkpointer: Any, another: Another
-    ) -> None:
+    async def test_a_forged_mark_is_refused(self, checkpointer: Any, another: Another) -> None:
         await another(state_type=RoomyState).save(RoomyState(texts=["a"]), "t", "v1")
         token = await self.token(another, "t")
         forged = {"texts": ["forged"], "metadata": {MARK_KEY: token, "k": 1}}
@@ -54,9 +52,7 @@ class Marks(Kit):
         assert await checkpointer.list_checkpoints("t") == ["v1"]
         assert await checkpointer.exists("new") is False
 
-    async def test_a_value_that_is_no_mark_is_refused_at_its_place_too(
-        self, checkpointer: Any
-    ) -> None:
+    async def test_a_value_in_the_place_of_a_mark_is_refused(self, checkpointer: Any) -> None:
         values: list[Any] = ["nonsense", None, 7, {}]
         for value in values:
             with pytest.raises(SerializationError, match=MARK_KEY):
@@ -85,7 +81,7 @@ class Marks(Kit):
                 await writer.save(state, "t")
         assert await checkpointer.list_checkpoints("t") == ["v1"]
 
-    async def test_a_pydantic_state_with_room_carries_its_mark_between_objects(
+    async def test_a_pydantic_state_carries_its_mark_between_objects(
         self, another: Another
     ) -> None:
         await another(state_type=RoomyState).save(RoomyState(texts=["a"]), "t")
@@ -165,7 +161,7 @@ class StateClasses(Kit):
                 del found.metadata[MARK_KEY]
             assert found == state
 
-    async def test_a_checkpointer_with_a_state_type_records_the_class_too(
+    async def test_a_checkpointer_with_a_state_type_records_the_class(
         self, another: Another
     ) -> None:
         await another(state_type=dict).save(OtherState(total=1), "t")
@@ -176,7 +172,7 @@ class StateClasses(Kit):
         assert await another(state_type=dict).load("t") == {"total": 1}
         assert (await another(state_type=AgentState).load("t")).model_extra == {"total": 1}
 
-    async def test_a_state_that_was_loaded_as_a_dict_keeps_the_recorded_class(
+    async def test_a_state_loaded_as_a_dict_keeps_the_recorded_class(
         self, another: Another
     ) -> None:
         await another(state_type=None).save(OtherState(total=0), "t")
@@ -201,16 +197,16 @@ class StateClasses(Kit):
             found = await another(state_type=None).load("t", checkpoint_id)
             assert isinstance(found, type(state))
 
+    @requires("branching")
     async def test_a_copied_thread_keeps_the_class(self, another: Another) -> None:
         checkpointer = another(state_type=None)
-        needs(checkpointer, "branching")
         await checkpointer.save(OtherState(total=1), "t")
         assert await checkpointer.copy_thread("t", "copy") is True
         assert await another(state_type=None).load("copy") == OtherState(total=1)
 
+    @requires("metadata_query")
     async def test_no_metadata_query_finds_the_recorded_class(self, another: Another) -> None:
         checkpointer = another(state_type=None)
-        needs(checkpointer, "metadata_query")
         await checkpointer.save(OtherState(), "t")
         (label, name), *_ = label_of(OtherState()).items()
         assert await checkpointer.query_by_metadata(label, name) == []

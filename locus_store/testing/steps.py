@@ -5,12 +5,22 @@ from __future__ import annotations
 import secrets
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
-from locus_store.testing.kit import INVALID_IDS, exact, needs, refused, seam
+from locus_store.testing.kit import (
+    INVALID_IDS,
+    LoopKit,
+    exact,
+    expect_refusals,
+    refused,
+    requires,
+    seam,
+    skip_unless_capable,
+)
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, Mark, PendingWrite, Version
 from locus_store.values import frames
@@ -22,14 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 
-class BackendKit:
+class BackendKit(LoopKit):
     """The fixtures of the contracts of a backend."""
-
-    pytestmark = pytest.mark.anyio
-
-    @pytest.fixture
-    def anyio_backend(self) -> str:
-        return "asyncio"
 
     @pytest.fixture
     def backend(self) -> Any:
@@ -37,17 +41,18 @@ class BackendKit:
         raise NotImplementedError("give the contract a `backend` fixture")
 
     @pytest.fixture(autouse=True)
-    async def closing(self, backend: Any) -> AsyncIterator[None]:
+    async def closing(self, backend: Any, request: pytest.FixtureRequest) -> AsyncIterator[None]:
+        skip_unless_capable(backend, request)
         yield
         await backend.close()
 
 
 @seam("connection", "layout")
+@requires("branching")
 class PendingWrites(BackendKit):
     """``put_writes`` and ``get_writes``."""
 
     async def test_writes_come_back_in_the_order_of_their_tasks(self, backend: Any) -> None:
-        needs(backend, "branching")
         payloads = [b"", b"\0\xff", b"x" * 100_000]
         writes = [
             PendingWrite("b", 1, "c", "t", payloads[0], "2"),
@@ -61,10 +66,7 @@ class PendingWrites(BackendKit):
         assert await backend.get_writes("t", "v", namespace="other") == []
         assert await backend.get_writes("other", "v") == []
 
-    async def test_writes_that_are_there_stay_and_special_ones_are_replaced(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_stored_writes_stay_and_special_ones_are_replaced(self, backend: Any) -> None:
         old, new = (
             [PendingWrite("a", idx, "c", "t", payload) for idx in (-2, -1, 0, 1)]
             for payload in (b"old", b"new")
@@ -74,35 +76,26 @@ class PendingWrites(BackendKit):
         payloads = [it.payload for it in await backend.get_writes("t", "v")]
         assert payloads == [b"new", b"new", b"old", b"old"]
 
-    async def test_writes_may_come_before_their_thread_and_are_no_version(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
-        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
+    async def test_writes_may_precede_their_thread(self, backend: Any) -> None:
+        await backend.put_writes("t", "v", [written("a")])
         assert await backend.load("t") is None
         assert await backend.exists("t") is False
         assert await backend.history("t") == []
+        assert [await backend.copy_thread("t", "copy") for _ in range(2)] == [False, False]
+        assert await backend.read_thread("copy") is None
         if backend.capabilities.list_threads:
             assert await backend.list_threads() == []
             assert await backend.scan() == ["t"]
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.save("t", {"n": 2}, checkpoint_id="w")
-        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"1"]
-        assert await backend.load("t") == {"n": 2}
-        assert [it.checkpoint_id for it in await backend.history("t")] == ["w", "v"]
-
-    async def test_a_thread_with_nothing_but_writes_is_not_old(self, backend: Any) -> None:
-        needs(backend, "branching", "vacuum")
-        await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        assert await backend.vacuum(1) == 0
-        assert len(await backend.get_writes("t", "v")) == 1
+        assert await backend.get_writes("t", "v") == [written("a")]
+        assert await names(backend) == ["w", "v"]
 
     async def test_writes_go_with_their_checkpoint_and_their_thread(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1}, checkpoint_id="v")
         await backend.save("t", {"n": 2}, checkpoint_id="w")
         for name in ("v", "w"):
-            await backend.put_writes("t", name, [PendingWrite("a", 0, "c", "t", b"1")])
+            await backend.put_writes("t", name, [written("a")])
         await backend.delete("t", "v")
         assert await backend.get_writes("t", "v") == []
         assert len(await backend.get_writes("t", "w")) == 1
@@ -110,9 +103,9 @@ class PendingWrites(BackendKit):
         await backend.save("t", {"n": 2}, checkpoint_id="w")
         assert await backend.get_writes("t", "w") == []
 
+    @requires("branching", "ttl")
     async def test_writes_begin_and_renew_a_time_to_live(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl")
-        writes = [[PendingWrite(f"task {n}", 0, "c", "t", b"1")] for n in range(3)]
+        writes = [[written(f"task {n}")] for n in range(3)]
 
         async def left(thread_id: str) -> float:
             found = await backend.read_thread(thread_id)
@@ -133,19 +126,22 @@ class PendingWrites(BackendKit):
         assert (await backend.read_thread("forever")).expires_at is None
 
     async def test_what_is_no_write_is_refused_and_nothing_is_written(self, backend: Any) -> None:
-        needs(backend, "branching")
-        good = PendingWrite("a", 0, "c", "t", b"1")
-        for change in (
+        good = written("a")
+        changes: list[dict[str, Any]] = [
             {"task_id": ""}, {"channel": "\0"}, {"idx": 2**31}, {"idx": "1"}, {"idx": True},
             {"task_path": "\ud800"}, {"task_path": None}, {"payload": "text"}, {"payload": None},
-        ):  # fmt: skip
-            with refused(InvalidArgumentError, change):
-                await backend.put_writes("t", "v", [good, replace(good, **change)])
-        for bad in INVALID_IDS:
-            with refused(InvalidArgumentError, bad):
-                await backend.put_writes(bad, "v", [good])
-            with refused(InvalidArgumentError, bad):
-                await backend.put_writes("t", bad, [good])
+        ]  # fmt: skip
+        await expect_refusals(
+            InvalidArgumentError,
+            changes,
+            lambda it: backend.put_writes("t", "v", [good, replace(good, **it)]),
+        )
+        await expect_refusals(
+            InvalidArgumentError,
+            INVALID_IDS,
+            lambda it: backend.put_writes(it, "v", [good]),
+            lambda it: backend.put_writes("t", it, [good]),
+        )
         assert await backend.get_writes("t", "v") == []
 
 
@@ -188,17 +184,23 @@ async def grow(
 
 
 @seam("connection", "layout")
+@requires("branching")
 class FramedWrites(BackendKit):
     """``put_writes`` of changes of a channel's value, and by two runs at once."""
 
     async def framed(self, backend: Any, said: list[str]) -> tuple[Any, PendingWrite]:
         """Save version ``v`` with a channel; return its mark and a write as frames against it."""
-        state = {CHANNELS: {"c": LONG}}
-        await backend.write_state("t", state, checkpoint_id="v")
+        await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
         mark, shape = backend.known_version("t", "v")
         payload = frames.value_frames(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
         assert payload is not None
         return mark, replace(written("a", payload), basis=mark.sequence)
+
+    async def put_framed(self, backend: Any, texts: list[str]) -> PendingWrite:
+        """Put the write that ``framed`` returns."""
+        mark, write = await self.framed(backend, texts)
+        assert await backend.put_writes("t", "v", [write], known=mark) is True
+        return write
 
     async def value(self, backend: Any, checkpoint_id: str = "v") -> Any:
         """Return the value of a version's only write."""
@@ -208,18 +210,12 @@ class FramedWrites(BackendKit):
         return frames.value_of(write.payload, MAX_STATE_BYTES, old)
 
     async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
-        needs(backend, "branching")
-        said = [*LONG, "new"]
-        mark, write = await self.framed(backend, said)
-        assert await backend.put_writes("t", "v", [write], known=mark) is True
+        write = await self.put_framed(backend, [*LONG, "new"])
         assert await backend.get_writes("t", "v") == [write]
-        assert await self.value(backend) == said
+        assert await self.value(backend) == [*LONG, "new"]
         assert len(write.payload) < 200
 
-    async def test_a_change_of_another_version_than_is_there_is_not_stored(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    async def test_a_change_of_another_version_is_not_stored(self, backend: Any) -> None:
         mark, write = await self.framed(backend, [*LONG, "new"])
         await backend.write_state("t", {CHANNELS: {"c": []}}, checkpoint_id="v")
         batch = [written("whole"), write]
@@ -231,22 +227,15 @@ class FramedWrites(BackendKit):
         assert await backend.put_writes("t", "v", [written("whole")], known=mark) is True
 
     async def test_a_checkpoint_that_is_replaced_keeps_its_writes_whole(self, backend: Any) -> None:
-        needs(backend, "branching")
         said = [*LONG[:20], "new", *LONG[20:]]
-        mark, write = await self.framed(backend, said)
-        await backend.put_writes("t", "v", [write], known=mark)
-        await backend.write_state("t", {CHANNELS: {"c": ["other"]}}, checkpoint_id="v")
-        assert await self.value(backend) == said
-        assert [it.basis for it in await backend.get_writes("t", "v")] == [None]
-        await backend.write_state("t", {"no": "channels"}, checkpoint_id="v")
-        assert (
-            frames.value_of((await backend.get_writes("t", "v"))[0].payload, MAX_STATE_BYTES)
-            == said
-        )
+        await self.put_framed(backend, said)
+        for state in ({CHANNELS: {"c": ["other"]}}, {"no": "channels"}):
+            await backend.write_state("t", state, checkpoint_id="v")
+            assert await self.value(backend) == said
+            assert [it.basis for it in await backend.get_writes("t", "v")] == [None]
         assert await problems(backend) == []
 
     async def test_a_checkpoint_that_is_saved_again_keeps_its_writes(self, backend: Any) -> None:
-        needs(backend, "branching")
         mark, write = await self.framed(backend, [*LONG, "new"])
         await backend.put_writes("t", "v", [write, written("b")], known=mark)
         again = await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
@@ -254,51 +243,36 @@ class FramedWrites(BackendKit):
         assert await backend.get_writes("t", "v") == [write, written("b")]
 
     async def test_a_deletion_before_leaves_a_change_readable(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.write_state("t", {CHANNELS: {"c": LONG[:39]}}, checkpoint_id="before")
-        said = [*LONG, "new"]
-        mark, write = await self.framed(backend, said)
-        await backend.put_writes("t", "v", [write], known=mark)
+        await self.put_framed(backend, [*LONG, "new"])
         assert await backend.remove("t", ["before"]) == 1
-        assert await self.value(backend) == said
+        assert await self.value(backend) == [*LONG, "new"]
 
     async def test_a_thread_is_copied_with_its_changes(self, backend: Any) -> None:
-        needs(backend, "branching")
-        said = [*LONG, "new"]
-        mark, write = await self.framed(backend, said)
-        await backend.put_writes("t", "v", [write], known=mark)
+        write = await self.put_framed(backend, [*LONG, "new"])
         archive = await backend.read_thread("t")
         assert await backend.copy_thread("t", "u") is True
         assert await backend.get_writes("u", "v") == [write]
         await backend.delete("t")
         assert await backend.write_thread(archive) is True
-        assert await self.value(backend) == said
+        assert await self.value(backend) == [*LONG, "new"]
 
     async def test_writes_of_another_run_are_a_conflict(self, backend: Any) -> None:
-        needs(backend, "branching")
+        """So is a write of the same task with another value."""
         mine, theirs = written("mine"), written("theirs")
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True  # a retry
-        with pytest.raises(ConflictError) as told:
-            await backend.put_writes("t", "v", [theirs], seen=set())
-        assert told.value.head_id == "v"
-        assert await backend.get_writes("t", "v") == [mine]
+        for other in (theirs, replace(mine, payload=b"other")):
+            with pytest.raises(ConflictError) as told:
+                await backend.put_writes("t", "v", [other], seen=set())
+            assert told.value.head_id == "v"
+            assert await backend.get_writes("t", "v") == [mine]
         assert await backend.put_writes("t", "v", [theirs], seen={("mine", 0)}) is True
         assert await backend.put_writes("t", "v", [written("any")]) is True
         assert await backend.put_writes("t", "w", [theirs], seen=set()) is True
         assert len(await backend.get_writes("t", "v")) == 3
 
-    async def test_a_write_with_another_value_is_taken_for_that_of_another_run(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
-        await backend.put_writes("t", "v", [written("a", b"theirs")])
-        with pytest.raises(ConflictError):
-            await backend.put_writes("t", "v", [written("a", b"mine")], seen=set())
-        assert [it.payload for it in await backend.get_writes("t", "v")] == [b"theirs"]
-
     async def test_writes_of_many_checkpoints_are_read_at_once(self, backend: Any) -> None:
-        needs(backend, "branching")
         ids = [f"v{n}" for n in range(450)]
         for name in ids[::10]:
             writes = [written("b", name.encode()), written("a"), written("a", idx=-1)]
@@ -315,11 +289,11 @@ class FramedWrites(BackendKit):
 
 
 @seam("layout")
+@requires("branching")
 class Reading(BackendKit):
     """``fetch(with_writes=)``, ``records``, ``read_states``, ``namespaces``, ``tagged``."""
 
     async def test_a_version_is_read_with_its_writes(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await grow(backend, "v", "w")
         writes = [written("b"), written("a"), written("a", idx=-2)]
         await backend.put_writes("t", "v", writes)
@@ -334,7 +308,6 @@ class Reading(BackendKit):
         assert await backend.read_state("t", "x", with_writes=True) is None
 
     async def test_a_head_that_is_known_is_read_with_new_writes(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await grow(backend, "v")
         for n in range(3):
             await backend.put_writes("t", "v", [written(f"{n}")])
@@ -347,7 +320,6 @@ class Reading(BackendKit):
         assert (await backend.fetch_head("t", known=known)).version.mark == known
 
     async def test_records_are_whole_chains_and_none_is_newer(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await grow(backend, *(f"v{n}" for n in range(8)))
         await backend.write_state("t", {"said": []}, checkpoint_id="fork", parent_id="v1")
         states["fork"] = {"said": []}
@@ -374,7 +346,6 @@ class Reading(BackendKit):
             )
 
     async def test_records_have_what_is_hidden(self, backend: Any) -> None:
-        needs(backend, "branching")
         ids = [f"v{n}" for n in range(20)]
         states = await grow(backend, *ids, keep_last=2)
         visible = (await backend.history("t", limit=100))[::-1]
@@ -384,7 +355,6 @@ class Reading(BackendKit):
         assert await backend.records("t", namespace="n", first=1, last=9) == []
 
     async def test_states_of_many_versions_are_read_in_one_pass(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await grow(backend, *(f"v{n}" for n in range(120)))
         wanted = (await backend.history("t", limit=120))[::7]
         read = await backend.read_states(
@@ -394,7 +364,6 @@ class Reading(BackendKit):
         assert await backend.read_states([], lambda version, _: version) == []
 
     async def test_versions_that_go_while_they_are_listed_are_left_out(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await grow(backend, "v0", "v1", "v2")
         wanted = await backend.history("t")
         await backend.remove("t", ["v1"])
@@ -404,10 +373,9 @@ class Reading(BackendKit):
         await backend.remove("t")
         assert await backend.read_states(wanted, lambda version, _: version) == []
 
-    async def test_a_thread_that_is_made_anew_while_it_is_listed_is_told(
+    async def test_a_thread_created_again_while_it_is_listed_is_left_out(
         self, backend: Any
     ) -> None:
-        needs(backend, "branching")
         await grow(backend, "v0", "v1", "v2")
         wanted = await backend.history("t")
         await backend.remove("t")
@@ -417,7 +385,6 @@ class Reading(BackendKit):
             assert await backend.read_states(wanted, lambda version, _: version) == []
 
     async def test_namespaces_are_those_with_a_version(self, backend: Any) -> None:
-        needs(backend, "branching")
         named = ["", "A", "a", "a|b", "é", "🎉"]
         for namespace in reversed(named):
             await backend.write_state("t", {"n": 1}, namespace=namespace, checkpoint_id="v")
@@ -428,21 +395,23 @@ class Reading(BackendKit):
         assert await backend.namespaces("t") == [it for it in named if it != "a"]
         assert await backend.namespaces("unknown") == []
 
+    @requires("branching", "ttl", "metadata_query")
     async def test_an_expired_thread_has_nothing(self, backend: Any) -> None:
-        needs(backend, "branching", "ttl", "metadata_query")
         await backend.put_writes("t", "v", [written("a")])
-        tag = {"run_id": "r"}
-        await backend.write_state(
-            "t", {"n": 1}, checkpoint_id="v", metadata=tag, ttl_seconds=0.000001
-        )
-        assert await backend.namespaces("t") == []
+        options: dict[str, Any] = {"metadata": {"run_id": "r"}, "ttl_seconds": 0.000001}
+        await backend.write_state("t", {"n": 1}, checkpoint_id="v", **options)
+        assert await backend.scan() == await backend.namespaces("t") == []
+        assert await backend.read_thread("t") is None
         assert await backend.tagged("run_id", "r") == []
         assert await backend.get_writes("t", "v") == []
         assert await backend.records("t", first=1, last=1) == []
         assert await backend.prune("t") == 0
+        await backend.put_writes("t", "v", [written("a")])
+        assert await backend.scan() == ["t"]
+        assert await backend.load("t") is None
 
+    @requires("metadata_query")
     async def test_versions_are_found_by_their_own_metadata(self, backend: Any) -> None:
-        needs(backend, "metadata_query")
         tag = {"run_id": "r"}
         await grow(backend, "v0", metadata=tag)
         await grow(backend, "v1", metadata={"run_id": "s"})
@@ -455,19 +424,20 @@ class Reading(BackendKit):
         assert await backend.tagged("run_id", "R") == []
         assert await backend.tagged("run_id", "' OR 1=1 --") == []
 
+    @requires("metadata_query")
     async def test_values_of_metadata_are_of_their_type(self, backend: Any) -> None:
-        needs(backend, "metadata_query")
         await grow(backend, "number", metadata={"k": 1})
         await grow(backend, "text", metadata={"k": "1"})
         assert await backend.tagged("k", 1) == [("t", "", "number")]
         assert await backend.tagged("k", "1") == [("t", "", "text")]
 
+    @requires("metadata_query")
     async def test_hidden_versions_are_found_by_their_metadata(self, backend: Any) -> None:
-        needs(backend, "metadata_query")
         await grow(backend, "v0", "v1", "v2", metadata={"run_id": "r"}, keep_last=1)
         assert len(await backend.tagged("run_id", "r")) == 3
 
 
+@requires("branching")
 class Needed(BackendKit):
     """A version with the label ``rebuilt`` keeps its parent and the writes there."""
 
@@ -478,7 +448,6 @@ class Needed(BackendKit):
             await backend.put_writes("t", name, [written(name)])
 
     async def test_pruning_leaves_the_heads(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await grow(backend, "v0", "v1", "v2")
         await grow(backend, "a0", "a1", namespace="a")
         for name in ("v1", "v2"):
@@ -498,7 +467,6 @@ class Needed(BackendKit):
         assert await problems(backend) == []
 
     async def test_pruning_takes_side_branches_and_what_is_hidden(self, backend: Any) -> None:
-        needs(backend, "branching")
         await grow(backend, "v0", "v1", "v2", "v3", keep_last=2)
         await backend.write_state(
             "t", {"n": 1}, checkpoint_id="side", parent_id="v2", forks=False, on_conflict="branch"
@@ -510,7 +478,6 @@ class Needed(BackendKit):
         assert await names(backend) == ["v4", "v3"]
 
     async def test_pruning_spares_what_a_head_is_rebuilt_from(self, backend: Any) -> None:
-        needs(backend, "branching")
         await grow(backend, "v0", "v1")
         await self.chain(backend, "v2", "v3")
         await backend.put_writes("t", "v1", [written("v1")])
@@ -523,7 +490,6 @@ class Needed(BackendKit):
         assert await names(backend) == ["v4"]
 
     async def test_what_another_version_is_rebuilt_from_is_not_removed(self, backend: Any) -> None:
-        needs(backend, "branching")
         await grow(backend, "v0", "v1")
         await self.chain(backend, "v2", "v3")
         for bad in (["v1"], ["v2"], ["v0", "v1"], ["v1", "v2"]):
@@ -537,14 +503,12 @@ class Needed(BackendKit):
         assert await backend.remove("t") == 0
 
     async def test_a_thread_is_removed_whatever_is_rebuilt(self, backend: Any) -> None:
-        needs(backend, "branching")
         await grow(backend, "v0")
         await self.chain(backend, "v1")
         assert await backend.remove("t") == 2
         assert await backend.writes_of("t", ["v1"]) == {}
 
     async def test_what_another_version_is_rebuilt_from_is_not_replaced(self, backend: Any) -> None:
-        needs(backend, "branching")
         states = await grow(backend, "v0")
         await self.chain(backend, "v1")
         with pytest.raises(ConflictError):
@@ -552,7 +516,6 @@ class Needed(BackendKit):
         assert (await backend.read_state("t", "v0")).state == states["v0"]
 
     async def test_keep_last_spares_what_is_rebuilt_from(self, backend: Any) -> None:
-        needs(backend, "branching")
         await grow(backend, *(f"v{n}" for n in range(10)), keep_last=1)
         await backend.put_writes("t", "v9", [written("v9")])
         await self.chain(backend, *(f"w{n}" for n in range(80)), keep_last=1)
@@ -564,7 +527,6 @@ class Needed(BackendKit):
         assert kept == needed
 
     async def test_keep_last_gives_back_what_is_needed_no_more(self, backend: Any) -> None:
-        needs(backend, "branching")
         await grow(backend, "v0", keep_last=1)
         await self.chain(backend, *(f"w{n}" for n in range(70)), keep_last=1)
         await grow(backend, *(f"x{n}" for n in range(70)), keep_last=1)
@@ -602,9 +564,7 @@ class Parents(BackendKit):
         assert (told.value.head_id, told.value.parent_id) == ("v1", "v0")
         assert await names(backend) == ["v1", "v0"]
 
-    async def test_a_parent_that_is_not_there_is_a_conflict_but_for_a_fork(
-        self, backend: Any
-    ) -> None:
+    async def test_an_absent_parent_is_a_conflict_but_for_a_fork(self, backend: Any) -> None:
         with pytest.raises(ConflictError):
             await grow(backend, "v0", parent_id="unknown", forks=False)
         await grow(backend, "v0", "v1")
@@ -640,8 +600,8 @@ class Parents(BackendKit):
         assert await self.parent(backend, "v2") == "v1"
         assert await problems(backend) == []
 
+    @requires("branching")
     async def test_a_state_of_another_store_costs_what_changed(self, backend: Any) -> None:
-        needs(backend, "branching")
         elsewhere = Mark("elsewhere", 7, 3, bytes(16))
         expected = Expected(made_from=elsewhere, head=elsewhere)
         for n in range(4):
@@ -655,10 +615,8 @@ class Parents(BackendKit):
         assert [len(it.payload) < 200 for it in records] == [False, True, True, True]
         assert [it.parent_id for it in await backend.history("t")] == ["v2", "v1", "v0", None]
 
-    async def test_a_fork_of_the_last_run_whose_state_is_of_another_store(
-        self, backend: Any
-    ) -> None:
-        needs(backend, "branching")
+    @requires("branching")
+    async def test_a_fork_of_the_last_run_by_another_stores_state(self, backend: Any) -> None:
         elsewhere = Mark("elsewhere", 7, 3, bytes(16))
         expected = Expected(made_from=elsewhere, head=elsewhere)
         options: dict[str, Any] = {"run": "r", "expected": expected}
@@ -670,14 +628,14 @@ class Parents(BackendKit):
         assert await self.parent(backend, "v3") == "v1"
 
     async def test_a_writer_or_run_that_is_no_id_is_refused(self, backend: Any) -> None:
-        for name in ("writer", "run"):
-            for value in (it for it in INVALID_IDS if it is not None):
-                with refused(InvalidArgumentError, value, match=name):
-                    await backend.write_state("t", {"n": 1}, **{name: value})
+        save = partial(backend.write_state, "t", {"n": 1})
+        bad = [it for it in INVALID_IDS if it is not None]
+        await expect_refusals(InvalidArgumentError, bad, lambda it: save(writer=it), match="writer")
+        await expect_refusals(InvalidArgumentError, bad, lambda it: save(run=it), match="run")
         assert await backend.load("t") is None
 
+    @requires("branching")
     async def test_roots_cost_what_changed(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.write_state("t", {"said": LONG}, checkpoint_id="v0")
         await backend.write_state("t", {"said": [*LONG, "n"]}, checkpoint_id="v1", is_root=True)
         records = (await backend.read_thread("t")).lines[0].records

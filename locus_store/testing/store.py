@@ -12,14 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
 from sys import float_info
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from locus_store.errors import ConflictError, InvalidArgumentError, SerializationError
-from locus_store.testing.kit import HOSTILE_IDS, NS, StoreKit, keys_of, refused, seam
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    LOOPS,
+    NS,
+    StoreKit,
+    expect_refusals,
+    fail_one_in_three,
+    keys_of,
+    run_in_loops,
+    run_while_closing,
+    seam,
+)
 from locus_store.testing.store_finding import Listing, Namespaces, Searching
 from locus_store.testing.store_items import Batches, ItemExpiry, ValueRules, Versions
 from locus_store.testing.store_vectors import Embeddings, Nearness
@@ -27,9 +37,8 @@ from locus_store.testing.tenants import StoreTenants
 from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
-    from locus_store.testing.kit import Another
 
 ORDERS = ("$gt", "$gte", "$lt", "$lte")
 OPERATORS = ("$eq", "$ne", *ORDERS, "$in", "$exists")
@@ -191,22 +200,17 @@ class _Filters(StoreKit):
         assert await store.search(NS, query=" ".join(f"word{it}" for it in range(1200))) == []
 
     async def test_what_is_no_filter_is_refused(self, store: Any) -> None:
-        for bad in INVALID_FILTERS:
-            with refused(InvalidArgumentError, bad, match="filter"):
-                await store.search(NS, filter=bad)
-            with refused(InvalidArgumentError, bad, match="filter"):
-                await store.search(NS, metadata_filter=bad)
-            if store.capabilities.semantic_search:
-                with refused(InvalidArgumentError, bad, match="filter"):
-                    await store.search_by_embedding(NS, [1, 0, 0], filter=bad)
-        for bad in _UNKEPT_FILTERS:
-            with refused(SerializationError, bad, match="filter"):
-                await store.search(NS, filter=bad)
+        calls: list[Any] = [
+            lambda it: store.search(NS, filter=it),
+            lambda it: store.search(NS, metadata_filter=it),
+        ]
+        await expect_refusals(SerializationError, _UNKEPT_FILTERS, *calls, match="filter")
+        if store.capabilities.semantic_search:
+            calls.append(lambda it: store.search_by_embedding(NS, [1, 0, 0], filter=it))
+        await expect_refusals(InvalidArgumentError, INVALID_FILTERS, *calls, match="filter")
 
     @pytest.mark.parametrize("seed", range(2))
-    async def test_generated_filters_take_what_the_reference_takes(
-        self, store: Any, seed: int
-    ) -> None:
+    async def test_generated_filters_match_the_reference(self, store: Any, seed: int) -> None:
         """100 items by 100 filters for each seed: 20,000 cases in all, some of them paged."""
         cases = Cases(seed)
         items = cases.items(100)
@@ -324,17 +328,11 @@ class Cases:
 class StoreConcurrency(StoreKit):
     """One store serves many tasks, event loops and threads; several stores share a storage."""
 
-    @pytest.fixture
-    async def stores(self, store: Any, reopen: Another) -> AsyncIterator[list[Any]]:
-        """Three objects on one storage, or one object if the storage ends with it."""
-        async with AsyncExitStack() as opened:
-            others = [reopen() for _ in range(2)] if self.persists else []
-            yield [store, *[await opened.enter_async_context(it) for it in others]]
-
-    async def test_of_20_racing_puts_one_wins(self, store: Any, stores: list[Any]) -> None:
+    async def test_of_20_racing_puts_one_wins(self, store: Any, several: list[Any]) -> None:
         for version in range(3):
             puts = [
-                stores[n % len(stores)].put(NS, "k", n, expected_version=version) for n in range(20)
+                several[n % len(several)].put(NS, "k", n, expected_version=version)
+                for n in range(20)
             ]
             results = await asyncio.gather(*puts, return_exceptions=True)
             won = [n for n, it in enumerate(results) if not isinstance(it, BaseException)]
@@ -342,15 +340,13 @@ class StoreConcurrency(StoreKit):
             assert sum(isinstance(it, ConflictError) for it in results) == 19
             assert await store.get(NS, "k") == won[0]
 
-    async def test_versions_of_racing_puts_have_no_gaps(
-        self, store: Any, stores: list[Any]
-    ) -> None:
+    async def test_racing_puts_leave_no_gap(self, store: Any, several: list[Any]) -> None:
         seen: dict[str, list[int]] = {"a": [], "b": [], "c": []}
 
         async def put(n: int) -> None:
             for turn in range(5):
                 for key, versions in seen.items():
-                    versions.append(await stores[n % len(stores)].put(NS, key, [n, turn]))
+                    versions.append(await several[n % len(several)].put(NS, key, [n, turn]))
 
         await asyncio.gather(*map(put, range(8)))
         assert [sorted(it) for it in seen.values()] == [[*range(1, 41)]] * 3
@@ -409,11 +405,8 @@ class StoreConcurrency(StoreKit):
         assert await store.put((*NS, "0"), "k0", 1) == 1
 
     async def test_a_failing_put_harms_no_other(self, store: Any) -> None:
-        puts = [store.put(NS, f"{n}", float("nan") if n % 3 == 0 else n) for n in range(30)]
-        results = await asyncio.gather(*puts, return_exceptions=True)
-        failed = [n for n, it in enumerate(results) if isinstance(it, SerializationError)]
-        assert failed == [*range(0, 30, 3)]
-        assert sorted(await store.list_keys(NS), key=int) == [f"{n}" for n in range(30) if n % 3]
+        put = await fail_one_in_three(lambda n: store.put(NS, f"{n}", n))
+        assert sorted(map(int, await store.list_keys(NS))) == put
 
     async def test_closing_in_the_middle_breaks_no_put_and_no_get(self, store: Any) -> None:
         async def talk(key: str) -> None:
@@ -421,12 +414,7 @@ class StoreConcurrency(StoreKit):
                 await store.put(NS, key, turn)
                 assert await store.get(NS, key) == turn
 
-        keys = [f"k{n}" for n in range(6)]
-        talks = asyncio.gather(*map(talk, keys))
-        while not talks.done():
-            await store.close()
-            await asyncio.sleep(0)  # not every storage waits for anything
-        await talks
+        await run_while_closing(store, *(talk(f"k{n}") for n in range(6)))
         assert [it.version for it in await store.list(NS)] == [5] * 6
 
     async def test_it_works_in_a_second_event_loop(self, store: Any) -> None:
@@ -437,7 +425,7 @@ class StoreConcurrency(StoreKit):
             await store.close()
 
         for _ in range(2):
-            await asyncio.to_thread(lambda: asyncio.run(turn()))
+            await asyncio.to_thread(asyncio.run, turn())
         assert await store.get(NS, "k") == 2
 
     async def test_it_works_in_several_loops_at_once(self, store: Any) -> None:
@@ -447,10 +435,9 @@ class StoreConcurrency(StoreKit):
                 assert await store.get(NS, key) == turn
                 await store.put(NS, "shared", turn)
 
-        keys = [f"k{n}" for n in range(4)]
-        calls = [asyncio.to_thread(lambda it=it: asyncio.run(talk(it))) for it in keys]  # type: ignore[misc]
-        await asyncio.gather(*calls, talk("here"))
-        assert [it.version for it in await store.list(NS)] == [8] * 5 + [40]
+        await run_in_loops(talk)
+        versions = {it.key: it.version for it in await store.list(NS)}
+        assert versions == {**dict.fromkeys(LOOPS, 8), "shared": 8 * len(LOOPS)}
 
 
 class StoreContract(

@@ -17,17 +17,18 @@ from locus_store.testing.kit import (
     SHORT,
     Another,
     StoreKit,
+    expect_refusals,
     keys_of,
-    needs,
     over,
     refused,
+    requires,
 )
 from locus_store.types.items import Put
 from locus_store.values import vectors
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from locus_store.types.items import Namespace
 
@@ -55,13 +56,7 @@ async def embed(texts: list[str]) -> list[list[float]]:
 
 
 class EmbeddingKit(StoreKit):
-    """The base of tests that need a store with embeddings; else they are skipped."""
-
-    @pytest.fixture
-    async def store(self, reopen: Another) -> AsyncIterator[Any]:
-        async with reopen() as made:
-            needs(made, "semantic_search")
-            yield made
+    """The base of tests of a store with embeddings."""
 
     async def score(
         self, reopen: Another, metric: str, query: Sequence[float], **options: Any
@@ -74,6 +69,7 @@ class EmbeddingKit(StoreKit):
             return [(it.item.key, it.score) for it in hits]
 
 
+@requires("semantic_search")
 class Embeddings(EmbeddingKit):
     """``put_with_embedding`` and ``get_embedding``."""
 
@@ -108,9 +104,7 @@ class Embeddings(EmbeddingKit):
             assert await store.get_embedding(NS, key) is None
         assert await store.search_by_embedding(NS, X) == []
 
-    async def test_an_item_overwritten_without_an_embedding_loses_its_old_one(
-        self, store: Any
-    ) -> None:
+    async def test_an_item_put_without_an_embedding_loses_its_old_one(self, store: Any) -> None:
         for key in "abcd":
             await store.put_with_embedding(NS, key, "old", X)
         await store.put(NS, "a", "new")
@@ -150,52 +144,50 @@ class Embeddings(EmbeddingKit):
 
     async def test_what_is_no_embedding_is_refused_and_writes_nothing(self, store: Any) -> None:
         await store.put_with_embedding(NS, "k", "old", X)
-        for bad in (*INVALID_EMBEDDINGS, [0.0, 0.0, 0.0], [-0.0, 0, 1e-46]):
-            for call in (
-                lambda it=bad: store.put_with_embedding(NS, "k", "new", it),
-                lambda it=bad: store.put_batch([(NS, "n", 1), (NS, "m", 1, None, None, None, it)]),
-                lambda it=bad: store.search_by_embedding(NS, it),
-                lambda it=bad: store.search_by_embedding(NS, query_embedding=it),
-            ):
-                with refused(InvalidArgumentError, bad, match="embedding"):
-                    await call()  # type: ignore[no-untyped-call]
+        await expect_refusals(
+            InvalidArgumentError,
+            (*INVALID_EMBEDDINGS, [0.0, 0.0, 0.0], [-0.0, 0, 1e-46]),
+            lambda it: store.put_with_embedding(NS, "k", "new", it),
+            lambda it: store.put_batch([(NS, "n", 1), (NS, "m", 1, None, None, None, it)]),
+            lambda it: store.search_by_embedding(NS, it),
+            lambda it: store.search_by_embedding(NS, query_embedding=it),
+            match="embedding",
+        )
         assert [it.version for it in await store.list(NS)] == [1]
 
     async def test_a_store_without_a_dimension_says_so(self, reopen: Another) -> None:
         async with reopen(dimension=None) as store:
             assert store.capabilities.semantic_search is False
             assert store.capabilities.embedding_dimension is None
-            calls: list[Any] = [
-                lambda: store.put_with_embedding(NS, "k", 1, X),
-                lambda: store.put_batch([(NS, "o", 1), (NS, "k", 1, None, None, None, X)]),
-                lambda: store.search_by_embedding(NS, X),
-                lambda: store.get_embedding(NS, "k"),
-            ]
-            for call in calls:
-                with pytest.raises(UnsupportedError, match="dimension"):
-                    await call()
+            await expect_refusals(
+                UnsupportedError,
+                [X],
+                lambda it: store.put_with_embedding(NS, "k", 1, it),
+                lambda it: store.put_batch([(NS, "o", 1), (NS, "k", 1, None, None, None, it)]),
+                lambda it: store.search_by_embedding(NS, it),
+                lambda _: store.get_embedding(NS, "k"),
+                match="dimension",
+            )
             assert await store.list(NS) == []
 
 
+@requires("semantic_search")
 class Nearness(EmbeddingKit):
     """``search_by_embedding``, and ``search`` by meaning."""
 
-    async def test_the_nearest_comes_first_by_cosine(self, store: Any, reopen: Another) -> None:
-        expected = [("x", 1.0), ("near", 0.8), ("y", 0.0), ("back", -1.0)]
-        assert await self.score(reopen, "cosine", [5.0, 0, 0]) == _about(expected)
-
-    async def test_the_nearest_comes_first_by_distance(self, store: Any, reopen: Another) -> None:
-        expected = [
-            ("x", -4.0),
-            ("near", -((17.64 + 0.36) ** 0.5)),
-            ("y", -(26**0.5)),
-            ("back", -6),
-        ]
-        assert await self.score(reopen, "l2", [5.0, 0, 0]) == _about(expected)
-
-    async def test_the_nearest_comes_first_by_product(self, store: Any, reopen: Another) -> None:
-        expected = [("x", 5.0), ("near", 4.0), ("y", 0.0), ("back", -5.0)]
-        assert await self.score(reopen, "ip", [5.0, 0, 0]) == _about(expected)
+    @pytest.mark.parametrize(
+        ("metric", "scores"),
+        [
+            ("l2", [-4.0, -(18**0.5), -(26**0.5), -6.0]),
+            ("cosine", [1.0, 0.8, 0.0, -1.0]),
+            ("ip", [5.0, 4.0, 0.0, -5.0]),
+        ],
+    )
+    async def test_the_nearest_comes_first(
+        self, store: Any, reopen: Another, metric: str, scores: list[float]
+    ) -> None:
+        expected = [*zip(("x", "near", "y", "back"), scores, strict=True)]
+        assert await self.score(reopen, metric, [5.0, 0, 0]) == _about(expected)
 
     @pytest.mark.parametrize(("metric", "least"), [("cosine", 0.0), ("l2", -4.0), ("ip", 5.0)])
     async def test_a_threshold_is_the_least_score(
@@ -206,9 +198,7 @@ class Nearness(EmbeddingKit):
         assert found[-1][1] == least
         assert await self.score(reopen, metric, [5.0, 0, 0], threshold=found[0][1] + 1e-3) == []
 
-    async def test_zeros_have_a_distance_but_no_direction(
-        self, store: Any, reopen: Another
-    ) -> None:
+    async def test_zeros_have_a_distance_only(self, store: Any, reopen: Another) -> None:
         for metric in ("l2", "ip"):
             found = await self.score(reopen, metric, [0, 0, 0])
             assert {round(score, 6) for _, score in found} == ({-1.0} if metric == "l2" else {0.0})
@@ -298,19 +288,18 @@ class Nearness(EmbeddingKit):
         assert keys_of(hits) == ["good"]
 
     async def test_a_search_that_makes_no_sense_is_refused(self, store: Any) -> None:
-        for bad in INVALID_NAMESPACES:
-            with refused(InvalidArgumentError, bad):
-                await store.search_by_embedding(bad, X)
-        for limit in INVALID_LIMITS:
-            with refused(InvalidArgumentError, limit):
-                await store.search_by_embedding(NS, X, limit=limit)
-        for threshold in (float("nan"), float("inf"), "1", True, 10**400):
-            with refused(InvalidArgumentError, threshold, match="threshold"):
-                await store.search_by_embedding(NS, X, threshold=threshold)
-        with pytest.raises(InvalidArgumentError, match="query"):
-            await store.search_by_embedding(NS)
-        with pytest.raises(InvalidArgumentError, match="query"):
-            await store.search_by_embedding(NS, X, query_embedding=X)
+        search = store.search_by_embedding
+        await expect_refusals(InvalidArgumentError, INVALID_NAMESPACES, lambda it: search(it, X))
+        await expect_refusals(
+            InvalidArgumentError, INVALID_LIMITS, lambda it: search(NS, X, limit=it)
+        )
+        bad = (float("nan"), float("inf"), "1", True, 10**400)
+        await expect_refusals(
+            InvalidArgumentError, bad, lambda it: search(NS, X, threshold=it), match="threshold"
+        )
+        for options in ({}, {"query": X, "query_embedding": X}):
+            with refused(InvalidArgumentError, options, match="query"):
+                await search(NS, **options)
 
     async def test_a_query_is_ranked_by_meaning(self, store: Any, reopen: Another) -> None:
         async with reopen(embed=embed) as meaning:

@@ -14,9 +14,9 @@ from locus_store.testing.kit import (
     Another,
     Kit,
     StoreKit,
-    needs,
     put_over,
     refused,
+    requires,
     seam,
     tick,
 )
@@ -29,6 +29,7 @@ NAMES = (
 """Names that some database could take for one another."""
 
 
+@requires("tenants")
 class Tenants(Kit):
     """``for_tenant`` and ``tenants`` of a checkpointer."""
 
@@ -36,6 +37,7 @@ class Tenants(Kit):
         """Return the tenants with their numbers of threads."""
         return [(it.name, it.threads) for it in await checkpointer.tenants()]
 
+    @requires()
     async def test_without_tenants_both_calls_are_refused(self, checkpointer: Any) -> None:
         if checkpointer.capabilities.tenants:
             pytest.skip(f"{type(checkpointer).__name__} declares tenants")
@@ -45,7 +47,6 @@ class Tenants(Kit):
             await checkpointer.tenants()
 
     async def test_a_tenant_sees_its_own_threads_only(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants")
         tenants = {name: checkpointer.for_tenant(name) for name in NAMES}
         for name, tenant in tenants.items():
             await tenant.save(self.new(f"of {name}"), "t", "v", {"k": 1})
@@ -59,10 +60,7 @@ class Tenants(Kit):
         assert await self.said_in(tenants["A"], "t") == ["of A"]
         assert await checkpointer.exists("t") is False
 
-    async def test_a_tenant_gets_no_contents_of_another_ones_versions(
-        self, checkpointer: Any
-    ) -> None:
-        needs(checkpointer, "tenants")
+    async def test_a_tenant_gets_no_contents_of_another_one(self, checkpointer: Any) -> None:
         acme, globex = (checkpointer.for_tenant(it).backend for it in ("acme", "globex"))
         await acme.write_state("t", {"n": 1}, checkpoint_id="v")
         await acme.put_writes("t", "v", [written("task")])
@@ -72,7 +70,6 @@ class Tenants(Kit):
         assert await globex.contents(versions) == []
 
     async def test_an_object_of_the_same_tenant_sees_the_same(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants")
         first, second = checkpointer.for_tenant("acme"), checkpointer.for_tenant("acme")
         state = await first.load("t")
         await first.save(self.new("a") if state is None else state, "t")
@@ -82,7 +79,6 @@ class Tenants(Kit):
 
     async def test_a_tenants_object_keeps_the_options(self, another: Another) -> None:
         checkpointer = another(keep_last=2, on_conflict="branch")
-        needs(checkpointer, "tenants")
         acme = checkpointer.for_tenant("acme")
         ids = await self.grow(acme, "t", "a", "b", "c")
         assert await acme.list_checkpoints("t") == ids[:0:-1]
@@ -92,7 +88,6 @@ class Tenants(Kit):
         assert await self.said_in(acme, "t") == ["a", "b", "c", "d"]
 
     async def test_a_load_of_one_tenant_is_no_basis_in_another(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants")
         acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
         await self.grow(acme, "t", "a")
         await self.grow(globex, "t", "g", "h")
@@ -103,7 +98,6 @@ class Tenants(Kit):
         assert await self.said_in(acme, "t") == ["a"]
 
     async def test_closing_a_tenants_object_leaves_the_others_open(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants")
         acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
         for it in (acme, globex, checkpointer):
             await self.grow(it, "t", "a")
@@ -113,10 +107,9 @@ class Tenants(Kit):
             assert await self.said_in(it, "t") == ["a"]
             await it.save(self.said(await it.load("t"), "b"), "t")
 
-    async def test_tenants_may_be_used_again_after_the_first_object_was_closed(
+    async def test_tenants_may_be_used_after_the_first_object_closed(
         self, checkpointer: Any
     ) -> None:
-        needs(checkpointer, "tenants")
         acme = checkpointer.for_tenant("acme")
         await self.grow(acme, "t", "a")
         await checkpointer.close()
@@ -124,7 +117,6 @@ class Tenants(Kit):
         assert await self.said_in(acme, "t") == ["a", "b"]
 
     async def test_many_tenants_at_once_lose_nothing(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants")
         tenants = [checkpointer.for_tenant(f"tenant {n}") for n in range(12)]
         await asyncio.gather(*(self.grow(it, "t", "a", "b", "c") for it in tenants))
         for it in tenants:
@@ -132,7 +124,6 @@ class Tenants(Kit):
         assert await self.listed(checkpointer) == sorted((f"tenant {n}", 1) for n in range(12))
 
     async def test_tenants_are_listed_by_name_with_what_they_have(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants")
         assert await checkpointer.tenants() == []
         for name in ("b", "a", "A", "日本語"):
             for thread in range(1 + (name == "a")):
@@ -143,16 +134,16 @@ class Tenants(Kit):
         assert await self.listed(checkpointer) == wanted
         assert await self.listed(checkpointer.for_tenant("b")) == wanted
 
+    @requires("tenants", "vacuum")
     async def test_vacuum_removes_of_its_own_tenant_only(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants", "vacuum")
         for name in ("acme", "globex"):
             await checkpointer.for_tenant(name).save(self.new("x"), "t")
         assert await checkpointer.vacuum(0) == 0
         assert await checkpointer.for_tenant("acme").vacuum(0) == 1
         assert await self.listed(checkpointer) == [("globex", 1)]
 
+    @requires("tenants", "ttl")
     async def test_expire_removes_of_its_own_tenant_only(self, another: Another) -> None:
-        needs(another(), "tenants", "ttl")
         checkpointer = another(ttl_seconds=0.000001)
         acme, globex = map(checkpointer.for_tenant, ("acme", "globex"))
         for it in (acme, globex):
@@ -165,16 +156,17 @@ class Tenants(Kit):
         assert await globex.expire() == 1
 
     async def test_what_is_no_tenant_is_refused(self, checkpointer: Any) -> None:
-        needs(checkpointer, "tenants")
         for bad in (*INVALID_IDS, "x" * 65, "日" * 65):
             with refused(InvalidArgumentError, bad, match="tenant"):
                 checkpointer.for_tenant(bad)
 
 
 @seam("loop", "layout")
+@requires("tenants")
 class StoreTenants(StoreKit):
     """``for_tenant`` of a store."""
 
+    @requires()
     async def test_a_store_without_tenants_refuses(self, store: Any) -> None:
         if store.capabilities.tenants:
             pytest.skip(f"{type(store).__name__} declares tenants")
@@ -182,7 +174,6 @@ class StoreTenants(StoreKit):
             store.for_tenant("acme")
 
     async def test_a_tenant_sees_its_own_items_only(self, store: Any) -> None:
-        needs(store, "tenants")
         acme, globex = map(store.for_tenant, ("acme", "globex"))
         for it, text in ((acme, "a"), (globex, "g")):
             await it.put_with_embedding(NS, "k", text, [1.0, 0.0, 0.0])
@@ -194,7 +185,6 @@ class StoreTenants(StoreKit):
         assert await globex.get(NS, "k") == "g"
 
     async def test_closing_a_tenants_store_leaves_the_others_open(self, store: Any) -> None:
-        needs(store, "tenants")
         acme = store.for_tenant("acme")
         await acme.put(NS, "k", 1)
         await acme.close()
@@ -202,7 +192,6 @@ class StoreTenants(StoreKit):
         assert (await acme.get(NS, "k"), await store.get(NS, "k")) == (1, 2)
 
     async def test_expire_removes_of_its_own_tenants_items_only(self, store: Any) -> None:
-        needs(store, "tenants")
         acme, globex = map(store.for_tenant, ("acme", "globex"))
         for it in (acme, globex):
             await put_over(it, NS, "k")

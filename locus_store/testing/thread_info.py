@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,26 +16,34 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.testing.kit import HOSTILE_IDS, INVALID_IDS, exact, needs, refused, seam
+from locus_store.testing.kit import (
+    HOSTILE_IDS,
+    INVALID_IDS,
+    exact,
+    expect_refusals,
+    refused,
+    requires,
+    seam,
+)
 from locus_store.testing.steps import BackendKit, problems, written
-from locus_store.types import Expected, PendingWrite
+from locus_store.types import Expected
 from locus_store.types.thread_info import RESERVED_KEY, DescribesThreads, claim_of
 
 LONG_AGO = datetime(2024, 10, 1, 12, 30, tzinfo=UTC)
 
 
+@requires(DescribesThreads)
 class ThreadInfoRules(BackendKit):
     """``put_thread``, ``claim_thread``, ``thread_facts``, ``threads_by_activity``."""
-
-    @pytest.fixture(autouse=True)
-    def describing(self, backend: Any, request: pytest.FixtureRequest) -> None:
-        is_own = hasattr(ThreadInfoRules, request.function.__name__)  # not another contract's
-        if is_own and not isinstance(backend, DescribesThreads):
-            pytest.skip(f"{type(backend).__name__} keeps no facts of threads")
 
     async def names(self, backend: Any, user_id: str | None = None, **options: Any) -> list[str]:
         """Return the ids of the listed threads."""
         return [it.thread_id for it in await backend.threads_by_activity(user_id, **options)]
+
+    async def facts(self, backend: Any, thread_id: str = "t") -> tuple[Any, ...]:
+        """Return a thread's user, name, metadata and run."""
+        found = await backend.thread_facts(thread_id)
+        return found.user_id, found.name, found.metadata, found.run_id
 
     async def test_all_facts_come_back(self, backend: Any) -> None:
         metadata = {"tags": ["weather", "ünï"], "n": 1, "f": 1.0, "none": None, "": {"a": [0.1]}}
@@ -51,22 +60,18 @@ class ThreadInfoRules(BackendKit):
     async def test_a_thread_without_facts_has_its_id_and_time(self, backend: Any) -> None:
         assert await backend.thread_facts("t") is None
         await backend.save("t", {"n": 1})
+        assert await self.facts(backend) == (None, None, {}, None)
         found = await backend.thread_facts("t")
-        assert (found.user_id, found.name, found.metadata, found.run_id) == (None, None, {}, None)
         assert found.updated_at == (await backend.recent())[0].active_at
 
     async def test_a_put_replaces_all_facts_but_the_user(self, backend: Any) -> None:
         await backend.put_thread("t", user_id="alice", name="n", metadata={"k": 1}, run_id="r")
         await backend.put_thread("t", metadata={"l": 2})
-        found = await backend.thread_facts("t")
-        assert (found.user_id, found.name, found.metadata, found.run_id) == (
-            *("alice", None, {"l": 2}, None),
-        )
+        assert await self.facts(backend) == ("alice", None, {"l": 2}, None)
 
     async def test_a_thread_of_facts_only_exists_and_can_be_deleted(self, backend: Any) -> None:
         await backend.put_thread("t", metadata={"k": 1})
-        found = await backend.thread_facts("t")
-        assert (found.name, found.user_id, found.metadata) == (None, None, {"k": 1})
+        assert await self.facts(backend) == (None, None, {"k": 1}, None)
         assert await backend.exists("t") is True
         assert await backend.load("t") is None
         if backend.capabilities.list_threads:
@@ -96,8 +101,8 @@ class ThreadInfoRules(BackendKit):
         assert (await backend.thread_facts("t")).updated_at == saved_at
         assert saved_at != later
 
+    @requires(DescribesThreads, "branching")
     async def test_a_put_leaves_versions_and_writes_as_they_are(self, backend: Any) -> None:
-        needs(backend, "branching")
         await backend.save("t", {"n": 1}, checkpoint_id="a")
         await backend.put_writes("t", "a", [written("a")])
         before = await backend.read_thread("t")
@@ -123,18 +128,15 @@ class ThreadInfoRules(BackendKit):
         await backend.save("t", {"n": 1})
         await backend.claim_thread("t", "alice", name="first", metadata={"k": 1})
         await backend.claim_thread("t", "alice", name="second", metadata={"k": 2})
-        found = await backend.thread_facts("t", user_id="alice")
-        assert (found.user_id, found.name, found.metadata) == ("alice", "first", {"k": 1})
+        assert await self.facts(backend) == ("alice", "first", {"k": 1}, None)
         await backend.put_thread("u", name="named", metadata={"k": 1})
         await backend.claim_thread("u", "alice", name="other", metadata={"k": 2})
-        found = await backend.thread_facts("u", user_id="alice")
-        assert (found.name, found.metadata) == ("named", {"k": 1})
+        assert await self.facts(backend, "u") == ("alice", "named", {"k": 1}, None)
 
     async def test_a_claim_adds_metadata_to_a_run(self, backend: Any) -> None:
         await backend.put_thread("t", run_id="r")
         await backend.claim_thread("t", "alice", metadata={"topic": 1})
-        found = await backend.thread_facts("t")
-        assert (found.run_id, found.metadata) == ("r", {"topic": 1})
+        assert await self.facts(backend) == ("alice", None, {"topic": 1}, "r")
 
     async def test_of_two_first_users_one_gets_the_thread(self, backend: Any) -> None:
         claims = (backend.claim_thread("t", f"user {n}") for n in range(8))
@@ -147,8 +149,7 @@ class ThreadInfoRules(BackendKit):
     async def test_a_save_claims_its_thread_in_the_same_transaction(self, backend: Any) -> None:
         claim = claim_of("t", "alice", name="n", metadata={"k": 1})
         await backend.write_state("t", {"n": 1}, claim=claim)
-        found = await backend.thread_facts("t", user_id="alice")
-        assert (found.user_id, found.name, found.metadata) == ("alice", "n", {"k": 1})
+        assert await self.facts(backend) == ("alice", "n", {"k": 1}, None)
         again = claim_of("t", "alice", name="other")
         await backend.write_state("t", {"n": 2}, claim=again)
         assert (await backend.thread_facts("t")).name == "n"
@@ -277,8 +278,8 @@ class ThreadInfoRules(BackendKit):
         assert sorted(found) == [f"t{n:03}" for n in range(1, 230, 2)]
         assert await self.names(backend, "u", search="odd", offset=110, limit=3) == found[110:113]
 
+    @requires(DescribesThreads, "branching")
     async def test_facts_travel_with_the_thread(self, backend: Any) -> None:
-        needs(backend, "branching")
         put = {"user_id": "alice", "name": "n", "metadata": {"k": 1}, "run_id": "r"}
         await backend.put_thread("t", **put, updated_at=LONG_AGO)
         before = await backend.thread_facts("t")
@@ -299,80 +300,99 @@ class ThreadInfoRules(BackendKit):
             assert [(it.thread_id, it.user_id, it.name) for it in found] == [(name, name, name)]
 
     async def test_what_cannot_be_stored_is_refused(self, backend: Any) -> None:
-        for bad in INVALID_IDS:
-            with refused(InvalidArgumentError, bad):
-                await backend.put_thread(bad)
-            with refused(InvalidArgumentError, bad):
-                await backend.claim_thread("t", bad)
-            if bad is None:
-                continue
-            for field in ("user_id", "run_id"):
-                with refused(InvalidArgumentError, bad):
-                    await backend.put_thread("t", **{field: bad})
-        for put in (
+        await expect_refusals(
+            InvalidArgumentError,
+            INVALID_IDS,
+            backend.put_thread,
+            lambda it: backend.claim_thread("t", it),
+        )
+        await expect_refusals(
+            InvalidArgumentError,
+            [it for it in INVALID_IDS if it is not None],
+            lambda it: backend.put_thread("t", user_id=it),
+            lambda it: backend.put_thread("t", run_id=it),
+        )
+        facts: list[dict[str, Any]] = [
             {"name": "x" * 1001}, {"name": "\0"}, {"updated_at": datetime(2024, 1, 1)},  # noqa: DTZ001
             {"updated_at": "2024"}, {"metadata": {RESERVED_KEY: 1}},
-        ):  # fmt: skip
-            with refused(InvalidArgumentError, put):
-                await backend.put_thread("t", **put)
+        ]  # fmt: skip
+        await expect_refusals(InvalidArgumentError, facts, lambda it: backend.put_thread("t", **it))
+        options: list[dict[str, Any]] = [
+            {"limit": -1},
+            {"offset": -1},
+            {"search": 7},
+            {"user_id": ""},
+        ]
+        await expect_refusals(
+            InvalidArgumentError, options, lambda it: backend.threads_by_activity(**it)
+        )
         with refused(SerializationError, "NaN"):
             await backend.put_thread("t", metadata={"n": float("nan")})
-        for options in ({"limit": -1}, {"offset": -1}, {"search": 7}, {"user_id": ""}):
-            with refused(InvalidArgumentError, options):
-                await backend.threads_by_activity(**options)
         assert await backend.exists("t") is False
 
 
 @seam("layout")
+@requires("branching", "metadata_query")
 class Forgetting(BackendKit):
     """Threads are found and removed by any metadata."""
 
-    async def test_threads_are_forgotten_by_any_metadata(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
-        told = {"org": {"name": "acme"}}
-        await backend.save("by metadata", {"n": 1}, metadata=told)
+    @pytest.mark.parametrize(
+        ("key", "value", "metadata", "other"),
+        [
+            ("org.name", "acme", {"org": {"name": "acme"}}, {"org": {"name": "x"}, "n": "acme"}),
+            ("user_id", "u", {"user_id": "u"}, {"user_id": "U"}),
+        ],
+    )
+    async def test_threads_are_forgotten_by_their_user_or_any_metadata(
+        self, backend: Any, key: str, value: str, metadata: Any, other: Any
+    ) -> None:
+        await backend.save("by metadata", {"n": 1}, metadata=metadata)
         await backend.save("by metadata", {"n": 2})
-        await backend.write_state("by label", {"n": 1}, labels=told)
-        await backend.write_state("by namespace", {"n": 1}, namespace="sub", metadata=told)
+        await backend.write_state("by label", {"n": 1}, labels=metadata)
+        await backend.write_state("by namespace", {"n": 1}, namespace="sub", metadata=metadata)
         for n in range(3):
-            metadata = told if n == 0 else None
-            await backend.write_state("by hidden", {"n": n}, metadata=metadata, keep_last=1)
-        await backend.put_writes("by label", "v", [PendingWrite("a", 0, "c", "t", b"1")])
-        await backend.save("other", {"n": 1}, metadata={"org": {"name": "globex"}, "n": "acme"})
-        theirs = ["by hidden", "by label", "by metadata", "by namespace"]
-        assert sorted(await backend.threads_where("org.name", "acme")) == theirs
-        counts = await backend.forget_where("org.name", "acme")
-        assert (counts["threads"], counts["writes"]) == (4, 1)
+            told = metadata if n == 0 else None
+            await backend.write_state("by hidden", {"n": n}, metadata=told, keep_last=1)
+        await backend.put_writes("by label", "v", [written("a")])
+        await backend.save("other", {"n": 1}, metadata=other)
+        is_user = key == "user_id"
+        found = await (backend.threads_of(value) if is_user else backend.threads_where(key, value))
+        assert sorted(found) == ["by hidden", "by label", "by metadata", "by namespace"]
+        forget = partial(
+            backend.forget_user if is_user else partial(backend.forget_where, key), value
+        )
+        counts = await forget()
+        assert (counts["threads"], counts["checkpoints"], counts["writes"]) == (4, 7, 1)
         assert await backend.scan() == ["other"]
+        assert set((await forget()).values()) == {0}
         assert await problems(backend) == []
-        assert set((await backend.forget_where("org.name", "acme")).values()) == {0}
 
     async def test_values_keep_their_types(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
         values = {"number": 7, "text": "7", "list": [1, 7], "true": True, "null": None, "one": 1}
         for name, value in values.items():
             await backend.save(name, {}, metadata={"k": value})
         await backend.save("none", {}, metadata={"other": 7})
-        assert sorted(await backend.threads_where("k", 7)) == ["list", "number"]
-        assert sorted(await backend.threads_where("k", "7")) == ["text"]
-        assert sorted(await backend.threads_where("k", True)) == ["true"]
-        assert sorted(await backend.threads_where("k", None)) == ["null"]
-        assert sorted(await backend.threads_where("k", 1.0)) == ["list", "one"]
+        for value, names in (
+            (7, ["list", "number"]), ("7", ["text"]), (True, ["true"]), (None, ["null"]),
+            (1.0, ["list", "one"]),
+        ):  # fmt: skip
+            assert sorted(await backend.threads_where("k", value)) == names
         assert (await backend.forget_where("k", 7.0))["threads"] == 2
         assert await backend.scan() == ["none", "null", "one", "text", "true"]
 
     async def test_a_condition_that_makes_no_sense_is_refused(self, backend: Any) -> None:
-        needs(backend, "branching", "metadata_query")
         await backend.save("t", {}, metadata={"tags": ["a"]})
-        for key in ("", None, 7, "\ud800"):
-            with refused(InvalidArgumentError, key, match="key"):
-                await backend.forget_where(key, 1)
+        bad = ("", None, 7, "\ud800")
+        await expect_refusals(
+            InvalidArgumentError, bad, lambda it: backend.forget_where(it, 1), match="key"
+        )
         with refused(InvalidArgumentError, [], match="empty list"):
             await backend.forget_where("tags", [])
         with refused(SerializationError, object()):
             await backend.forget_where("tags", object())
         assert await backend.scan() == ["t"]
 
+    @requires()
     async def test_without_metadata_queries_it_is_refused(self, backend: Any) -> None:
         if backend.capabilities.metadata_query:
             pytest.skip("declared")
@@ -383,8 +403,8 @@ class Forgetting(BackendKit):
 class LocusSpellings(BackendKit):
     """``query_by_metadata``, ``search_data`` and ``count``."""
 
+    @requires("metadata_query")
     async def test_metadata_finds_threads_by_their_newest_version(self, backend: Any) -> None:
-        needs(backend, "metadata_query")
         await backend.save("a", {"n": 1}, metadata={"stage": "asked"})
         await backend.save("b", {"n": 2}, metadata={"stage": "asked"})
         for n in range(3):
@@ -397,8 +417,8 @@ class LocusSpellings(BackendKit):
         assert await backend.query_by_metadata("stage", "nowhere") == []
         assert await backend.query_by_metadata("stage", "booked", limit=0) == []
 
+    @requires("metadata_query")
     async def test_metadata_finds_a_thread_behind_many_older_versions(self, backend: Any) -> None:
-        needs(backend, "metadata_query")
         await backend.save("old", {"n": 0}, metadata={"k": 1})
         for n in range(10):
             await backend.save("busy", {"n": n}, metadata={"k": 1})
@@ -406,8 +426,8 @@ class LocusSpellings(BackendKit):
         found = await backend.query_by_metadata("k", 1, limit=1)
         assert [it["thread_id"] for it in found] == ["old"]
 
+    @requires("list_threads")
     async def test_data_finds_threads_by_their_newest_state(self, backend: Any) -> None:
-        needs(backend, "list_threads")
         await backend.save("a", {"agent_id": "x", "tags": ["p", "q"], "deep": {"n": 1}})
         await backend.save("b", {"agent_id": "y"})
         await backend.save("b", {"agent_id": "x"})
@@ -421,8 +441,8 @@ class LocusSpellings(BackendKit):
         with pytest.raises(InvalidArgumentError, match="key"):
             await backend.search_data("", 1)
 
+    @requires("list_threads")
     async def test_count_takes_a_pattern_of_like(self, backend: Any) -> None:
-        needs(backend, "list_threads")
         for thread_id in ("user-1", "user-2", "user-10", "a*c", "abc", "a[b]c", "a?c"):
             await backend.save(thread_id, {"n": 1})
         assert await backend.count() == 7

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.backends.oci.backend import BucketDocuments
-from locus_store.testing.documents import DocumentsContract
-from locus_store.testing.write_faults import WriteFaultsContract
+from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
 
 if TYPE_CHECKING:
     from buckets import DoubleBucket

@@ -10,8 +10,7 @@ from locus_store.backends.documents import deriving
 from locus_store.backends.documents.object_documents import ObjectDocuments
 from locus_store.backends.opensearch.search import all_versions
 from locus_store.backends.opensearch.versions import VersionPlace
-from locus_store.testing.documents import DocumentsContract
-from locus_store.testing.write_faults import WriteFaultsContract
+from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
 
 if TYPE_CHECKING:
     from indexes import TestIndex
