@@ -12,7 +12,7 @@ import lazily
 import pytest
 import storages
 import tiers
-from tiers import TESTS, first_of, is_everyday
+from tiers import TESTS, first_of, is_everyday, is_in_full
 
 pytest_plugins = ["server_fixtures"]
 pytest.register_assert_rewrite("locus_store.testing")
@@ -48,7 +48,7 @@ def pytest_collection_finish():
 def pytest_make_collect_report(collector):
     """A module that imports something heavy when it is collected is an error: see ``lazily``."""
     report = yield
-    if imported := lazily.newly_imported(is_full="full" in collector.path.parts):
+    if imported := lazily.newly_imported(is_full=is_in_full(collector.path)):
         report.outcome = "failed"
         what = f"{collector.nodeid} imports {', '.join(imported)}"
         report.longrepr = f"{what} when it is collected: see tests/lazily.py"
@@ -92,7 +92,7 @@ def pytest_ignore_collect(collection_path, config):
 
 def pytest_collection_modifyitems(config, items):
     """Deselect what is not of the tier: see ``tiers``."""
-    rest = [it for it in items if it.get_closest_marker("full") or "full" in it.path.parts]
+    rest = [it for it in items if it.get_closest_marker("full") or is_in_full(it.path)]
     if is_everyday(config):
         left_out = {*rest}
     elif config.option.eighth is not None:

@@ -43,6 +43,11 @@ def is_everyday(config: pytest.Config) -> bool:
     return not ALL and named <= {TESTS, TESTS.parent}
 
 
+def is_in_full(path: Path) -> bool:
+    """Return whether a file of tests is in a folder ``full``."""
+    return "full" in path.relative_to(TESTS).parts
+
+
 def full(*values: Any) -> list[Any]:
     """Return parameters that only ``make test-all`` takes; a tuple is for several names.
 
