@@ -138,8 +138,9 @@ class IndexDocuments(ObjectDocuments):
             if one.name in keys and (its.is_done or is_newer):
                 del changes.written[keys[one.name]]
 
-    def newest(self) -> Iterator[list[Dated]]:
+    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """See ``Documents``; the first thousand keys are one search."""
+        del size
         seen = set[str]()
         for heads in (self.objects.newest(HEADS), self.objects.list(HEADS)):
             dated, strays = self.dated(heads)

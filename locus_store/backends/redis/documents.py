@@ -47,6 +47,9 @@ TOKEN_BYTES: Final = 8
 _GET, _CONFIRM = scripts.DOCUMENTS["get"], scripts.DOCUMENTS["confirm"]
 _PUT, _DELETE = scripts.DOCUMENTS["put"], scripts.DOCUMENTS["delete"]
 
+MOST_TOGETHER: Final = 200
+"""Threads that are read in one round trip for a list of known length."""
+
 CLOCK_SECONDS: Final = 60.0
 """The server is asked for its time this often."""
 
@@ -163,11 +166,11 @@ class RedisDocuments(Documents):
             place = page[-1]
             size = max(size, PAGE)
 
-    def newest(self) -> Iterator[list[Dated]]:
-        place = b""
-        while page := wait(self._lists.listed(PAGE, place)):
+    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
+        place, size = b"", min(size or PAGE, MOST_TOGETHER)
+        while page := wait(self._lists.listed(size, place)):
             yield [Dated(*it) for it in map(_active, page)]
-            place = page[-1]
+            place, size = page[-1], PAGE
 
     def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
@@ -280,8 +283,9 @@ def _found(answer: Any) -> Found | None:
     """Return the document of a script's answer."""
     if not answer:
         return None
-    tag, *content = answer
-    return Found(tag, content[0] if content else None, continues=len(content) > 1)
+    end = 2 + answer[1]
+    tag, kind = answer[2:end], answer[:1]
+    return Found(tag, None if kind == b"k" else answer[end:], continues=kind == b"c")
 
 
 def _active(entry: bytes) -> Active:
