@@ -49,7 +49,7 @@ SILENT_SECONDS: Final = 3.0
 """The first attempt of a call that is safe to repeat: its connection may be forgotten by a
 firewall or a host. The next one has the whole time."""
 
-WRITES: Final = GroupLimits(count=100, senders=2, size=1_000_000)
+WRITES: Final = GroupLimits(count=100, size=1_000_000)
 """Writes to one server that share a round trip."""
 
 CLOSE_SECONDS: Final = 5.0
