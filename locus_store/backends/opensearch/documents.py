@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.deriving import Derived
-from locus_store.backends.documents.object_documents import HEADS, ObjectDocuments
-from locus_store.backends.documents.objects import digest
+from locus_store.backends.documents.objects import HEADS, ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures

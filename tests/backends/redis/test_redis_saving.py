@@ -21,7 +21,6 @@ if TESTS_RUN:
     from locus_store.backends.redis.keys import RedisKeys
 
 if TYPE_CHECKING:
-
     import redis_clusters
 
     from locus_store.backends.redis.scripts import Script
