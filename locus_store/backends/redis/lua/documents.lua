@@ -16,22 +16,29 @@ local function forget(name)
 end
 
 --- get
--- KEYS: the list. ARGV: the known tag, or ''. Nothing; or one string, since clients take long to read
--- many short answers: 'k' (the tag is known), 'c' (continues the known one) or 'w' (whole), the length
--- of the tag in a byte, the tag and, but for 'k', the content.
-local tag, known = call('LINDEX', KEYS[1], 0), ARGV[1]
-if not tag then return false end
-local head = string.char(#tag) .. tag
-if tag == known then return 'k' .. head end
-if string.sub(known, 1, 8) == string.sub(tag, 1, 8) then
-  local parts = tonumber(string.match(known, '^(%d+) ', 17))
-  if parts < tonumber(string.match(tag, '^(%d+) ', 17)) then
-    return 'c' .. head .. content_of(KEYS[1], parts + 1)
+-- KEYS: lists. ARGV: of each the known tag, or ''. Of each nothing; or one string, since clients take
+-- long to read many short answers: 'k' (the tag is known), 'c' (continues the known one) or 'w'
+-- (whole), the length of the tag in a byte, the tag and, but for 'k', the content.
+local function found(key, known)
+  local tag = call('LINDEX', key, 0)
+  if not tag then return false end
+  local head = string.char(#tag) .. tag
+  if tag == known then return 'k' .. head end
+  if string.sub(known, 1, 8) == string.sub(tag, 1, 8) then
+    local parts = tonumber(string.match(known, '^(%d+) ', 17))
+    if parts < tonumber(string.match(tag, '^(%d+) ', 17)) then
+      return 'c' .. head .. content_of(key, parts + 1)
+    end
   end
+  local parts = call('LRANGE', key, 0, -1)
+  parts[1] = 'w' .. head
+  return table.concat(parts)
 end
-local parts = call('LRANGE', KEYS[1], 0, -1)
-parts[1] = 'w' .. head
-return table.concat(parts)
+
+if #KEYS == 1 then return found(KEYS[1], ARGV[1]) end
+local each = {}
+for n = 1, #KEYS do each[n] = found(KEYS[n], ARGV[n]) end
+return each
 
 --- confirm
 -- ARGV: the thread's id. Write what is there once more: WAIT waits for writes of its own connection.
