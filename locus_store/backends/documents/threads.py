@@ -131,8 +131,7 @@ class DocumentThreads:
     def by_activity(self, size: int = 0) -> Iterator[tuple[datetime, Thread]]:
         """Yield all live threads and their activity, the last first; reads few more than it yields.
 
-        Args:
-            size: The number that is probably taken; 0: unknown.
+        ``size`` is the number that is probably taken; 0: unknown.
 
         Raises:
             IntegrityError: As ``live``.

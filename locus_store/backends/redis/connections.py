@@ -212,8 +212,7 @@ class LoopClient(loops.Home):
 
     async def _write_group(self, calls: Sequence[ScriptCall], is_alone: bool) -> list[Any]:
         del is_alone
-        limits = [it.limit for it in calls]
-        _limit.set(None if None in limits else limits[0])
+        _limit.set(None if any(it.limit is None for it in calls) else calls[0].limit)
         return await self._write(calls)
 
     async def _write(self, calls: Sequence[ScriptCall]) -> list[Any]:
@@ -226,33 +225,33 @@ class LoopClient(loops.Home):
         unknown = [n for n, it in enumerate(answers) if isinstance(it, driver.NoScriptError)]
         if unknown:
             texts = [calls[n].by_text() for n in unknown]
-            found = await self._in_place(self._pipelined, texts)
-            for n, it in zip(unknown, found, strict=True):
-                answers[n] = it
+            try:
+                found = await self._in_place(self._pipelined, texts)
+            except DRIVER_ERRORS as exc:  # the others have their answers
+                found = [exc] * len(unknown)
+            for n, answer in zip(unknown, found, strict=True):
+                answers[n] = answer
         return [Failed(it) if isinstance(it, Exception) else it for it in answers]
 
     async def _write_to_replicas(self, calls: Sequence[ScriptCall]) -> list[Any]:
         # By their text: were a name not known, WAIT would wait for nothing.
         commands = [*(it.by_text() for it in calls), ("WAIT", self.replicas, self._wait)]
-        waiting = self._wait / 1000
-        *answers, reached = await self._in_place(
-            self._on_one_connection, commands, more_seconds=waiting
-        )
+        sent, waiting = self._on_one_connection, self._wait / 1000
+        *answers, reached = await self._in_place(sent, commands, more_seconds=waiting)
         return [self._confirmed(it, reached) for it in answers]
 
     def _confirmed(self, answer: Any, reached: Any) -> Any:
         """Return the answer of a write, or why it is not known to be on enough replicas."""
-        for it in (answer, reached):
-            if isinstance(it, Exception):
-                return Failed(it)
+        for reply in (answer, reached):
+            if isinstance(reply, Exception):
+                return Failed(reply)
         if reached >= self.replicas or _wrote_nothing(answer):
             return answer
-        return Failed(
-            BackendError(
-                f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas "
-                f"had it after {self._wait} ms: a failover now may lose it. Saving again is safe"
-            )
+        error = BackendError(
+            f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas had it "
+            f"after {self._wait} ms: a failover now may lose it. Saving again is safe"
         )
+        return Failed(error)
 
     async def each(
         self,
@@ -271,9 +270,9 @@ class LoopClient(loops.Home):
             for at in range(0, len(commands), PIPELINE):
                 part = commands[at : at + PIPELINE]
                 answers += await self._in_place(self._pipelined, part)
-            for it in answers:
-                if isinstance(it, Exception):
-                    raise it
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
             return answers
 
         async def known() -> list[Any]:
@@ -322,8 +321,8 @@ class LoopClient(loops.Home):
     async def _pipelined(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run commands in one round trip; return their answers and errors."""
         pipe = self.client.pipeline(transaction=False)
-        for it in commands:
-            pipe.execute_command(*it)
+        for command in commands:
+            pipe.execute_command(*command)
         found: list[Any] = await pipe.execute(raise_on_error=False)
         return found
 
