@@ -147,8 +147,7 @@ class DocumentThreads:
 
     def _read_each(self, size: int = 0) -> Iterator[tuple[datetime | None, datetime, Thread]]:
         """Yield the times of documents, newest first, and of activity, and the live threads."""
-        # One more shows that none comes before the last one.
-        for page in self.documents.newest(size and size + 1):
+        for page in self.documents.newest(size and size + 1):  # one more ends the last one's wait
             access = self._read_together([it.key for it in page])
             for at, found in self.documents.each(partial(self._read_dated, access), page):
                 if found is not None and found.thread.is_live:
