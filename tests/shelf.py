@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store.backends.documents import bundles
 from locus_store.backends.documents.backend import DocumentBackend
-from locus_store.backends.documents.object_documents import HEADS, SEGMENTS, ObjectDocuments
-from locus_store.backends.documents.objects import ListedObject, Objects, decoded, digest
+from locus_store.backends.documents.objects import (
+    HEADS,
+    SEGMENTS,
+    ListedObject,
+    ObjectDocuments,
+    Objects,
+    decoded,
+    digest,
+)
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames

@@ -19,8 +19,13 @@ from shelf import ObjectsProbe, Shelf, shelf_backend
 
 from locus_store import IntegrityError, SchemaError
 from locus_store.backends.documents import segmented
-from locus_store.backends.documents.object_documents import HEADS, SEGMENTS, ObjectDocuments
-from locus_store.backends.documents.objects import decoded, encoded
+from locus_store.backends.documents.objects import (
+    HEADS,
+    SEGMENTS,
+    ObjectDocuments,
+    decoded,
+    encoded,
+)
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
 

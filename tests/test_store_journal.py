@@ -21,7 +21,7 @@ from locus_store import (
     file_checkpointer,
 )
 from locus_store.backends.documents import item_journal
-from locus_store.backends.documents.object_documents import ITEMS, ObjectDocuments
+from locus_store.backends.documents.objects import ITEMS, ObjectDocuments
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.blocking import BlockingStore

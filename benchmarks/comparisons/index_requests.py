@@ -18,8 +18,7 @@ from uuid import uuid4
 from benchmarks.comparisons.object_requests import chat
 from benchmarks.report import add_write, publish
 from locus_store import blocking
-from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
-from locus_store.backends.documents.objects import digest
+from locus_store.backends.documents.objects import HEADS, SEGMENTS, digest
 from locus_store.backends.opensearch import OpenSearchBackend
 from locus_store.backends.opensearch.names import id_of, routing_of
 from locus_store.values.encoding import encode

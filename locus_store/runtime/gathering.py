@@ -60,7 +60,7 @@ class GroupLimits:
     count: int
     """The number of things that the group's calls ask for."""
 
-    senders: int
+    senders: int = 2
     """Groups under way at once."""
 
     size: int = 0

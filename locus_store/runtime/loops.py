@@ -49,8 +49,15 @@ async def outlasting(work: asyncio.Future[T]) -> T:
 
     ``asyncio.shield`` has a future of its own, whose error asyncio prints; see ``fail``.
     """
-    work.add_done_callback(_retrieve)
-    await asyncio.wait([work])
+    ended = work.get_loop().create_future()
+
+    def end(work: asyncio.Future[T]) -> None:
+        _retrieve(work)
+        if not ended.done():  # else the caller was cancelled
+            ended.set_result(None)
+
+    work.add_done_callback(end)
+    await ended
     return work.result()
 
 

@@ -13,7 +13,7 @@ from locus_store import StorageBackendAdapter
 from locus_store.backends.documents import item_journal, segmented
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.object_documents import ITEMS, ObjectDocuments
+from locus_store.backends.documents.objects import ITEMS, ObjectDocuments
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.values.encoding import MAX_STATE_BYTES
 from storages import Storage

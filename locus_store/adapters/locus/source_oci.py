@@ -17,7 +17,7 @@ from locus_store.adapters.locus.records import (
     parsed,
     repeated,
 )
-from locus_store.backends.documents.object_documents import LAYOUT
+from locus_store.backends.documents.objects import LAYOUT
 from locus_store.backends.oci.backend import SDK_POINTER, BucketBackend
 from locus_store.errors import IntegrityError
 from locus_store.open import open_checkpointer

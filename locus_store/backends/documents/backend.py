@@ -250,19 +250,19 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
         return await self._look(recent)
 
-    def _recent(self) -> Iterator[Thread]:
-        """Yield the threads that exist, the most recently active first."""
-        return (it for _, it in self._threads.by_activity() if it.exists)
+    def _recent(self, size: int = 0) -> Iterator[Thread]:
+        """Yield the threads that exist, the most recently active first; see ``by_activity``."""
+        return (it for _, it in self._threads.by_activity(size) if it.exists)
 
-    def _roots(self) -> Iterator[tuple[Thread, Space]]:
+    def _roots(self, size: int = 0) -> Iterator[tuple[Thread, Space]]:
         """Yield the threads whose root has a version, the most recently active first."""
-        return ((it, space) for it in self._recent() if (space := it.space("")))
+        return ((it, space) for it in self._recent(size) if (space := it.space("")))
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
 
         def heads() -> list[Head]:
-            roots = islice(self._roots(), limit)
+            roots = islice(self._roots(limit), limit)
             return [it.version(space, space.line.head or 0).as_head() for it, space in roots]
 
         return await self._look(heads)

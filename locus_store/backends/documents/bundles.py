@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
@@ -38,6 +39,7 @@ _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _LINE: Final = (
     "line", "head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run",
 )  # fmt: skip
+_facts_of_line = attrgetter(*_LINE)
 _LOG: Final = ("namespace", "revision", "last_sequence", "changed_at")
 _MESSAGE: Final = ("namespace", "sequence", "message_id", "role", "metadata", "text")
 
@@ -270,7 +272,7 @@ def message_of(told: list[Any], payload: bytes) -> ArchivedMessage:
 
 def told_line(space: Space) -> list[Any]:
     """Return a namespace and its line, as facts have them: without what is last and missing."""
-    told = [space.namespace, *(getattr(space.line, name) for name in _LINE)]
+    told = [space.namespace, *_facts_of_line(space.line)]
     while told[-1] is None:
         del told[-1]
     return told

@@ -246,14 +246,18 @@ class Documents(Access, ABC):
         del size, after
         return None
 
-    def newest(self) -> Iterator[list[Dated]]:
+    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """Yield pages of all keys, the most recently changed first; keys without a time precede.
 
         Threads of pending writes only may be left out.
 
+        Args:
+            size: The number that is probably read; 0: unknown.
+
         Raises:
             IntegrityError: A document cannot belong to a thread.
         """
+        del size
         dated, strays = self.survey()
         for stray in strays:
             raise IntegrityError(stray)

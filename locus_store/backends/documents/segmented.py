@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from locus_store.backends.documents.deriving import Place
-    from locus_store.backends.documents.object_documents import ObjectDocuments
+    from locus_store.backends.documents.objects import ObjectDocuments
     from locus_store.types import ArchivedMessage
     from locus_store.versions import Line
     from locus_store.versions.threads import Edit

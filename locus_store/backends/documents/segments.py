@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from locus_store.backends.documents.object_documents import ObjectDocuments
+    from locus_store.backends.documents.objects import ObjectDocuments
     from locus_store.types import ArchivedWrite
     from locus_store.versions import Line, Record
     from locus_store.versions.spaces import Row

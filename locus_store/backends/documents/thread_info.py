@@ -25,7 +25,7 @@ class DocumentThreadInfo(DescribesThreads):
     _threads: DocumentThreads
     _look: Callable[..., Awaitable[Any]]
     _make: Callable[..., Awaitable[None]]
-    _recent: Callable[[], Iterator[Thread]]
+    _recent: Callable[[int], Iterator[Thread]]
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
@@ -40,13 +40,15 @@ class DocumentThreadInfo(DescribesThreads):
         await self._make(thread_id, lambda edit: versions.clear(edit, thread_id, ""), removes=True)
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+        size = wanted.offset + wanted.limit
+
         def find() -> list[ThreadFacts]:
             found = (
                 it
-                for it in self._recent()
+                for it in self._recent(size)
                 if wanted.user_id in {None, it.user_id} and wanted.takes(it.name, it.metadata)
             )
-            some = islice(found, wanted.offset, wanted.offset + wanted.limit)
+            some = islice(found, wanted.offset, size)
             return [_facts(it) for it in some]
 
         found: list[ThreadFacts] = await self._look(find)

@@ -128,14 +128,16 @@ class DocumentThreads:
         for *_, thread in self._read_each():
             yield thread
 
-    def by_activity(self) -> Iterator[tuple[datetime, Thread]]:
+    def by_activity(self, size: int = 0) -> Iterator[tuple[datetime, Thread]]:
         """Yield all live threads and their activity, the last first; reads few more than it yields.
+
+        ``size`` is the number that is probably taken; 0: unknown.
 
         Raises:
             IntegrityError: As ``live``.
         """
         waiting: list[tuple[timedelta, timedelta, timedelta, int, datetime, Thread]] = []
-        for number, (at, active_at, thread) in enumerate(self._read_each()):
+        for number, (at, active_at, thread) in enumerate(self._read_each(size)):
             while waiting and at and LAST - waiting[0][0] > at + self.documents.time_step:
                 yield heappop(waiting)[-2:]
             age, created = LAST - thread.active_at, LAST - thread.created_at
@@ -143,9 +145,9 @@ class DocumentThreads:
         while waiting:
             yield heappop(waiting)[-2:]
 
-    def _read_each(self) -> Iterator[tuple[datetime | None, datetime, Thread]]:
+    def _read_each(self, size: int = 0) -> Iterator[tuple[datetime | None, datetime, Thread]]:
         """Yield the times of documents, newest first, and of activity, and the live threads."""
-        for page in self.documents.newest():
+        for page in self.documents.newest(size and size + 1):  # one more ends the last one's wait
             access = self._read_together([it.key for it in page])
             for at, found in self.documents.each(partial(self._read_dated, access), page):
                 if found is not None and found.thread.is_live:

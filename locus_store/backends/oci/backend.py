@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.object_documents import ITEMS, LAYOUT, ObjectDocuments
-from locus_store.backends.documents.objects import MAX_NAME_BYTES
+from locus_store.backends.documents.objects import ITEMS, LAYOUT, MAX_NAME_BYTES, ObjectDocuments
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.oci.access import BucketPlace, require
 from locus_store.backends.oci.client import BucketObjects

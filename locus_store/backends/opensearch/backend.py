@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store import versions
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.object_documents import HEADS, SEGMENTS
+from locus_store.backends.documents.objects import HEADS, SEGMENTS
 from locus_store.backends.opensearch import failures, search
 from locus_store.backends.opensearch.access import (
     DEFAULT_INDEX,

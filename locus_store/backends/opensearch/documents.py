@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.deriving import Derived
-from locus_store.backends.documents.object_documents import HEADS, ObjectDocuments
-from locus_store.backends.documents.objects import digest
+from locus_store.backends.documents.objects import HEADS, ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
@@ -138,8 +137,9 @@ class IndexDocuments(ObjectDocuments):
             if one.name in keys and (its.is_done or is_newer):
                 del changes.written[keys[one.name]]
 
-    def newest(self) -> Iterator[list[Dated]]:
+    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
         """See ``Documents``; the first thousand keys are one search."""
+        del size
         seen = set[str]()
         for heads in (self.objects.newest(HEADS), self.objects.list(HEADS)):
             dated, strays = self.dated(heads)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from locus_store.backends.documents.object_documents import HEADS, LAYOUT, SEGMENTS
-from locus_store.backends.documents.objects import CUT, decoded, digest
+from locus_store.backends.documents.objects import CUT, HEADS, LAYOUT, SEGMENTS, decoded, digest
 
 VERSIONS: Final = LAYOUT + "versions/"
 """The names of documents of versions begin with it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from redis import exceptions as driver
 from redis.asyncio import Redis, RedisCluster
@@ -15,6 +15,7 @@ from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.redis import failures
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
+from locus_store.runtime.gathering import Failed, Gathering, GroupLimits
 from locus_store.runtime.loops import Homes
 from locus_store.runtime.retries import Pauses
 
@@ -47,6 +48,9 @@ PING_LIMIT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 3.0
 """The first attempt of a call that is safe to repeat: its connection may be forgotten by a
 firewall or a host. The next one has the whole time."""
+
+WRITES: Final = GroupLimits(count=100, size=1_000_000)
+"""Writes to one server that share a round trip."""
 
 CLOSE_SECONDS: Final = 5.0
 """The time for which ``close`` waits for the server to close the connection."""
@@ -116,6 +120,24 @@ class Connections:
         await self._homes.close()
 
 
+class ScriptCall(NamedTuple):
+    """A call of a script."""
+
+    script: Script
+    keys: Sequence[str]
+    args: Sequence[Any]
+    limit: float | None = None
+    """See ``_limit``."""
+
+    def by_name(self) -> tuple[Any, ...]:
+        """Return the command for a server that has loaded the script."""
+        return "EVALSHA", self.script.sha, len(self.keys), *self.keys, *self.args
+
+    def by_text(self) -> tuple[Any, ...]:
+        """Return the command for any server."""
+        return "EVAL", self.script.source, len(self.keys), *self.keys, *self.args
+
+
 class LoopClient(loops.Home):
     """The client of one event loop; arguments as for ``Connections``."""
 
@@ -148,33 +170,88 @@ class LoopClient(loops.Home):
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._is_over = False
+        self._writing = 0
+        self._groups: dict[str, Gathering[ScriptCall, Any]] = {}
 
     # --- work
 
     async def read(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
         """Run a script that only reads."""
-        return await self.again(lambda: self._call(script, keys, args))
+        return await self.again(lambda: self._call(ScriptCall(script, keys, args)))
 
     async def write(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
         """Run a script once; wait for the requested number of replicas.
 
+        Writes that are made while another one is under way share round trips.
+
         Raises:
             BackendError: It was done, and too few replicas said that they have it.
         """
-        if not self.replicas:
-            return await self._call(script, keys, args)
-        # By its text: were its name not known, WAIT would wait for nothing.
-        wait = ("WAIT", self.replicas, self._wait)
-        answer, reached = await self._pair(_by_text(script, keys, args), wait)
-        for it in (answer, reached):
-            if isinstance(it, Exception):
-                raise it
-        if reached < self.replicas and not _wrote_nothing(answer):
-            raise BackendError(
-                f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas "
-                f"had it after {self._wait} ms: a failover now may lose it. Saving again is safe"
-            )
+        call = ScriptCall(script, keys, args, _limit.get())
+        self._writing += 1
+        try:
+            if self._writing > 1:
+                size = sum(len(it) for it in args if isinstance(it, bytes))
+                return await self._group_of(keys[0]).submit(call, size=size)
+            [answer] = await self._write([call])
+        finally:
+            self._writing -= 1
+        if isinstance(answer, Failed):
+            raise answer.error
         return answer
+
+    def _group_of(self, key: str) -> Gathering[ScriptCall, Any]:
+        """Return the waiting writes to the server of a key."""
+        node = ""
+        if self.is_cluster:
+            with suppress(driver.SlotNotCoveredError):  # not connected yet
+                node = self.client.get_node_from_key(key).name
+        if node not in self._groups:
+            self._groups[node] = Gathering(self._write_group, WRITES, spawn=self.spawn)
+        return self._groups[node]
+
+    async def _write_group(self, calls: Sequence[ScriptCall], is_alone: bool) -> list[Any]:
+        del is_alone
+        _limit.set(None if any(it.limit is None for it in calls) else calls[0].limit)
+        return await self._write(calls)
+
+    async def _write(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        """Run scripts once, in one round trip; return an answer or a ``Failed`` for each."""
+        if self.replicas:
+            return await self._write_to_replicas(calls)
+        if len(calls) == 1:
+            return [await self._call(calls[0])]
+        answers = await self._in_place(self._pipelined, [it.by_name() for it in calls])
+        unknown = [n for n, it in enumerate(answers) if isinstance(it, driver.NoScriptError)]
+        if unknown:
+            texts = [calls[n].by_text() for n in unknown]
+            try:
+                found = await self._in_place(self._pipelined, texts)
+            except DRIVER_ERRORS as exc:  # the others have their answers
+                found = [exc] * len(unknown)
+            for n, answer in zip(unknown, found, strict=True):
+                answers[n] = answer
+        return [Failed(it) if isinstance(it, Exception) else it for it in answers]
+
+    async def _write_to_replicas(self, calls: Sequence[ScriptCall]) -> list[Any]:
+        # By their text: were a name not known, WAIT would wait for nothing.
+        commands = [*(it.by_text() for it in calls), ("WAIT", self.replicas, self._wait)]
+        sent, waiting = self._on_one_connection, self._wait / 1000
+        *answers, reached = await self._in_place(sent, commands, more_seconds=waiting)
+        return [self._confirmed(it, reached) for it in answers]
+
+    def _confirmed(self, answer: Any, reached: Any) -> Any:
+        """Return the answer of a write, or why it is not known to be on enough replicas."""
+        for reply in (answer, reached):
+            if isinstance(reply, Exception):
+                return Failed(reply)
+        if reached >= self.replicas or _wrote_nothing(answer):
+            return answer
+        error = BackendError(
+            f"written to Redis {self.where}, but only {reached} of {self.replicas} replicas had it "
+            f"after {self._wait} ms: a failover now may lose it. Saving again is safe"
+        )
+        return Failed(error)
 
     async def each(
         self,
@@ -186,15 +263,16 @@ class LoopClient(loops.Home):
 
         In as few round trips as there are servers.
         """
-        commands = [*(_by_name(script, *it) for it in calls), *others]
+        commands = [*(ScriptCall(script, *it).by_name() for it in calls), *others]
 
         async def run() -> list[Any]:
             answers: list[Any] = []
             for at in range(0, len(commands), PIPELINE):
-                pipe = self.client.pipeline(transaction=False)
-                for it in commands[at : at + PIPELINE]:
-                    pipe.execute_command(*it)
-                answers += await self._in_place(pipe.execute)
+                part = commands[at : at + PIPELINE]
+                answers += await self._in_place(self._pipelined, part)
+            for answer in answers:
+                if isinstance(answer, Exception):
+                    raise answer
             return answers
 
         async def known() -> list[Any]:
@@ -234,32 +312,32 @@ class LoopClient(loops.Home):
                     raise
                 raise driver.ConnectionError("closed by another call") from exc
 
-    async def _call(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    async def _call(self, call: ScriptCall) -> Any:
         try:
-            return await self._run(_by_name(script, keys, args))
+            return await self._run(call.by_name())
         except driver.NoScriptError:  # a new server, or its cache was emptied
-            return await self._run(_by_text(script, keys, args))
+            return await self._run(call.by_text())
 
-    async def _pair(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
-        """Run two commands on one connection: ``WAIT`` covers its own connection's writes."""
-        waiting = self._wait / 1000
-        found: list[Any] = await self._in_place(self._paired, first, second, more_seconds=waiting)
+    async def _pipelined(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run commands in one round trip; return their answers and errors."""
+        pipe = self.client.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        found: list[Any] = await pipe.execute(raise_on_error=False)
         return found
 
-    async def _paired(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> list[Any]:
+    async def _on_one_connection(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run scripts and then a ``WAIT``, which covers its own connection's writes."""
         if not self.is_cluster:
-            pipe = self.client.pipeline(transaction=False)
-            pipe.execute_command(*first)
-            pipe.execute_command(*second)
-            found: list[Any] = await pipe.execute(raise_on_error=False)
-            return found
+            return await self._pipelined(commands)
         await self.client.initialize()
-        node = self.client.get_node_from_key(first[3])
-        commands = [PipelineCommand(0, *first), PipelineCommand(1, *second)]
-        await node.execute_pipeline(commands)
-        if isinstance(commands[0].result, driver.MovedError):
-            await self.client.nodes_manager.move_slot(commands[0].result)
-        return [it.result for it in commands]
+        node = self.client.get_node_from_key(commands[0][3])
+        sent = [PipelineCommand(n, *it) for n, it in enumerate(commands)]
+        await node.execute_pipeline(sent)
+        for it in sent:
+            if isinstance(it.result, driver.MovedError):
+                await self.client.nodes_manager.move_slot(it.result)
+        return [it.result for it in sent]
 
     async def find_masters(self) -> None:
         """Ask a cluster which node serves which slot; redis-py does not do so behind a pipeline.
@@ -420,11 +498,3 @@ def _wrote_nothing(answer: Any) -> bool:
     """Return whether a script answered with nothing, or a reason for writing nothing."""
     has_word = isinstance(answer, list) and answer and isinstance(answer[0], bytes)
     return answer is None or bool(has_word and answer[0] != b"done")
-
-
-def _by_name(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
-    return "EVALSHA", script.sha, len(keys), *keys, *args
-
-
-def _by_text(script: Script, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
-    return "EVAL", script.source, len(keys), *keys, *args

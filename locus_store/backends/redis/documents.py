@@ -9,7 +9,7 @@ import time
 from asyncio import sleep
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import groupby, islice
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,7 +21,7 @@ from locus_store.backends.documents.protocol import (
     Found,
 )
 from locus_store.backends.redis import scripts
-from locus_store.backends.redis.keys import RedisKeys, microseconds, moment
+from locus_store.backends.redis.keys import RedisKeys, bucket_of, microseconds, moment
 from locus_store.backends.redis.thread_lists import PAGE, ThreadLists, name_in, time_in
 from locus_store.errors import NotFoundError, SchemaError
 from locus_store.runtime import loops
@@ -46,6 +46,12 @@ TOKEN_BYTES: Final = 8
 
 _GET, _CONFIRM = scripts.DOCUMENTS["get"], scripts.DOCUMENTS["confirm"]
 _PUT, _DELETE = scripts.DOCUMENTS["put"], scripts.DOCUMENTS["delete"]
+
+IN_ONE_CALL: Final = 25
+"""Threads that one call of a script reads; other clients wait for its end."""
+
+MOST_TOGETHER: Final = 200
+"""Threads that are read in one round trip for a list of known length."""
 
 CLOCK_SECONDS: Final = 60.0
 """The server is asked for its time this often."""
@@ -125,9 +131,20 @@ class RedisDocuments(Documents):
 
     async def _get_all(self, known: Mapping[str, Tag | None]) -> dict[str, Found | None]:
         home = await self._home()
-        calls = [([self.names.document(it)], (tag or b"",)) for it, tag in known.items()]
-        found = await home.each(_GET, calls)
-        return dict(zip(known, map(_found, found), strict=True))
+        names = list(known)
+        groups = [names[at : at + IN_ONE_CALL] for at in range(0, len(names), IN_ONE_CALL)]
+        if home.is_cluster:  # the keys of a call share a slot
+            names.sort(key=bucket_of)
+            groups = [[*some] for _, some in groupby(names, bucket_of)]
+        calls = [
+            ([self.names.document(it) for it in group], [known[it] or b"" for it in group])
+            for group in groups
+        ]
+        found: dict[str, Found | None] = {}
+        for group, answer in zip(groups, await home.each(_GET, calls), strict=True):
+            answers = answer if len(group) > 1 else [answer]
+            found.update(zip(group, map(_found, answers), strict=True))
+        return found
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         active_at = "" if body.active_at is None else max(0, microseconds(body.active_at))
@@ -163,11 +180,11 @@ class RedisDocuments(Documents):
             place = page[-1]
             size = max(size, PAGE)
 
-    def newest(self) -> Iterator[list[Dated]]:
-        place = b""
-        while page := wait(self._lists.listed(PAGE, place)):
+    def newest(self, size: int = 0) -> Iterator[list[Dated]]:
+        place, size = b"", min(size or PAGE, MOST_TOGETHER)
+        while page := wait(self._lists.listed(size, place)):
             yield [Dated(*it) for it in map(_active, page)]
-            place = page[-1]
+            place, size = page[-1], PAGE
 
     def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
@@ -280,8 +297,9 @@ def _found(answer: Any) -> Found | None:
     """Return the document of a script's answer."""
     if not answer:
         return None
-    tag, *content = answer
-    return Found(tag, content[0] if content else None, continues=len(content) > 1)
+    end = 2 + answer[1]
+    tag, kind = answer[2:end], answer[:1]
+    return Found(tag, None if kind == b"k" else answer[end:], continues=kind == b"c")
 
 
 def _active(entry: bytes) -> Active:

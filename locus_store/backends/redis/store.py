@@ -55,10 +55,10 @@ class _Calls(NamedTuple):
     reads: Gathering[Sequence[Name], list[StoreItem | None]]
 
 
-CHANGES: Final = GroupLimits(count=256, size=PAGE_BYTES, senders=2)
+CHANGES: Final = GroupLimits(count=256, size=PAGE_BYTES)
 """The server does nothing else for about 15 µs for each change."""
 
-READS: Final = GroupLimits(count=PAGE, senders=2)
+READS: Final = GroupLimits(count=PAGE)
 
 LANES: Final = 64
 """Writes that may be under way at once."""

@@ -8,7 +8,7 @@ from locus_store.backends.redis import scripts
 from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from datetime import datetime
 
     from locus_store.backends.redis.connections import LoopClient
@@ -58,7 +58,7 @@ class ThreadLists:
         is_newest_first = kind == "active"
         found: list[bytes] = []
         places: dict[int, bytes] = dict.fromkeys(range(BUCKETS), after)
-        size = max(2, 2 * limit // BUCKETS)
+        size = limit // (BUCKETS // 4) + 2  # of evenly spread ones, few buckets have more
         while places:
             for bucket, (end, *page) in (await self._pages(kind, size, places)).items():
                 found += page
@@ -91,7 +91,7 @@ class ThreadLists:
             for group in groups
         ]
         answers = await home.each(scripts.DOCUMENTS["page"], calls)
-        return dict(zip(buckets, (it for pages in answers for it in pages), strict=True))
+        return dict(zip(buckets, (it for pages in answers for it in _parted(pages)), strict=True))
 
     async def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
@@ -113,6 +113,14 @@ class ThreadLists:
         """
         calls = [(self.keys.writing(it), (it,)) for it in names]
         return sum(await (await self._home()).each(scripts.DOCUMENTS["expire"], calls))
+
+
+def _parted(pages: bytes) -> Iterator[list[bytes]]:
+    """Yield the parts of each bucket in the answer of ``page``."""
+    parts, at = pages.split(b"\0"), 0
+    while at < len(parts):
+        begin, at = at + 1, at + 1 + int(parts[at])
+        yield parts[begin:at]
 
 
 def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.object_documents import ITEMS, ObjectDocuments
-from locus_store.backends.documents.objects import checked_prefix
+from locus_store.backends.documents.objects import ITEMS, ObjectDocuments, checked_prefix
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.s3.access import S3Access

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from locus_store.backends.documents.object_documents import HEADS, ITEMS, SEGMENTS
+from locus_store.backends.documents.objects import HEADS, ITEMS, SEGMENTS
 from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from lazily import TESTS_RUN
 
-from locus_store import ConflictError
+from locus_store import BackendError, ConflictError, SchemaError
 from locus_store.testing.steps import problems
 from locus_store.versions import CHAIN_ALLOWANCE, CHAIN_FACTOR, RECORD_OVERHEAD
 
@@ -17,9 +17,12 @@ if TESTS_RUN:
     import redis
 
     from locus_store import RedisBackend, redis_checkpointer
+    from locus_store.backends.redis.connections import LoopClient
     from locus_store.backends.redis.keys import RedisKeys
 
 if TYPE_CHECKING:
+    import redis_clusters
+
     from locus_store.backends.redis.scripts import Script
 
 pytestmark = pytest.mark.anyio
@@ -182,3 +185,124 @@ async def test_a_head_is_read_from_its_own_chain_though_others_stand_in_between(
         for version in await fresh.history("t"):
             assert (await fresh.read_state("t", version.checkpoint_id)) is not None
         assert await problems(fresh) == []
+
+
+# --- saves that share a round trip
+
+TOGETHER = [f"t{n}" for n in range(32)]
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of writes that shared a round trip."""
+    found: list[int] = []
+    write = LoopClient._write
+
+    async def noted(self: LoopClient, calls: Any) -> Any:
+        found.append(len(calls))
+        return await write(self, calls)
+
+    monkeypatch.setattr(LoopClient, "_write", noted)
+    return found
+
+
+async def all_saved(backend: RedisBackend, number: int) -> None:
+    await asyncio.gather(*(backend.save(it, {"n": number}) for it in TOGETHER))
+    assert [await backend.load(it) for it in TOGETHER] == [{"n": number}] * len(TOGETHER)
+
+
+async def test_saves_at_once_share_round_trips(redis_url: str, groups: list[int]) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await all_saved(backend, 0)
+        groups.clear()
+        await all_saved(backend, 1)
+        assert sum(groups) == len(TOGETHER)
+        assert len(groups) <= 4
+        with redis.Redis.from_url(redis_url) as client:
+            client.script_flush()
+        await all_saved(backend, 2)
+        assert await problems(backend) == []
+
+
+async def test_saves_at_once_share_round_trips_to_their_servers(
+    redis_cluster: redis_clusters.Cluster, groups: list[int]
+) -> None:
+    redis_cluster.flush()
+    async with RedisBackend(redis_cluster.url()) as backend:
+        for number in range(3):
+            await all_saved(backend, number)
+        assert max(groups) > 1
+        assert await problems(backend) == []
+
+
+async def test_one_wait_for_replicas_is_for_all_saves_that_share_a_round_trip(
+    redis_url: str, groups: list[int]
+) -> None:
+    options: dict[str, Any] = {"wait_replicas": 1, "wait_timeout_seconds": 0.01}
+    async with RedisBackend(redis_url) as backend:
+        await all_saved(backend, 0)
+    groups.clear()
+    with redis.Redis.from_url(redis_url) as client:
+        async with RedisBackend(redis_url, **options) as backend:
+            client.config_resetstat()
+            found = await asyncio.gather(
+                *(backend.save(it, {"n": 1}) for it in TOGETHER), return_exceptions=True
+            )
+            waits = client.info("commandstats")["cmdstat_wait"]["calls"]
+            assert [type(it) for it in found] == [BackendError] * len(TOGETHER)
+            assert waits == len(groups) < len(TOGETHER)
+            assert [await backend.load(it) for it in TOGETHER] == [{"n": 1}] * len(TOGETHER)
+
+
+async def test_a_save_that_is_refused_fails_alone(redis_url: str, groups: list[int]) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await all_saved(backend, 0)
+        with redis.Redis.from_url(redis_url) as client:
+            client.set(RedisKeys("locus:state:").document(TOGETHER[7]), "of another program")
+        groups.clear()
+        found = await asyncio.gather(
+            *(backend.save(it, {"n": 1}) for it in TOGETHER), return_exceptions=True
+        )
+        assert max(groups) > 7
+        refused = [it for it in found if isinstance(it, BaseException)]
+        assert [type(it) for it in refused] == [SchemaError]
+        assert found.index(refused[0]) == 7
+        for name in TOGETHER[:7] + TOGETHER[8:]:
+            assert await backend.load(name) == {"n": 1}
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+async def test_a_cancelled_save_takes_no_other_one_with_it(redis_url: str, steps: int) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await all_saved(backend, 0)
+        saves = [asyncio.ensure_future(backend.save(it, {"n": 1})) for it in TOGETHER]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for it in saves[::2]:
+            it.cancel()
+        found = await asyncio.gather(*saves, return_exceptions=True)
+        assert {type(it) for it in found[1::2]} == {str}
+        assert [await backend.load(it) for it in TOGETHER[1::2]] == [{"n": 1}] * 16
+    async with RedisBackend(redis_url) as fresh:  # the other one has ended what was begun
+        assert await problems(fresh) == []
+
+
+async def test_saves_that_lose_their_connection_are_decided_each(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with RedisBackend(redis_url) as backend:
+        await all_saved(backend, 0)
+        pipelined = LoopClient._pipelined
+        lost: list[int] = []
+
+        async def and_lost(self: LoopClient, commands: Any) -> Any:
+            answers = await pipelined(self, commands)
+            if not lost:
+                lost.append(len(commands))
+                raise redis.ConnectionError("the answers were lost")
+            return answers
+
+        monkeypatch.setattr(LoopClient, "_pipelined", and_lost)
+        await all_saved(backend, 1)
+        assert lost[0] > 1
+        assert [len(await backend.history(it)) for it in TOGETHER] == [2] * len(TOGETHER)

@@ -16,16 +16,29 @@ local function forget(name)
 end
 
 --- get
--- KEYS: the list. ARGV: the known tag, or ''. Nothing; or the tag, and then the content unless it is
--- known, and '1' if it is only what was added to the known one.
-local tag, known = call('LINDEX', KEYS[1], 0), ARGV[1]
-if not tag then return false end
-if tag == known then return {tag} end
-if string.sub(known, 1, 8) == string.sub(tag, 1, 8) then
-  local parts = tonumber(string.match(known, '^(%d+) ', 17))
-  if parts < tonumber(string.match(tag, '^(%d+) ', 17)) then return {tag, content_of(KEYS[1], parts + 1), '1'} end
+-- KEYS: lists. ARGV: of each the known tag, or ''. Of each nothing; or one string, since clients take
+-- long to read many short answers: 'k' (the tag is known), 'c' (continues the known one) or 'w'
+-- (whole), the length of the tag in a byte, the tag and, but for 'k', the content.
+local function found(key, known)
+  local tag = call('LINDEX', key, 0)
+  if not tag then return false end
+  local head = string.char(#tag) .. tag
+  if tag == known then return 'k' .. head end
+  if string.sub(known, 1, 8) == string.sub(tag, 1, 8) then
+    local parts = tonumber(string.match(known, '^(%d+) ', 17))
+    if parts < tonumber(string.match(tag, '^(%d+) ', 17)) then
+      return 'c' .. head .. content_of(key, parts + 1)
+    end
+  end
+  local parts = call('LRANGE', key, 0, -1)
+  parts[1] = 'w' .. head
+  return table.concat(parts)
 end
-return {tag, content_of(KEYS[1], 1)}
+
+if #KEYS == 1 then return found(KEYS[1], ARGV[1]) end
+local each = {}
+for n = 1, #KEYS do each[n] = found(KEYS[n], ARGV[n]) end
+return each
 
 --- confirm
 -- ARGV: the thread's id. Write what is there once more: WAIT waits for writes of its own connection.
@@ -97,8 +110,9 @@ return forget(ARGV[1])
 
 --- page
 -- Live threads of buckets. KEYS: the three indexes of each. ARGV: 1 'active' or 'ids'; 2 how many of
--- each; then for each '' or the entry to go on behind. Of each: where its index ends for this page
--- ('' or the last entry), and the entries: ids, behind the microsecond of activity in 18 digits.
+-- each; then for each '' or the entry to go on behind. One string of parts, with a NUL between them. Of
+-- each bucket: the number of its other parts; where its index ends for this page ('' or the last
+-- entry); and the entries: ids, behind the microsecond of activity in 18 digits.
 local kind, limit = ARGV[1], tonumber(ARGV[2])
 
 -- By bytes, as Redis orders them: Lua's own comparison depends on the locale.
@@ -135,7 +149,7 @@ local function listed(active, at)
 end
 
 local function page(active, ids, expiry, at)
-  local found_of = {''}
+  local found_of, may_expire = {''}, call('EXISTS', expiry) == 1
   while true do
     local found
     if kind == 'active' then
@@ -147,7 +161,7 @@ local function page(active, ids, expiry, at)
     for _, entry in ipairs(found) do
       at = entry
       local name = kind == 'active' and string.sub(entry, 19) or entry
-      local expires = call('ZSCORE', expiry, name)
+      local expires = may_expire and call('ZSCORE', expiry, name)
       if not expires or tonumber(expires) > now_ms then
         found_of[#found_of + 1] = entry
         if #found_of > limit then
@@ -160,8 +174,10 @@ local function page(active, ids, expiry, at)
   end
 end
 
-local pages = {}
+local parts = {}
 for n = 1, #KEYS / 3 do
-  pages[n] = page(KEYS[3 * n - 2], KEYS[3 * n - 1], KEYS[3 * n], ARGV[2 + n])
+  local found = page(KEYS[3 * n - 2], KEYS[3 * n - 1], KEYS[3 * n], ARGV[2 + n])
+  parts[#parts + 1] = #found
+  for _, it in ipairs(found) do parts[#parts + 1] = it end
 end
-return pages
+return table.concat(parts, '\0')

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store.backends.documents import deriving
-from locus_store.backends.documents.object_documents import ObjectDocuments
+from locus_store.backends.documents.objects import ObjectDocuments
 from locus_store.backends.opensearch.search import all_versions
 from locus_store.backends.opensearch.versions import VersionPlace
 from locus_store.testing.documents import DocumentsContract, WriteFaultsContract

@@ -28,8 +28,7 @@ from locus_store import (
     open_saver,
     opensearch_checkpointer,
 )
-from locus_store.backends.documents.object_documents import HEADS, IDENTITY, SEGMENTS
-from locus_store.backends.documents.objects import CUT, digest
+from locus_store.backends.documents.objects import CUT, HEADS, IDENTITY, SEGMENTS, digest
 from locus_store.backends.opensearch import OpenSearchBackend, access, client, documents, names
 from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.search import all_versions

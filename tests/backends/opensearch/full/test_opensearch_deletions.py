@@ -10,7 +10,7 @@ from watched import Watched
 
 from locus_store import BackendError, opensearch_checkpointer
 from locus_store.backends.documents import segmented
-from locus_store.backends.documents.object_documents import LAYOUT
+from locus_store.backends.documents.objects import LAYOUT
 from locus_store.backends.opensearch.names import id_of
 
 if TYPE_CHECKING:

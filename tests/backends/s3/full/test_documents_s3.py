@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.backends.documents.object_documents import ObjectDocuments
+from locus_store.backends.documents.objects import ObjectDocuments
 from locus_store.testing.documents import DocumentsContract
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from locus_store import (
     open_checkpointer,
     open_store,
 )
-from locus_store.backends.documents.object_documents import HEADS
+from locus_store.backends.documents.objects import HEADS
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.s3 import client as s3_client
 
