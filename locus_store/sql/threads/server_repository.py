@@ -176,12 +176,14 @@ class Merge(Executable, sa.sql.ClauseElement):
         clock: Columns that get the server's clock.
     """
 
-    inherit_cache = False
-
     def __init__(self, table: sa.Table, names: Sequence[str], clock: Sequence[str] = ()) -> None:
         self.table = table
         self.names = names
         self.clock = clock
+
+    def _gen_cache_key(self, *_: object) -> tuple[Any, ...]:
+        """Return what SQLAlchemy keeps the compiled statement by."""
+        return Merge, self.table, *self.names, *self.clock
 
 
 @compiles(Merge)
