@@ -6,8 +6,6 @@ visible here, and the other way round.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -25,11 +23,12 @@ from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
 from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
-from locus_store.versions.known import KnownCheckpoints, Place
+from locus_store.versions.known import KnownCheckpoints, Place, PutInProgress
 from locus_store.versions.renewing import renewing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+    from concurrent.futures import Future
 
     from sqlalchemy.engine import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -189,26 +188,14 @@ class CheckpointSaver(ForTenants, Closing):
                 self._known.add(thread_id, namespace, written.checkpoint_id)
         return written.checkpoint_id
 
-    @contextmanager
-    def saving(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Iterator[None]:
-        """Make a checkpoint's pending writes wait until it is stored; refuse them if it is not.
+    def saving(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> PutInProgress:
+        """Return a context in which a checkpoint's pending writes wait until it is stored.
 
-        A caller that repeats a refused ``put`` may use it around both attempts.
+        They are refused if it is not. A caller that repeats a refused ``put`` may use it around
+        both attempts.
         """
         place = (thread_id, line_name(checkpoint_ns), checkpoint_id)
-        if place in self._puts:
-            yield
-            return
-        done: Future[None] = Future()
-        self._puts[place] = done
-        try:
-            yield
-        except ConflictError:
-            self._known.add(*place, stored=False)  # it is not there, so its writes are refused
-            raise
-        finally:
-            self._puts.pop(place, None)
-            done.set_result(None)
+        return PutInProgress(self._puts, self._known, place)
 
     @observed("get")
     async def get(

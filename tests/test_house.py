@@ -27,17 +27,16 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/saver.py": 618,
+    "adapters/langgraph/saver.py": 616,
     "adapters/langgraph/store.py": 564,
     "backend.py": 959,
     "backends/documents/backend.py": 502,
     "backends/documents/threads.py": 507,
     "backends/postgresql/dialect.py": 507,
     "checkpointer.py": 642,
-    "saver.py": 548,
+    "saver.py": 535,
     "store.py": 654,
     "testing/steps.py": 685,
-    "values/encoding.py": 503,
 }
 MOST_METHODS = 30
 LARGE_CLASSES = {
@@ -54,7 +53,7 @@ SHARED_NAMES = {
     # A session's and the adapter's, because users of PyAgenity change an import only.
     *("InMemoryCheckpointer", "PgCheckpointer", "SessionCheckpointer", "SqliteCheckpointer"),
 }
-MOST_FILES = 421
+MOST_FILES = 422
 MOST_LINES_OF_ALL = 90_196
 MOST_FILES_OF_A_FOLDER = 25
 TECHNOLOGIES = {"sqlite", "postgresql", "oracle"}

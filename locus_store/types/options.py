@@ -207,11 +207,12 @@ def split_url(url: str, ours: type) -> tuple[str, str]:
 
 
 def _refused(exc: ValidationError, given: Mapping[str, object]) -> InvalidArgumentError:
-    """Return the error for an option; a string may be a secret, and is not repeated."""
+    """Return the error for an option; a string may be a secret, unless words can be chosen."""
     errors = exc.errors(include_url=False)
     name = errors[0]["loc"][0]
     value = given[str(name)]
-    is_shown = value is None or isinstance(value, int | float)
+    has_words = errors[0]["type"] == "literal_error"
+    is_shown = has_words or value is None or isinstance(value, int | float)
     shown = repr(value) if is_shown else type(value).__name__
     told = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
     return InvalidArgumentError(f"{name}={shown}: {told.replace('Input should', 'it must')}")

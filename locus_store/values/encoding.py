@@ -6,7 +6,6 @@ import hashlib
 import marshal
 import struct
 import sys
-import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from zlib import crc32
@@ -15,6 +14,7 @@ import orjson
 import zstandard
 
 from locus_store.errors import IntegrityError, SerializationError
+from locus_store.values.compression import compress, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -173,7 +173,7 @@ def checked(value: object, size: int, surrounding: int) -> bytes:
     Raises:
         ValueError, TypeError: JSON cannot hold it; ``canonical`` says where and why.
     """
-    encoded = encode_strictly(value)
+    encoded = orjson.dumps(value, option=_STRICT)
     plain = orjson.loads(encoded)
     pin = pinned(plain)
     if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
@@ -298,9 +298,6 @@ FRAME_VERSION = 2
 _AS_IS, _ZSTD = 0, 1
 _ZSTD_MIN_BYTES = 512
 """Below, compression takes 6 microseconds and saves a fifth."""
-_ZSTD_LEVEL, _ZSTD_DENSE = 1, 3
-"""Of a record, which a save waits for, and of a segment. On 1.4 to 200 KB of prose, level 3 takes
-1.25 to 1.5 times the time of level 1 and saves 2 to 5 % of its bytes."""
 _LOW, _MORE, _LAST_VARINT_SHIFT = 0x7F, 0x80, 56
 
 
@@ -312,7 +309,7 @@ def pack_frame(body: bytes, *, dense: bool = False) -> bytes:
     changes nothing of what it gives back. ``dense`` compresses better, and takes longer.
     """
     if len(body) >= _ZSTD_MIN_BYTES:
-        packed = _contexts.compressors[dense].compress(body)
+        packed = compress(body, dense=dense)
         if len(packed) < len(body):
             return frame_of(packed, len(body))
     return frame_of(body)
@@ -457,21 +454,9 @@ def _body(is_packed: bool, stored: memoryview, plain_bytes: int) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:
             raise IntegrityError("a stored frame's length differs from its header")
-        return _contexts.decompressor.decompress(stored, allow_extra_data=False)
+        return decompress(stored)
     except (zstandard.ZstdError, MemoryError) as exc:
         raise IntegrityError(f"a stored frame does not decompress: {exc}") from exc
-
-
-class _Contexts(threading.local):
-    """The Zstandard contexts of one thread; two threads may not share them."""
-
-    def __init__(self) -> None:
-        levels = _ZSTD_LEVEL, _ZSTD_DENSE
-        self.compressors = [zstandard.ZstdCompressor(level=it) for it in levels]
-        self.decompressor = zstandard.ZstdDecompressor()
-
-
-_contexts = _Contexts()
 
 
 def _varint(number: int) -> bytes:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter, OrderedDict
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 from weakref import WeakSet
 
+from locus_store.errors import ConflictError
+
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from locus_store.types import Mark
     from locus_store.values import frames
 
@@ -171,3 +176,40 @@ class KnownCheckpoints:
             places = reversed(self._places.items())
             found = (it[2] for it, stored in places if stored and it[:2] == (thread_id, namespace))
             return next(found, None)
+
+
+class PutInProgress:
+    """The context of a put; see ``CheckpointSaver.saving``.
+
+    Args:
+        puts: The puts in progress, of which this becomes one.
+        checkpoints: What the saver knows of them.
+        place: Thread, namespace and checkpoint.
+    """
+
+    __slots__ = ("_checkpoints", "_done", "_place", "_puts")
+
+    def __init__(
+        self, puts: dict[Place, Future[None]], checkpoints: KnownCheckpoints, place: Place
+    ) -> None:
+        self._puts = puts
+        self._checkpoints = checkpoints
+        self._place = place
+        self._done: Future[None] | None = None
+
+    def __enter__(self) -> None:
+        if self._place not in self._puts:  # else it is within another one
+            self._puts[self._place] = self._done = Future()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._done is None:
+            return
+        if isinstance(exc, ConflictError):  # it is not there, so its writes are refused
+            self._checkpoints.add(*self._place, stored=False)
+        self._puts.pop(self._place, None)
+        self._done.set_result(None)

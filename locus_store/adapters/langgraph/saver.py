@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
@@ -90,12 +90,10 @@ EXACT: Final = 2**53
 MAX_KEY_CHARACTERS: Final = 2**20
 """The longest key of a filter; in practice no metadata key is longer."""
 
-T = TypeVar("T")
 Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
 Reading: TypeAlias = "Callable[[Version, Folder], Callable[[], CheckpointTuple]]"
 Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
-Path: TypeAlias = "list[str]"
 
 
 class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
@@ -28,7 +29,7 @@ from locus_store.values.surrogates import restored
 from locus_store.versions import CHANNELS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -155,7 +156,7 @@ class ChannelValues:
         return {name: self._plain(it, f"metadata {name!r}") for name, it in metadata.items()}
 
     def _plain(self, value: Any, what: str) -> Any:
-        if type(value) is str:
+        if type(value) is str or (type(value) is list and _TEXT.issuperset(map(type, value))):
             return value
         plain = _lists(value)
         try:
@@ -330,20 +331,21 @@ def _packed(element: Any) -> bytes:
 def _is_of_versions(name: str, value: Any) -> bool:
     """Return whether a field has the versions that channels have, or had: JSON as it is."""
     if name == _VERSIONS:
-        return _are_versions(value)
-    is_seen = name == "versions_seen" and _has_names(value)
-    return is_seen and all(map(_are_versions, value.values()))
+        return _are_versions([value])
+    is_seen = name == "versions_seen" and type(value) is dict and TAG not in value
+    return is_seen and _TEXT.issuperset(map(type, value)) and _are_versions(value.values())
 
 
-def _are_versions(value: Any) -> bool:
-    return _has_names(value) and _TEXT.issuperset(map(type, value.values()))
-
-
-def _has_names(value: Any) -> bool:
-    return type(value) is dict and TAG not in value and _TEXT.issuperset(map(type, value))
+def _are_versions(objects: Collection[Any]) -> bool:
+    """Return whether all are objects whose keys and values are strings."""
+    if not _DICT.issuperset(map(type, objects)):
+        return False
+    texts = chain.from_iterable(chain.from_iterable(map(dict.items, objects)))
+    return _TEXT.issuperset(map(type, texts)) and TAG not in chain.from_iterable(objects)
 
 
 _TEXT: Final = frozenset({str})
+_DICT: Final = frozenset({dict})
 
 
 def _lists(value: Any) -> Any:

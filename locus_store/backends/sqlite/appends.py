@@ -43,8 +43,10 @@ def append_head(
     kept = _text(save.metadata), _text(save.labels), append.payload
     writer, run = _key(save.writer), _key(save.run)
     cursor = connection.connection.cursor()
-    cursor.execute(insert, (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept))
-    moved = sequence, chain, size + append.added, sequence, writer, run, time_ns() // 1000
+    at = time_ns() // 1000
+    record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
+    cursor.execute(insert, record)
+    moved = sequence, chain, size + append.added, sequence, writer, run, at
     cursor.execute(move, (*moved, line.line))
     cursor.close()
     return sequence
@@ -53,12 +55,10 @@ def append_head(
 @lru_cache
 def _statements(tables: Tables) -> tuple[str, str]:
     records, lines = (f'"{it.name}"' for it in (tables.checkpoints, tables.lines))
-    names = "line, sequence, chain, parent, checkpoint_id, digest, metadata, labels, payload"
+    place = "line, sequence, chain, parent, checkpoint_id"
+    names = f"{place}, digest, metadata, labels, payload, created_at"
     places = ", ".join("?" for _ in names.split())
-    insert = (
-        f"INSERT INTO {records} ({names}, codec, created_at) "  # noqa: S608  (our own names)
-        f"VALUES ({places}, 0, {COLUMNS.clock()})"
-    )
+    insert = f"INSERT INTO {records} ({names}, codec) VALUES ({places}, 0)"  # noqa: S608
     moved = "head = ?, open_chain = ?, open_bytes = ?, last_sequence = ?, writer = ?, run = ?"
     move = f"UPDATE {lines} SET {moved}, updated_at = ? WHERE line = ?"  # noqa: S608
     return insert, move

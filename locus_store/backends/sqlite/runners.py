@@ -11,7 +11,6 @@ import asyncio
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -91,13 +90,17 @@ class ThreadRunner:
 
     def _here(self, run: Callable[[_Open, B], T], body: B) -> T:
         while True:
-            with suppress(StoppedError):  # closed by another thread in between: open anew
+            try:
                 return run(self._opened(), body)
+            except StoppedError:  # closed by another thread in between: open anew
+                continue
 
     async def _apart(self, run: Callable[[_Open, B], Awaitable[T]], body: B) -> T:
         while True:
-            with suppress(StoppedError):
+            try:
                 return await run(self._opened(), body)
+            except StoppedError:
+                continue
 
     async def query(self, body: Body[T]) -> T:
         """See ``Runner``."""

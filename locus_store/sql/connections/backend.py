@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
@@ -11,8 +10,8 @@ from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
+    from types import TracebackType
 
     from sqlalchemy.engine import Connection
 
@@ -28,8 +27,30 @@ class Shared(NamedTuple):
 
     database: Database
     runner: Runner
-    translating: Callable[[], AbstractContextManager[None]]
-    """A context manager that translates the driver's errors."""
+    translating: Callable[[], Translation]
+
+
+class Translation:
+    """A context in which a driver's errors are raised as those of this library."""
+
+    __slots__ = ("_database",)
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc is None or isinstance(exc, LocusStoreError):  # some are OSErrors too
+            return
+        if isinstance(exc, self._database.driver_errors):
+            raise self._database.translated(exc) from exc
 
 
 class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
@@ -80,14 +101,8 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
         return run
 
-    @contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except LocusStoreError:  # some are OSErrors too
-            raise
-        except self._database.driver_errors as exc:
-            raise self._database.translated(exc) from exc
+    def _translating(self) -> Translation:
+        return Translation(self._database)
 
     async def open(self) -> None:
         """See ``StorageBackend.open``."""

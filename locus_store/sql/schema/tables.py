@@ -35,6 +35,7 @@ from locus_store.sql.columns.types import (
     Path,
     UserId,
     minute,
+    moment,
     now,
 )
 from locus_store.types.arguments import MAX_TENANT_CHARACTERS, check_text
@@ -247,7 +248,7 @@ sa.Table(
     sa.Column("metadata", Json, nullable=True),
     # Fields of the state itself: ``agent_id``, ``tags``.
     sa.Column("labels", Json, nullable=True),
-    sa.Column("created_at", Instant, default=now(), nullable=False),
+    sa.Column("created_at", Instant, default=moment(), nullable=False),
     # The text that the checkpoint added; NULL unless the full-text index exists.
     sa.Column("text", PlainText, nullable=True),
     # NULL: the payload is in a segment, or empty.

@@ -245,7 +245,7 @@ class Statements:
             name: bind(name, type_=columns[name].type)
             for name in (*names, "metadata", "labels", "text", "payload")
         }
-        return self.tables.checkpoints.insert().values(**values, created_at=now())
+        return self.tables.checkpoints.insert().values(**values, created_at=moment())
 
     @property
     def _versions(self) -> sa.Select[Any]:

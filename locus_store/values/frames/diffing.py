@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeGuard, cast
+from functools import partial
+from typing import Final, TypeAlias, TypeGuard, cast
 from unicodedata import combining
+
+import orjson
 
 from locus_store.values import msgpack
 from locus_store.values.encoding import (
@@ -63,19 +66,19 @@ class Frame:
 
     def __init__(self, *, packs: bool) -> None:
         self.packs = packs
-        self._encode = msgpack.pack_sorted if packs else encode
+        self._encode = msgpack.pack_sorted if packs else _encode
         self.operations: list[bytes] = []
         self.size = 0
 
     def add(self, kind: str, path: Path, *operands: object) -> None:
-        self._append(self._encode((kind, path, *operands)))
+        operation = self._encode((kind, path, *operands))
+        self.operations.append(operation)
+        self.size += len(operation)
 
     def add_inner(self, path: Path, inner: Frame) -> None:
         """Add operations within the MessagePack at a path, in which their paths begin."""
         parts = [msgpack.pack("m"), msgpack.pack(path), msgpack.joined(inner.operations)]
-        self._append(msgpack.joined(parts))
-
-    def _append(self, operation: bytes) -> None:
+        operation = msgpack.joined(parts)
         self.operations.append(operation)
         self.size += len(operation)
 
@@ -106,6 +109,9 @@ class Frame:
             return None
         return self.payload()
 
+
+_encode: Final = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
+"""``encode``, without a call of Python's."""
 
 _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
 
@@ -253,10 +259,11 @@ def diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
 
 def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: Frame) -> None:
     count, size = len(frame.operations), frame.size
-    for key in old.keys() - new.keys():
-        frame.add("-", (*path, key))
+    if old.keys() != new.keys():
+        for key in old.keys() - new.keys():
+            frame.add("-", (*path, key))
     alike = [it for it in new if it in old and type(new[it]) is not str and old[it] == new[it]]
-    is_exact = pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
+    is_exact = not alike or pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
     for key, item in new.items():
         if key not in old:
             frame.add("=", (*path, key), item)

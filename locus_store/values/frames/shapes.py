@@ -264,10 +264,13 @@ def _nested(
     if type(value) is not dict:
         items = cast("list[object]", value)
         return _list(items, before, depth, decoded=decoded, edits=edits, keeps=keeps)
-    if not isinstance(before, ObjectNode) and not any(map(is_packed, value.values())):
-        small = _if_small(_plain(value), before, depth, decoded=decoded)
-        if small is not None:
-            return small
+    if not isinstance(before, ObjectNode):
+        kinds = {*map(type, value.values())}
+        if kinds.isdisjoint(_PACKED) or not any(map(is_packed, value.values())):
+            plain = _plain(value) if Grown in kinds else value
+            small = _if_small(plain, before, depth, decoded=decoded)
+            if small is not None:
+                return small
     made = object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES and not made.has_packed:
         plain = _plain(value)
@@ -402,6 +405,9 @@ def token_of(node: Node) -> bytes:
         return node if len(node) <= TOKEN_BYTES else _HASHED + digest(node)
     return _HASHED + node.digest
 
+
+_PACKED: Final[frozenset[type]] = frozenset({bytes, list, Grown})
+"""Types of what may be MessagePack; see ``is_packed``."""
 
 _NO_EDITS: Final[dict[str, Edits]] = {}
 _SAMPLE: Final = 64
