@@ -116,13 +116,13 @@ def _rows(types: Sequence[str], first: int, length: int) -> str:
     return f"(VALUES {', '.join(f'(0, {it})' for it in rows)})"
 
 
-def of_batches() -> dict[str, str]:
+def make_batches() -> dict[str, str]:
     """Return the parts of ``PUT_WRITES`` for any number of batches."""
     first = _FIRST + len(_BATCH) + 1
     return {"batches": _arrays(_BATCH, _FIRST), "rows": _arrays(_WRITE, first)}
 
 
-def of_lone(length: int) -> dict[str, str]:
+def make_lone(length: int) -> dict[str, str]:
     """Return the parts of ``PUT_WRITES`` for one batch of so many writes."""
     first = _FIRST + len(_BATCH)
     return {"batches": _rows(_BATCH, _FIRST, 1), "rows": _rows(_WRITE, first, length)}

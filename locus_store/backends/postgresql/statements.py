@@ -14,8 +14,8 @@ from locus_store.backends.postgresql.contents import CONTENTS, payloads_in, writ
 from locus_store.backends.postgresql.pending_writes import (
     LONE_WRITES,
     PUT_WRITES,
-    of_batches,
-    of_lone,
+    make_batches,
+    make_lone,
 )
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
 from locus_store.sql.columns.json_columns import load_json
@@ -304,8 +304,8 @@ class Hot:
         self.history = self._filled(_LINE + _HISTORY)
         wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
         self.contents = self._filled(CONTENTS, wanted=wanted)
-        self.put_writes = self._puts(**of_batches())
-        self.put_lone = {it: self._puts(**of_lone(it)) for it in range(1, LONE_WRITES + 1)}
+        self.put_writes = self._puts(**make_batches())
+        self.put_lone = {it: self._puts(**make_lone(it)) for it in range(1, LONE_WRITES + 1)}
         """The statements of a single batch, by the number of its writes."""
 
     # --- what they are given, and what they give
