@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from locus_store import PostgreSQLBackend
-from locus_store.backends.postgresql.pending_writes import WriteBatches
+from locus_store.backends.postgresql.pending_writes import LONE_WRITES, WriteBatches
 from locus_store.backends.postgresql.save_groups import Saves
+from locus_store.sql.schema.tables import tables
+from locus_store.sql.threads.server_repository import Merge
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +67,22 @@ async def test_tasks_of_one_checkpoint_share_statements(backend, groups, is_new:
     assert len(groups) <= 4
     found = await backend.get_writes("t", "v", namespace=namespace)
     assert [it.task_id for it in found] == tasks
+
+
+@pytest.mark.parametrize("length", range(1, LONE_WRITES + 2))
+async def test_a_lone_batch_of_any_length_is_stored(backend, length: int) -> None:
+    await backend.write_state("t", {"k": 1}, checkpoint_id="v")
+    writes = [written("one", it, b"%d" % it) for it in range(length)]
+    await backend.put_writes("t", "v", writes, must_exist="checkpoint", ttl_seconds=60)
+    await backend.put_writes("t", "v", [written("one", it, b"later") for it in range(length)])
+    assert await backend.get_writes("t", "v") == writes
+
+
+def test_sqlalchemy_keeps_a_compiled_merge_by_its_table_and_columns() -> None:
+    writes, others = tables("a_").writes, tables("b_").writes
+    made = Merge(writes, ["line", "idx"]), Merge(others, ["line", "idx"]), Merge(writes, ["line"])
+    keys = {it._generate_cache_key().key for it in (*made, Merge(writes, ["line", "idx"]))}
+    assert len(keys) == len(made)
 
 
 async def test_writers_of_one_task_do_not_meet_in_a_statement(backend) -> None:
