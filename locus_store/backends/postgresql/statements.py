@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import sqlalchemy as sa
 
 from locus_store.backends.postgresql.contents import CONTENTS, payloads_in, write_of
-from locus_store.backends.postgresql.pending_writes import (
+from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
+from locus_store.backends.postgresql.write_statements import (
     LONE_WRITES,
     PUT_WRITES,
     make_batches,
     make_lone,
 )
-from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
 from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.types import Mark, Stored, Version

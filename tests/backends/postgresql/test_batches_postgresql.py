@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from locus_store import PostgreSQLBackend
-from locus_store.backends.postgresql.pending_writes import LONE_WRITES, WriteBatches
+from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.backends.postgresql.save_groups import Saves
+from locus_store.backends.postgresql.write_statements import LONE_WRITES
 from locus_store.sql.schema.tables import tables
 from locus_store.sql.threads.server_repository import Merge
 from locus_store.types import PendingWrite
