@@ -12,10 +12,10 @@ from sqlalchemy.schema import CreateSchema
 
 from locus_store.errors import LocusStoreError
 from locus_store.sql import migrate
-from locus_store.sql.schema.definition import definition
-from locus_store.sql.schema.migrations import dialect_name, locked, run_on
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, tables
-from locus_store.sql.schema.user_ids import user_id_type_of
+from locus_store.sql.schema.definition import load_definition
+from locus_store.sql.schema.migrations import get_dialect_name, lock, run_on
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, make_tables
+from locus_store.sql.schema.user_ids import read_user_id_type
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -33,7 +33,7 @@ def main() -> None:
     options.setdefault("schema", given.get("schema"))
     url = given.get("url") or os.environ.get("LOCUS_STORE_URL") or migrate.DEFAULT_URL
     if context.is_offline_mode():
-        offline(options.get("dialect") or dialect_name(url))
+        offline(options.get("dialect") or get_dialect_name(url))
     elif "connection" in options:
         online(options["connection"])
     else:
@@ -42,7 +42,7 @@ def main() -> None:
 
 def alone(connection: Connection, ours: Tables) -> None:
     options.update(prefix=ours.prefix, schema=ours.schema)
-    with locked(connection, ours):
+    with lock(connection, ours):
         migrate.prepare(connection, ours)
         online(connection)
 
@@ -55,7 +55,7 @@ def offline(dialect: str) -> None:
     # As text, Oracle's `RETURNING ... INTO :ret_0` has nowhere to put what it returns.
     migration.dialect.insert_returning = False
     schema, starts = options["schema"], context.get_starting_revision_argument()
-    if preface := definition(dialect).offline_preface:
+    if preface := load_definition(dialect).offline_preface:
         migration.impl.static_output(preface)
     with context.begin_transaction():
         if dialect == "postgresql" and schema is not None and starts is None:
@@ -67,16 +67,16 @@ def offline(dialect: str) -> None:
 
 def online(connection: Connection) -> None:
     """Within the caller's transaction, which is the caller's to commit."""
-    plain, name = tables(options["prefix"], options["schema"]), connection.dialect.name
-    users = user_id_type_of(connection, plain)
-    with definition(name).qualified(connection, plain) as ours:
+    plain, name = make_tables(options["prefix"], options["schema"]), connection.dialect.name
+    users = read_user_id_type(connection, plain)
+    with load_definition(name).qualify(connection, plain) as ours:
         options["schema"] = ours.schema
         configure(name, users=users, connection=connection)
         context.run_migrations()
 
 
 def configure(dialect: str, *, users: UserIdType = "string", **target: Any) -> None:
-    ours = tables(options["prefix"], options["schema"], users)
+    ours = make_tables(options["prefix"], options["schema"], users)
     context.configure(
         target_metadata=ours.metadata,
         version_table=ours.version,

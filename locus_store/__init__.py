@@ -18,7 +18,7 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.runtime.extras import keep_available, loaded
+from locus_store.runtime.extras import keep_available, load_name
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
@@ -226,7 +226,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    return loaded(__name__, _LAZY, name)
+    return load_name(__name__, _LAZY, name)
 
 
 keep_available(__all__)

@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from locus_store.errors import IntegrityError, UnsupportedError
-from locus_store.runtime.loops import off_loop
-from locus_store.runtime.observe import count, kept_beside, note, observed, stored_bytes
+from locus_store.runtime.loops import run_off_loop
+from locus_store.runtime.observe import count, measure_stored, note, observe, report_branch
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -39,31 +39,31 @@ from locus_store.types import (
     Written,
 )
 from locus_store.types.arguments import (
+    check_max_state_bytes,
     check_names,
     check_text,
+    check_ttl,
     check_writes,
-    checked_max_state_bytes,
-    checked_ttl,
-    json_object,
+    copy_json_object,
 )
 from locus_store.types.facts import Fact
 from locus_store.types.marks import refuse_mark
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.types.thread_info import PutThread, describing
+from locus_store.types.thread_info import PutThread, require_describing
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.values.msgpack import with_json
+from locus_store.values.msgpack import convert_to_json
 from locus_store.versions import (
     archives,
+    decode_state,
     erasing,
-    kept_of,
-    new_checkpoint_id,
+    generate_checkpoint_id,
+    keep_state,
     reading,
     require_same,
     sdk_lookups,
-    state_of,
 )
-from locus_store.versions.known import COLD_STATE_BYTES, KNOWN_BYTES, KnownVersions, LineKey
+from locus_store.versions.known import COLD_STATE_BYTES, KNOWN_BYTES, CachedVersions, LineKey
 
 T = TypeVar("T")
 P = TypeVar("P", bound="StorageBackend")
@@ -86,9 +86,9 @@ class StorageBackend(ForTenants, Closing, ABC):
     """There is a ``BaseMessageLog`` over this backend. Others keep the logs of copied threads."""
 
     def __init__(self, *, max_state_bytes: int = MAX_STATE_BYTES) -> None:
-        self.max_state_bytes: Final = checked_max_state_bytes(max_state_bytes)
+        self.max_state_bytes: Final = check_max_state_bytes(max_state_bytes)
         """The largest state and pending write that is saved or read, as compact JSON."""
-        self._known = KnownVersions(KNOWN_BYTES)
+        self._known = CachedVersions(KNOWN_BYTES)
         """Shared by the objects of all tenants."""
 
     @property
@@ -235,7 +235,7 @@ class StorageBackend(ForTenants, Closing, ABC):
 
     # --- states, over the above
 
-    @observed("save")
+    @observe("save")
     async def write_state(
         self,
         thread_id: str,
@@ -262,7 +262,7 @@ class StorageBackend(ForTenants, Closing, ABC):
     ) -> Written:
         """Write one version; see ``types.Save`` for the options.
 
-        With ``packed``, bytes in ``data`` are MessagePack; see ``frames.change``.
+        With ``packed``, bytes in ``data`` are MessagePack; see ``frames.compare_states``.
 
         Raises:
             InvalidArgumentError: An option makes no sense.
@@ -273,11 +273,11 @@ class StorageBackend(ForTenants, Closing, ABC):
         for name, given in (("parent_checkpoint_id", parent_id), ("writer", writer), ("run", run)):
             if given is not None:
                 check_text(name, given)
-        checked_ttl(ttl_seconds)
+        check_ttl(ttl_seconds)
         if claim is not None:
-            describing(self)
+            require_describing(self)
         refuse_mark(data)
-        told, named = json_object("metadata", metadata), json_object("labels", labels)
+        told, named = copy_json_object("metadata", metadata), copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         key = self._line(thread_id, namespace)
         basis, change = await self._changed(key, data, packed=packed, reads_head=reads_head)
@@ -286,7 +286,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         save = Save(
             thread_id=thread_id,
             namespace=namespace,
-            checkpoint_id=checkpoint_id or new_checkpoint_id(),
+            checkpoint_id=checkpoint_id or generate_checkpoint_id(),
             change=change,
             basis=basis,
             expected=expected,
@@ -308,13 +308,13 @@ class StorageBackend(ForTenants, Closing, ABC):
             written = await self.commit(save)
         else:
             written = await needs(self, JoinsTransactions).commit_on(save, connection)
-        stored = 0 if written.outcome == "same" else stored_bytes(change)
+        stored = 0 if written.outcome == "same" else measure_stored(change)
         note(checkpoint_id=written.checkpoint_id, outcome=written.outcome, written_bytes=stored)
         if written.outcome == "side":
-            kept_beside(thread_id, written.checkpoint_id)
+            report_branch(thread_id, written.checkpoint_id)
         if written.outcome == "head" and connection is None:  # the caller may roll back
-            name, shape = written.checkpoint_id, change.shape
-            self._known.put(key, written.mark, name, shape, change.snapshot)
+            name, tree = written.checkpoint_id, change.tree
+            self._known.put(key, written.mark, name, tree, change.packed_state)
         return written
 
     def _line(self, thread_id: str, namespace: str) -> LineKey:
@@ -332,19 +332,19 @@ class StorageBackend(ForTenants, Closing, ABC):
     ) -> tuple[Mark | None, frames.Change]:
         """Return the state as a change of the version that this object knows best, if any."""
         known = self._known.get(key)
-        change = frames.change(data, known.shape if known else None, packed=packed)
-        change.snapshot.require_size(self.max_state_bytes)
-        if reads_head and known is None and change.shape.state_bytes > COLD_STATE_BYTES:
+        change = frames.compare_states(data, known.tree if known else None, packed=packed)
+        change.packed_state.require_size(self.max_state_bytes)
+        if reads_head and known is None and change.tree.state_bytes > COLD_STATE_BYTES:
             _, thread_id, namespace = key
             if await self.read_kept(thread_id, namespace=namespace) is None:
                 return None, change
             known = self._known.get(key)
             # As it was when it was handed in, whatever its owner did meanwhile.
-            state = change.snapshot.state()
-            change = frames.change(state, known.shape if known else None, packed=packed)
+            state = change.packed_state.to_state()
+            change = frames.compare_states(state, known.tree if known else None, packed=packed)
         return known.mark if known else None, change
 
-    @observed("load")
+    @observe("load")
     async def read_state(
         self,
         thread_id: str,
@@ -371,12 +371,12 @@ class StorageBackend(ForTenants, Closing, ABC):
             return None
         state, kept = found.state, found.snapshot
         if state is None:
-            state = dict(await off_loop(kept.state, kept.state_bytes))
+            state = dict(await run_off_loop(kept.to_state, kept.state_bytes))
         if kept.has_packed and not packed:
-            state = dict(await off_loop(partial(with_json, state), kept.state_bytes))
+            state = dict(await run_off_loop(partial(convert_to_json, state), kept.state_bytes))
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 
-    @observed("load")
+    @observe("load")
     async def read_kept(
         self,
         thread_id: str,
@@ -389,7 +389,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         check_names(thread_id, namespace, checkpoint_id)
         key = self._line(thread_id, namespace)
         known = self._known.get(key) if checkpoint_id is None else None
-        kept = known.snapshot if known else None  # may be dropped while we wait
+        kept = known.packed_state if known else None  # may be dropped while we wait
         which: dict[str, Any] = {"namespace": namespace}
         which |= {"with_writes": True} if with_writes else {}
         if known and kept:
@@ -404,29 +404,29 @@ class StorageBackend(ForTenants, Closing, ABC):
         basis = None
         if known and kept and stored.basis is not None:
             if stored.version.mark == known.mark:
-                return kept_of(stored, kept)
-            basis, size = (kept, known.shape), size + kept.state_bytes
-        work = partial(state_of, stored, self.max_state_bytes, basis)
+                return keep_state(stored, kept)
+            basis, size = (kept, known.tree), size + kept.state_bytes
+        work = partial(decode_state, stored, self.max_state_bytes, basis)
         try:
-            state, shape = await off_loop(work, size)
+            state, tree = await run_off_loop(work, size)
         except IntegrityError:
             if basis is None:
                 raise
             self._known.drop(key)  # the whole may be readable
             return await self.read_kept(thread_id, namespace=namespace, with_writes=with_writes)
-        kept = frames.snapshot_of(shape)
+        kept = frames.pack_state(tree)
         if stored.version.mark == stored.head:
-            self._known.put(key, stored.head, stored.version.checkpoint_id, shape, kept)
-        return kept_of(stored, kept, state)
+            self._known.put(key, stored.head, stored.version.checkpoint_id, tree, kept)
+        return keep_state(stored, kept, state)
 
     def known_version(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
-    ) -> tuple[Mark, frames.Shape] | None:
+    ) -> tuple[Mark, frames.DigestTree] | None:
         """Return a version with its shape, if it is the newest known one of its line."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
-        return known.mark, known.shape
+        return known.mark, known.tree
 
     # --- the dict-shaped methods, for people
 
@@ -461,7 +461,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         found = await self.read_state(thread_id, checkpoint_id)
         return found.state if found else None
 
-    @observed("delete")
+    @observe("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Delete a version, or the thread with all its data; return whether there was one."""
         if checkpoint_id is None:
@@ -472,7 +472,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         note(removed=removed)
         return existed
 
-    @observed("exists")
+    @observe("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         """Return whether the thread exists, or that version of it."""
         if checkpoint_id is None:
@@ -584,10 +584,11 @@ class SearchesText(StorageBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         """Return threads that have all words of ``query``, best first.
 
-        A thread that exceeds ``max_state_bytes`` is skipped, and ``observe.skipped`` reports it.
+        A thread that exceeds ``max_state_bytes`` is skipped, and ``observe.report_skipped``
+        reports it.
         """
 
-    @observed("search")
+    @observe("search")
     async def search(self, query: str, limit: int = 10) -> list[str]:
         """Return the ids of the threads that have all words of ``query``, best first."""
         return [hit.thread_id for hit in await self.find(query, limit)]
@@ -608,7 +609,7 @@ class QueriesMetadata(StorageBackend):
             (thread id, namespace, checkpoint id), also of hidden versions.
         """
 
-    @observed("query_by_metadata")
+    @observe("query_by_metadata")
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
@@ -663,7 +664,7 @@ class StoresWrites(StorageBackend):
         """
         check_names(thread_id, namespace)
         check_text("checkpoint_id", checkpoint_id)
-        checked_ttl(ttl_seconds)
+        check_ttl(ttl_seconds)
         kept = list(writes)
         check_writes(kept)
         if not kept:

@@ -11,7 +11,7 @@ from locus_store.backends.memory import store as memory
 from locus_store.checkpointer import BaseCheckpointer, Loads, S, StorageBackendAdapter, loaded_here
 from locus_store.errors import InvalidArgumentError
 from locus_store.messages import BaseMessageLog
-from locus_store.runtime.portals import Portals, blocking_form
+from locus_store.runtime.portals import Portals, make_blocking
 from locus_store.store import BaseStore
 from locus_store.types.tenants import ForTenants
 
@@ -107,21 +107,21 @@ class BlockingCheckpointer(_Blocking[BaseCheckpointer[S]], Generic[S]):
         """True if ``delete`` can remove one version and leave the rest."""
         return self._async.deletes_single_checkpoints
 
-    save = blocking_form(StorageBackendAdapter.save)
-    load = blocking_form(BaseCheckpointer[S].load)
-    list_checkpoints = blocking_form(StorageBackendAdapter.list_checkpoints)
-    delete = blocking_form(BaseCheckpointer.delete)
-    exists = blocking_form(BaseCheckpointer.exists)
-    tenants = blocking_form(BaseCheckpointer.tenants)
-    search = blocking_form(BaseCheckpointer.search)
-    query_by_metadata = blocking_form(BaseCheckpointer.query_by_metadata)
-    get_metadata = blocking_form(BaseCheckpointer.get_metadata)
-    vacuum = blocking_form(BaseCheckpointer.vacuum)
-    renewals = blocking_form(BaseCheckpointer.renewals)
-    expire = blocking_form(BaseCheckpointer.expire)
-    copy_thread = blocking_form(BaseCheckpointer.copy_thread)
-    list_threads = blocking_form(StorageBackendAdapter.list_threads)
-    list_with_metadata = blocking_form(BaseCheckpointer.list_with_metadata)
+    save = make_blocking(StorageBackendAdapter.save)
+    load = make_blocking(BaseCheckpointer[S].load)
+    list_checkpoints = make_blocking(StorageBackendAdapter.list_checkpoints)
+    delete = make_blocking(BaseCheckpointer.delete)
+    exists = make_blocking(BaseCheckpointer.exists)
+    tenants = make_blocking(BaseCheckpointer.tenants)
+    search = make_blocking(BaseCheckpointer.search)
+    query_by_metadata = make_blocking(BaseCheckpointer.query_by_metadata)
+    get_metadata = make_blocking(BaseCheckpointer.get_metadata)
+    vacuum = make_blocking(BaseCheckpointer.vacuum)
+    renewals = make_blocking(BaseCheckpointer.renewals)
+    expire = make_blocking(BaseCheckpointer.expire)
+    copy_thread = make_blocking(BaseCheckpointer.copy_thread)
+    list_threads = make_blocking(StorageBackendAdapter.list_threads)
+    list_with_metadata = make_blocking(BaseCheckpointer.list_with_metadata)
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Run a call on the loop, and return its record of loads to the caller's context."""
@@ -154,25 +154,25 @@ class BlockingStore(_Blocking[BaseStore]):
         """The capabilities that the store declares."""
         return self._async.capabilities
 
-    setup = blocking_form(BaseStore.setup)
-    put = blocking_form(BaseStore.put)
-    put_with_embedding = blocking_form(BaseStore.put_with_embedding)
-    get = blocking_form(BaseStore.get)
-    get_item = blocking_form(BaseStore.get_item)
-    exists = blocking_form(BaseStore.exists)
-    get_embedding = blocking_form(BaseStore.get_embedding)
-    delete = blocking_form(BaseStore.delete)
-    touch = blocking_form(BaseStore.touch)
-    put_batch = blocking_form(BaseStore.put_batch)
-    get_batch = blocking_form(BaseStore.get_batch)
-    list = blocking_form(BaseStore.list)
-    list_keys = blocking_form(BaseStore.list_keys)
-    search = blocking_form(BaseStore.search)
-    search_many = blocking_form(BaseStore.search_many)
-    search_by_embedding = blocking_form(BaseStore.search_by_embedding)
-    list_namespaces = blocking_form(BaseStore.list_namespaces)
-    clear_namespace = blocking_form(BaseStore.clear_namespace)
-    expire = blocking_form(BaseStore.expire)
+    setup = make_blocking(BaseStore.setup)
+    put = make_blocking(BaseStore.put)
+    put_with_embedding = make_blocking(BaseStore.put_with_embedding)
+    get = make_blocking(BaseStore.get)
+    get_item = make_blocking(BaseStore.get_item)
+    exists = make_blocking(BaseStore.exists)
+    get_embedding = make_blocking(BaseStore.get_embedding)
+    delete = make_blocking(BaseStore.delete)
+    touch = make_blocking(BaseStore.touch)
+    put_batch = make_blocking(BaseStore.put_batch)
+    get_batch = make_blocking(BaseStore.get_batch)
+    list = make_blocking(BaseStore.list)
+    list_keys = make_blocking(BaseStore.list_keys)
+    search = make_blocking(BaseStore.search)
+    search_many = make_blocking(BaseStore.search_many)
+    search_by_embedding = make_blocking(BaseStore.search_by_embedding)
+    list_namespaces = make_blocking(BaseStore.list_namespaces)
+    clear_namespace = make_blocking(BaseStore.clear_namespace)
+    expire = make_blocking(BaseStore.expire)
 
     def __enter__(self) -> Self:
         self.setup()
@@ -199,20 +199,20 @@ class BlockingMessageLog(_Blocking[BaseMessageLog]):
     def __init__(self, log: BaseMessageLog) -> None:
         super().__init__(log)
 
-    append = blocking_form(BaseMessageLog.append)
-    replace = blocking_form(BaseMessageLog.replace)
-    pop = blocking_form(BaseMessageLog.pop)
-    remove = blocking_form(BaseMessageLog.remove)
-    clear = blocking_form(BaseMessageLog.clear)
-    delete = blocking_form(BaseMessageLog.delete)
-    load = blocking_form(BaseMessageLog.load)
-    contents = blocking_form(BaseMessageLog.contents)
-    read = blocking_form(BaseMessageLog.read)
-    page = blocking_form(BaseMessageLog.page)
-    get = blocking_form(BaseMessageLog.get)
-    info = blocking_form(BaseMessageLog.info)
-    logs = blocking_form(BaseMessageLog.logs)
-    heads = blocking_form(BaseMessageLog.heads)
+    append = make_blocking(BaseMessageLog.append)
+    replace = make_blocking(BaseMessageLog.replace)
+    pop = make_blocking(BaseMessageLog.pop)
+    remove = make_blocking(BaseMessageLog.remove)
+    clear = make_blocking(BaseMessageLog.clear)
+    delete = make_blocking(BaseMessageLog.delete)
+    load = make_blocking(BaseMessageLog.load)
+    contents = make_blocking(BaseMessageLog.contents)
+    read = make_blocking(BaseMessageLog.read)
+    page = make_blocking(BaseMessageLog.page)
+    get = make_blocking(BaseMessageLog.get)
+    info = make_blocking(BaseMessageLog.info)
+    logs = make_blocking(BaseMessageLog.logs)
+    heads = make_blocking(BaseMessageLog.heads)
 
 
 class Finished:

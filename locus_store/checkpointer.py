@@ -26,8 +26,8 @@ from locus_store.backend import (
     needs,
 )
 from locus_store.errors import InvalidArgumentError, UnsupportedError
-from locus_store.runtime.background import Saving, saved
-from locus_store.runtime.observe import note, observed
+from locus_store.runtime.background import Saving, wait_for_saves
+from locus_store.runtime.observe import note, observe
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.types import (
     CheckpointerCapabilities,
@@ -38,14 +38,14 @@ from locus_store.types import (
     Snapshot,
     Tenant,
 )
-from locus_store.types.arguments import MAX_COUNT, check_text, checked_ttl
-from locus_store.types.codec import StateCodec, carries_mark, labels_of
-from locus_store.types.marks import Lineage, thread_key
-from locus_store.types.records import unsupported
-from locus_store.types.state_classes import label_of
+from locus_store.types.arguments import MAX_COUNT, check_text, check_ttl
+from locus_store.types.codec import StateCodec, can_carry_mark, get_labels
+from locus_store.types.marks import LoadOrigin, make_thread_key
+from locus_store.types.records import make_unsupported_error
+from locus_store.types.state_classes import make_label
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.values.surrogates import restored
-from locus_store.versions.renewing import renewing
+from locus_store.values.surrogates import restore
+from locus_store.versions.renewing import make_renewing
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -245,7 +245,7 @@ class BaseCheckpointer(ForTenants, Closing, ABC, Generic[S]):
         raise self._unsupported("list_with_metadata")
 
     def _unsupported(self, capability: str) -> UnsupportedError:
-        return unsupported(type(self).__name__, self.capabilities, capability)
+        return make_unsupported_error(type(self).__name__, self.capabilities, capability)
 
 
 CONTEXT_THREADS = 64
@@ -253,7 +253,7 @@ CONTEXT_THREADS = 64
 
 _numbers = count()
 
-Loads = Mapping[tuple[int, str], Lineage]
+Loads = Mapping[tuple[int, str], LoadOrigin]
 loaded_here: ContextVar[Loads] = ContextVar("locus_store_loaded_here", default=MappingProxyType({}))
 """The last loads of the caller's own context, by adapter and thread. They are lost through
 ``wait_for``, ``gather``, ``create_task`` and threads, so the adapter does not rely on them alone;
@@ -264,7 +264,7 @@ the blocking facade passes them on to the caller."""
 class _Load:
     """A load through one adapter, for callers that lose their context."""
 
-    lineage: Lineage
+    origin: LoadOrigin
     is_marked: bool
     """The loaded state itself carries its mark."""
 
@@ -315,13 +315,13 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
         self._codec = StateCodec(state_type)
-        self.on_conflict = checked_on_conflict(on_conflict)
-        self.keep_last = checked_keep_last(keep_last)
-        self.ttl_seconds = checked_ttl(ttl_seconds)
+        self.on_conflict = check_on_conflict(on_conflict)
+        self.keep_last = check_keep_last(keep_last)
+        self.ttl_seconds = check_ttl(ttl_seconds)
         if ttl_seconds is not None:
             needs(self.backend, Expires)
         self.refresh_on_read = refresh_on_read
-        self._renewing = renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+        self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
         self._begin()
 
     def _begin(self) -> None:
@@ -336,7 +336,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         self.backend = self.backend.for_tenant(tenant)
         self._begin()
 
-    @observed("tenants")
+    @observe("tenants")
     async def tenants(self) -> list[Tenant]:
         return await needs(self.backend, SharedByTenants).tenants()
 
@@ -348,7 +348,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.backend!r})"
 
-    @observed("save")
+    @observe("save")
     async def save(
         self,
         state: Any,
@@ -391,21 +391,21 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         check_text("thread_id", thread_id)
         if on_conflict is None:
             on_conflict = self.on_conflict
-        checked_on_conflict(on_conflict)
-        if checked_ttl(ttl_seconds) is not None:
+        check_on_conflict(on_conflict)
+        if check_ttl(ttl_seconds) is not None:
             needs(self.backend, Expires)
         data, carried = self._codec.dump(state)
         run = _run(data)
-        lineage = self._lineage(thread_id, carried, run)
-        writer = lineage.nonce if lineage else None
+        origin = self._find_origin(thread_id, carried, run)
+        writer = origin.load_id if origin else None
         with Saving(self._storage, thread_id):
             written = await self.backend.write_state(
                 thread_id,
                 data,
                 checkpoint_id=checkpoint_id,
                 metadata=metadata,
-                labels=labels_of(data) | label_of(state),
-                expected=_expected(lineage) if parent_checkpoint_id is None else None,
+                labels=get_labels(data) | make_label(state),
+                expected=_expected(origin) if parent_checkpoint_id is None else None,
                 parent_id=parent_checkpoint_id,
                 on_conflict=on_conflict,
                 writer=writer,
@@ -419,10 +419,10 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             return written.checkpoint_id  # remembered by nobody: the caller may roll back
         if written.outcome == "side" and writer:
             _remember(self._sides, writer, written.mark)
-        self._note_save(thread_id, lineage, run)
+        self._note_save(thread_id, origin, run)
         return written.checkpoint_id
 
-    @observed("load")
+    @observe("load")
     async def load(self, thread_id: str, checkpoint_id: str | None = None) -> S | None:
         """Return a version's state, or the head's; see ``BaseCheckpointer.load``.
 
@@ -433,7 +433,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         was left after its first event, are waited for, at most ``PATIENCE_SECONDS``.
         """
         if isinstance(thread_id, str):  # else it is refused
-            await saved(self._storage, thread_id)
+            await wait_for_saves(self._storage, thread_id)
         found = await self.backend.read_state(thread_id, checkpoint_id)
         if found is None:
             if checkpoint_id is None:
@@ -441,48 +441,50 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             return None
         if self._renewing:
             self._renewing.note(needs(self.backend, Expires), thread_id)
-        lineage, labels = _loaded(thread_id, found), found.version.labels
-        is_marked = carries_mark(self._codec.class_for(labels, found.state))
-        if lineage.made_from == lineage.head or not is_marked:
-            self._note_load(thread_id, _Load(lineage, is_marked=is_marked))
-        state: S = self._codec.restore(restored(found.state), lineage, labels)
+        origin, labels = _loaded(thread_id, found), found.version.labels
+        is_marked = can_carry_mark(self._codec.find_class(labels, found.state))
+        if origin.made_from == origin.head or not is_marked:
+            self._note_load(thread_id, _Load(origin, is_marked=is_marked))
+        state: S = self._codec.restore(restore(found.state), origin, labels)
         return state
 
-    def _lineage(self, thread_id: str, carried: Lineage | None, run: str | None) -> Lineage | None:
+    def _find_origin(
+        self, thread_id: str, carried: LoadOrigin | None, run: str | None
+    ) -> LoadOrigin | None:
         """Return the lineage of a state; a mark of another thread does not count."""
-        if carried and carried.thread == thread_key(thread_id):
+        if carried and carried.thread == make_thread_key(thread_id):
             return carried
         if here := loaded_here.get().get((self._number, thread_id)):
             return here
         # A state without a mark does not come from a load that returned a state with one.
         mine = self._loads.get(thread_id, [])
         loads = [it for it in mine if it.may_be_of(run) and not it.is_marked]
-        if run and loads and all(it.lineage.made_from is None for it in loads):
-            return replace(loads[0].lineage, nonce=None)  # a new state's run tells its own work
-        return loads[0].lineage if len(loads) == 1 else None
+        if run and loads and all(it.origin.made_from is None for it in loads):
+            return replace(loads[0].origin, load_id=None)  # a new state's run tells its own work
+        return loads[0].origin if len(loads) == 1 else None
 
     def _note_load(self, thread_id: str, load: _Load) -> None:
         """Record a load, for callers whose state has no room for a mark."""
-        lineage = load.lineage
+        origin = load.origin
         here = dict(loaded_here.get())
         known = here.pop((self._number, thread_id), None)
-        is_view = known is not None and lineage.made_from != lineage.head
-        here[self._number, thread_id] = known if known and is_view else lineage
+        is_view = known is not None and origin.made_from != origin.head
+        here[self._number, thread_id] = known if known and is_view else origin
         while len(here) > CONTEXT_THREADS:
             here.pop(next(iter(here)))
         loaded_here.set(here)
         outstanding = [it for it in self._loads.get(thread_id, []) if not it.saved]
         _remember(self._loads, thread_id, [*outstanding, load][-2:])
 
-    def _note_save(self, thread_id: str, lineage: Lineage | None, run: str | None) -> None:
+    def _note_save(self, thread_id: str, origin: LoadOrigin | None, run: str | None) -> None:
         for load in self._loads.get(thread_id, []):
-            if lineage and load.lineage.made_from == lineage.made_from and not load.saved:
+            if origin and load.origin.made_from == origin.made_from and not load.saved:
                 load.saved, load.run = True, run
                 return
 
     # --- everything else is the backend's
 
-    @observed("list_checkpoints")
+    @observe("list_checkpoints")
     async def list_checkpoints(
         self, thread_id: str, limit: int = 10, *, after: str | None = None
     ) -> list[str]:
@@ -492,14 +494,14 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         page = await self.backend.history(thread_id, limit=limit, before=after)
         return [version.checkpoint_id for version in page]
 
-    @observed("delete")
+    @observe("delete")
     async def delete(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         check_text("thread_id", thread_id)
-        lineage = self._lineage(thread_id, None, None)
+        origin = self._find_origin(thread_id, None, None)
         if checkpoint_id is None:
             existed, removed = await self.backend.remove_thread(thread_id)
         else:
-            writer = lineage.nonce if lineage else None
+            writer = origin.load_id if origin else None
             removed = await self.backend.remove(thread_id, [checkpoint_id], writer=writer)
             existed = removed > 0
         note(removed=removed)
@@ -510,7 +512,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             self._loads.pop(thread_id, None)
         return existed
 
-    @observed("exists")
+    @observe("exists")
     async def exists(self, thread_id: str, checkpoint_id: str | None = None) -> bool:
         return await self.backend.exists(thread_id, checkpoint_id)
 
@@ -525,14 +527,14 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         await self.renewals()
         await self.backend.close()
 
-    @observed("search")
+    @observe("search")
     async def search(self, query: str, limit: int = 10) -> list[dict[str, Any]]:
         return [
             {**_row(hit), "score": hit.score, "snippet": hit.snippet}
             for hit in await needs(self.backend, SearchesText).find(query, limit)
         ]
 
-    @observed("query_by_metadata")
+    @observe("query_by_metadata")
     async def query_by_metadata(
         self, key: str, value: Any, limit: int = 100
     ) -> list[dict[str, Any]]:
@@ -541,33 +543,33 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             for head in await needs(self.backend, QueriesMetadata).query(key, value, limit)
         ]
 
-    @observed("get_metadata")
+    @observe("get_metadata")
     async def get_metadata(
         self, thread_id: str, checkpoint_id: str | None = None
     ) -> dict[str, Any] | None:
         needs(self.backend, QueriesMetadata)
         found = await self.backend.version(thread_id, checkpoint_id)
-        return restored(found.metadata) if found else None
+        return restore(found.metadata) if found else None
 
-    @observed("vacuum")
+    @observe("vacuum")
     async def vacuum(self, older_than_days: float = 30) -> int:
         removed = await needs(self.backend, Vacuums).vacuum(older_than_days)
         note(removed=removed)
         return removed
 
-    @observed("expire")
+    @observe("expire")
     async def expire(self) -> int:
         removed = await needs(self.backend, Expires).expire()
         note(removed=removed)
         return removed
 
-    @observed("copy_thread")
+    @observe("copy_thread")
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         return await needs(self.backend, StoresThreads).copy_thread(
             source_thread_id, dest_thread_id
         )
 
-    @observed("list_threads")
+    @observe("list_threads")
     async def list_threads(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[str]:
@@ -576,7 +578,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
             check_text("after", after)
         return await needs(self.backend, ListsThreads).list_threads(limit, pattern, after=after)
 
-    @observed("list_with_metadata")
+    @observe("list_with_metadata")
     async def list_with_metadata(self, limit: int = 100) -> list[dict[str, Any]]:
         return [_row(head) for head in await needs(self.backend, ListsHeads).heads(limit)]
 
@@ -585,26 +587,26 @@ def _row(head: Head) -> dict[str, Any]:
     return {
         "thread_id": head.thread_id,
         "checkpoint_id": head.checkpoint_id,
-        "metadata": restored(head.metadata),
+        "metadata": restore(head.metadata),
         "updated_at": head.updated_at.isoformat(),
     }
 
 
-def _loaded(thread_id: str, found: Snapshot | None) -> Lineage:
-    return Lineage(
-        thread=thread_key(thread_id),
+def _loaded(thread_id: str, found: Snapshot | None) -> LoadOrigin:
+    return LoadOrigin(
+        thread=make_thread_key(thread_id),
         made_from=found.version.mark if found else None,
         head=found.head if found else None,
     )
 
 
-def _expected(lineage: Lineage | None) -> Expected | None:
-    return Expected(made_from=lineage.made_from, head=lineage.head) if lineage else None
+def _expected(origin: LoadOrigin | None) -> Expected | None:
+    return Expected(made_from=origin.made_from, head=origin.head) if origin else None
 
 
 def _run(data: Mapping[str, Any]) -> str | None:
     run_id = data.get("run_id")
-    return thread_key(run_id) if isinstance(run_id, str) else None
+    return make_thread_key(run_id) if isinstance(run_id, str) else None
 
 
 def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
@@ -614,7 +616,7 @@ def _remember(memory: OrderedDict[str, Any], key: str, value: Any) -> None:
         memory.popitem(last=False)
 
 
-def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
+def check_on_conflict(on_conflict: OnConflict) -> OnConflict:
     """Return the option if it is valid.
 
     Raises:
@@ -627,7 +629,7 @@ def checked_on_conflict(on_conflict: OnConflict) -> OnConflict:
     return on_conflict
 
 
-def checked_keep_last(keep_last: int | None) -> int | None:
+def check_keep_last(keep_last: int | None) -> int | None:
     """Return the option if it is valid.
 
     Raises:

@@ -22,7 +22,7 @@ import json
 from urllib.parse import unquote, urlsplit
 
 
-def pip_install(*extras: str) -> str:
+def make_install_command(*extras: str) -> str:
     """Return the command that adds extras to this installation, wherever it was installed from."""
     from importlib import metadata  # noqa: PLC0415  (slow, and rarely needed)
 

@@ -13,17 +13,25 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
-from locus_store.runtime.loops import off_loop
+from locus_store.runtime.loops import run_off_loop
 from locus_store.types.arguments import (
     check_limit,
+    check_list,
+    check_max_state_bytes,
     check_names,
     check_text,
-    checked_max_state_bytes,
-    checked_ttl,
-    checked_user,
-    listed,
+    check_ttl,
+    check_user,
 )
-from locus_store.types.logs import Also, LogsWanted, New, edits_of, logs_wanted, puts_of, whole_log
+from locus_store.types.logs import (
+    Also,
+    LogsWanted,
+    New,
+    make_edits,
+    make_puts,
+    select_log,
+    select_logs,
+)
 from locus_store.types.messages import (
     ROLE,
     Cut,
@@ -38,14 +46,14 @@ from locus_store.types.messages import (
     LogWanted,
     NewMessage,
     Popped,
-    all_logged,
     check_change,
-    logged,
+    decode_message,
+    decode_messages,
     require_distinct,
 )
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.values.text import folded
+from locus_store.values.text import fold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,8 +97,8 @@ class BaseMessageLog(ForTenants, Closing, ABC):
     def __init__(
         self, *, ttl_seconds: float | None = None, max_state_bytes: int = MAX_STATE_BYTES
     ) -> None:
-        self.ttl_seconds = checked_ttl(ttl_seconds)
-        self.max_state_bytes = checked_max_state_bytes(max_state_bytes)
+        self.ttl_seconds = check_ttl(ttl_seconds)
+        self.max_state_bytes = check_max_state_bytes(max_state_bytes)
 
     # --- what a backend implements
 
@@ -186,14 +194,14 @@ class BaseMessageLog(ForTenants, Closing, ABC):
         change = self._change(
             thread_id, namespace, messages, metadata, expected_revision, user_id=user_id
         )
-        change.also = edits_of(change, also or {}, self.max_state_bytes)
+        change.also = make_edits(change, also or {}, self.max_state_bytes)
         require_distinct(change)
         try:
             return (await self.change(change)).revision
         except ConnectionFailedError:
             if not change.is_repeatable:
                 raise
-            for put in change.all_puts():
+            for put in change.get_all_puts():
                 put.may_exist = True  # the reply may be lost, and not the change
         return (await self.change(change)).revision
 
@@ -245,7 +253,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
         change = self._change(thread_id, namespace, (), None, expected_revision)
         change.cut = Cut("newest")
         revision, removed = await self.change(change)
-        message = None if removed is None else logged(removed, self.max_state_bytes)
+        message = None if removed is None else decode_message(removed, self.max_state_bytes)
         return Popped(message, revision)
 
     async def remove(
@@ -262,7 +270,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
             ConflictError: See ``append``.
         """
         change = self._change(thread_id, namespace, (), None, expected_revision)
-        ids = listed("message_ids", message_ids)
+        ids = check_list("message_ids", message_ids)
         for message_id in ids:
             check_text("message_id", message_id)
         change.cut = Cut("named", message_ids=tuple(dict.fromkeys(ids)))
@@ -322,13 +330,13 @@ class BaseMessageLog(ForTenants, Closing, ABC):
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> list[Any]:
         """Return the contents of the messages of ``load``; ``[]`` if there is no such log."""
-        return await self.look_at_contents(whole_log(thread_id, namespace, newest))
+        return await self.look_at_contents(select_log(thread_id, namespace, newest))
 
     async def read(
         self, thread_id: str, *, namespace: str = "", newest: int | None = None
     ) -> LogSnapshot | None:
         """Return a log with its revision and messages, as of one time; see ``load``."""
-        found = await self.look(whole_log(thread_id, namespace, newest))
+        found = await self.look(select_log(thread_id, namespace, newest))
         return None if found is None else LogSnapshot(found.info, await self._logged(found))
 
     async def page(
@@ -373,7 +381,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
             offset=check_limit(offset, "offset"),
             limit=check_limit(limit),
             after=after,
-            needle=None if search is None else folded(search),
+            needle=None if search is None else fold(search),
         )
         found = await self.look(wanted) if limit else None
         return [] if found is None else await self._logged(found)
@@ -415,7 +423,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
             limit: At most this many.
             after: Thread and namespace of the last log of the page before.
         """
-        wanted = logs_wanted(
+        wanted = select_logs(
             thread_id, prefix=prefix, namespace=namespace, user_id=user_id, limit=limit, after=after
         )
         return await self.find_logs(wanted) if limit else []
@@ -435,7 +443,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
 
         With ``whole``, each has all its messages, oldest first: many short logs in one read.
         """
-        wanted = logs_wanted(
+        wanted = select_logs(
             thread_id, prefix=prefix, namespace=namespace, user_id=user_id, limit=limit, after=after
         )
         found = await self.find_heads(replace(wanted, whole=whole)) if limit else []
@@ -466,11 +474,11 @@ class BaseMessageLog(ForTenants, Closing, ABC):
             namespace=namespace,
             expected_revision=expected_revision,
             ttl_seconds=self.ttl_seconds,
-            user_id=checked_user(user_id),
-            puts=puts_of(messages, namespace, metadata, self.max_state_bytes),
+            user_id=check_user(user_id),
+            puts=make_puts(messages, namespace, metadata, self.max_state_bytes),
         )
 
     async def _logged(self, *found: LogRead) -> Messages:
         messages = [it for log in found for it in log.messages]
         size = sum(len(it.payload or b"") for it in messages)
-        return await off_loop(partial(all_logged, messages, self.max_state_bytes), size)
+        return await run_off_loop(partial(decode_messages, messages, self.max_state_bytes), size)

@@ -13,8 +13,14 @@ from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.saver import CheckpointSaver
-from locus_store.types.arguments import did_you_mean, is_path, not_a_url
-from locus_store.types.options import CheckpointOptions, parted, read_query, split_url, table
+from locus_store.types.arguments import did_you_mean, is_path, make_not_a_url_error
+from locus_store.types.options import (
+    CheckpointOptions,
+    read_options,
+    read_query,
+    split_options,
+    split_url,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -245,7 +251,7 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
         TypeError: There is no such option.
     """
     folder = _folder_of(str(url))
-    of_checkpoints, others = parted(CheckpointOptions, _read(str(url), folder, options))
+    of_checkpoints, others = split_options(CheckpointOptions, _read(str(url), folder, options))
     module = import_module(f"locus_store.backends.{folder}.backend")
     kind = getattr(module, TECHNOLOGIES[folder].backend)
     return Storage(kind(**others), **of_checkpoints)
@@ -335,7 +341,7 @@ def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     """
     folder = _folder_of(url)
     found = _read(url, folder, options)
-    of_checkpoints, given = parted(CheckpointOptions, found)
+    of_checkpoints, given = split_options(CheckpointOptions, found)
     if part == "messages":
         given["ttl_seconds"] = of_checkpoints.get("ttl_seconds")
     return _class_in(folder, part)(**given)
@@ -346,14 +352,14 @@ def _class_in(folder: str, part: Part) -> Any:
     return getattr(import_module("locus_store.backends"), getattr(TECHNOLOGIES[folder], part))
 
 
-def options_of(url: str) -> frozenset[str]:
+def list_options(url: str) -> frozenset[str]:
     """Return the names of the options that ``open_storage`` accepts for ``url``.
 
     Raises:
         InvalidArgumentError: The scheme is not valid.
     """
     known = _options_in(_folder_of(str(url))).URL_OPTIONS
-    return frozenset(table(known).keys() | table(CheckpointOptions).keys())
+    return frozenset(read_options(known).keys() | read_options(CheckpointOptions).keys())
 
 
 # --- URLs
@@ -390,7 +396,8 @@ def _place_beside(
         rest, _, index = rest.partition("/")
     is_engine = name == "engine"
     if rest and not (
-        is_engine and import_module("locus_store.sql.schema.definition").names(text, handed_in)
+        is_engine
+        and import_module("locus_store.sql.schema.definition").is_same_database(text, handed_in)
     ):
         kind = _scheme(url) or folder
         raise InvalidArgumentError(
@@ -405,7 +412,7 @@ def _folder_of(url: str) -> str:
     scheme = "postgresql" if _KEYWORDS.match(url) else _scheme(url)
     if not scheme:
         if is_path(url):
-            raise not_a_url(url)
+            raise make_not_a_url_error(url)
         raise InvalidArgumentError(f"this is not a URL; a URL begins with one of: {_schemes()}")
     if scheme not in SCHEMES:
         raise InvalidArgumentError(

@@ -11,20 +11,20 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import Expires, QueriesMetadata, StorageBackend, StoresThreads, needs
-from locus_store.checkpointer import checked_keep_last, checked_on_conflict
+from locus_store.checkpointer import check_keep_last, check_on_conflict
 from locus_store.errors import ConflictError, InvalidArgumentError, NotFoundError
-from locus_store.runtime.observe import note, observed
-from locus_store.runtime.stepping import ended, needs_no_loop
+from locus_store.runtime.observe import note, observe
+from locus_store.runtime.stepping import needs_no_loop, wait_for_end
 from locus_store.types import PendingWrite
-from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, checked_ttl
-from locus_store.types.codec import labels_of
+from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, check_ttl
+from locus_store.types.codec import get_labels
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
-from locus_store.values.surrogates import restored
-from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, channel_in, current
-from locus_store.versions.known import KnownCheckpoints, Place, PutInProgress
-from locus_store.versions.renewing import renewing
+from locus_store.values.surrogates import restore
+from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, find_channel, select_current
+from locus_store.versions.known import CachedCheckpoints, Place, PutInProgress
+from locus_store.versions.renewing import make_renewing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -86,11 +86,11 @@ class CheckpointSaver(ForTenants, Closing):
         self.backend = backend
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
-        self.on_conflict = checked_on_conflict(on_conflict)
-        self.keep_last = checked_keep_last(keep_last)
-        self.ttl_seconds = checked_ttl(ttl_seconds)
+        self.on_conflict = check_on_conflict(on_conflict)
+        self.keep_last = check_keep_last(keep_last)
+        self.ttl_seconds = check_ttl(ttl_seconds)
         self.refresh_on_read = refresh_on_read
-        self._renewing = renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
+        self._renewing = make_renewing(self.ttl_seconds, refresh_on_read=refresh_on_read)
         self._begin()
 
     def _begin(self) -> None:
@@ -98,7 +98,7 @@ class CheckpointSaver(ForTenants, Closing):
         self._puts: dict[Place, Future[None]] = {}
         """The puts in progress, by thread, namespace and checkpoint."""
 
-        self._known = KnownCheckpoints()
+        self._known = CachedCheckpoints()
 
     def _enter(self, tenant: str) -> None:
         self.backend = self.backend.for_tenant(tenant)
@@ -109,7 +109,7 @@ class CheckpointSaver(ForTenants, Closing):
 
     # --- checkpoints
 
-    @observed("put")
+    @observe("put")
     async def put(
         self,
         *,
@@ -160,9 +160,9 @@ class CheckpointSaver(ForTenants, Closing):
             NotFoundError: There is no such parent to fork from; nothing was written.
             SerializationError: The data cannot be kept exactly; nothing was written.
         """
-        namespace = line_name(checkpoint_ns)
+        namespace = make_line_name(checkpoint_ns)
         is_below = bool(namespace) and parent_checkpoint_id is None
-        labels = labels_of(checkpoint_data) | line_labels(checkpoint_ns)
+        labels = get_labels(checkpoint_data) | make_line_labels(checkpoint_ns)
         if rebuilt:
             labels[REBUILT] = sorted(rebuilt)
         with self.saving(thread_id, checkpoint_ns, checkpoint_id):
@@ -194,10 +194,10 @@ class CheckpointSaver(ForTenants, Closing):
         They are refused if it is not. A caller that repeats a refused ``put`` may use it around
         both attempts.
         """
-        place = (thread_id, line_name(checkpoint_ns), checkpoint_id)
+        place = (thread_id, make_line_name(checkpoint_ns), checkpoint_id)
         return PutInProgress(self._puts, self._known, place)
 
-    @observed("get")
+    @observe("get")
     async def get(
         self, *, thread_id: str, checkpoint_id: str | None = None, checkpoint_ns: str = ""
     ) -> dict[str, Any] | None:
@@ -211,7 +211,7 @@ class CheckpointSaver(ForTenants, Closing):
             IntegrityError: The stored bytes do not give the state that was saved.
         """
         found = await self.backend.read_state(
-            thread_id, checkpoint_id, namespace=line_name(checkpoint_ns)
+            thread_id, checkpoint_id, namespace=make_line_name(checkpoint_ns)
         )
         if found is None:
             self.note_missing(thread_id, checkpoint_id, checkpoint_ns)
@@ -233,7 +233,7 @@ class CheckpointSaver(ForTenants, Closing):
         if self._renewing:
             self._renewing.note(needs(self.backend, Expires), version.thread_id)
 
-    @observed("list_checkpoints")
+    @observe("list_checkpoints")
     async def list_checkpoints(
         self,
         *,
@@ -248,15 +248,15 @@ class CheckpointSaver(ForTenants, Closing):
             NotFoundError: There is no step ``before``.
         """
         page = await self.backend.history(
-            thread_id, namespace=line_name(checkpoint_ns), limit=limit, before=before
+            thread_id, namespace=make_line_name(checkpoint_ns), limit=limit, before=before
         )
         return await needs(self.backend, StoresThreads).read_states(
-            page, lambda version, folder: _step(version, decode(encode(folder.state())))
+            page, lambda version, folder: _step(version, decode(encode(folder.get_state())))
         )
 
     # --- pending writes
 
-    @observed("put_writes")
+    @observe("put_writes")
     async def put_writes(
         self,
         *,
@@ -295,11 +295,11 @@ class CheckpointSaver(ForTenants, Closing):
                 gone; nothing was written.
             SerializationError: A value cannot be kept exactly; nothing was written.
         """
-        namespace = line_name(checkpoint_ns)
+        namespace = make_line_name(checkpoint_ns)
         task = {"task_id": task_id, "task_path": task_path}
         note(writes=len(writes))
         if under_way := self._puts.get((thread_id, namespace, checkpoint_id)):
-            await ended(under_way)
+            await wait_for_end(under_way)
         must_exist: MustExist | None = "thread" if self._known.has_thread(thread_id) else None
         if self._known.has(thread_id, namespace, checkpoint_id):
             must_exist = "checkpoint"
@@ -328,13 +328,13 @@ class CheckpointSaver(ForTenants, Closing):
 
         Steps and their writes may be sent at the same time; no load returns these writes any more.
         """
-        newer = self._known.newest(thread_id, namespace)
+        newer = self._known.get_newest(thread_id, namespace)
         if self.keep_last is None or newer is None or newer == checkpoint_id:
             return False
         find = partial(self.backend.version, thread_id, namespace=namespace)
         return await find(checkpoint_id) is None and await find(newer) is not None
 
-    @observed("get_writes")
+    @observe("get_writes")
     async def get_writes(
         self, *, thread_id: str, checkpoint_id: str, checkpoint_ns: str = ""
     ) -> list[dict[str, Any]]:
@@ -343,7 +343,7 @@ class CheckpointSaver(ForTenants, Closing):
         Returns:
             Dicts of ``task_id``, ``task_path``, ``idx``, ``channel`` and ``value``.
         """
-        namespace = line_name(checkpoint_ns)
+        namespace = make_line_name(checkpoint_ns)
         writes = await needs(self.backend, StoresThreads).get_writes(
             thread_id, checkpoint_id, namespace=namespace
         )
@@ -354,21 +354,21 @@ class CheckpointSaver(ForTenants, Closing):
             )
             state = found.state if found else {}
             sequence = found.version.mark.sequence if found else 0
-            writes = current((found and found.writes) or [], sequence)
+            writes = select_current((found and found.writes) or [], sequence)
         return [
             {
                 "task_id": it.task_id,
                 "task_path": it.task_path,
                 "idx": it.idx,
                 "channel": it.channel,
-                "value": restored(written_value(it, state, self.backend.max_state_bytes)),
+                "value": restore(decode_written_value(it, state, self.backend.max_state_bytes)),
             }
             for it in writes
         ]
 
     # --- threads
 
-    @observed("namespaces")
+    @observe("namespaces")
     async def namespaces(self, thread_id: str) -> list[str]:
         """Return the namespaces in which a thread has steps."""
         return [
@@ -380,14 +380,14 @@ class CheckpointSaver(ForTenants, Closing):
         if len(name) < MAX_ID_CHARACTERS:
             return name
         head = await self.backend.version(thread_id, namespace=name)
-        return namespace_of(head) if head else name
+        return get_namespace(head) if head else name
 
-    @observed("delete_thread")
+    @observe("delete_thread")
     async def delete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, steps and pending writes."""
         note(removed=await self.backend.remove(thread_id))
 
-    @observed("delete_for_runs")
+    @observe("delete_for_runs")
     async def delete_for_runs(self, run_ids: Sequence[str]) -> int:
         """Remove the steps whose metadata names one of these as ``run_id``; return how many.
 
@@ -410,7 +410,7 @@ class CheckpointSaver(ForTenants, Closing):
         note(removed=removed)
         return removed
 
-    @observed("copy_thread")
+    @observe("copy_thread")
     async def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all its namespaces, steps and pending writes.
 
@@ -423,7 +423,7 @@ class CheckpointSaver(ForTenants, Closing):
         ):
             raise NotFoundError(f"there is no thread {source_thread_id!r} to copy")
 
-    @observed("prune")
+    @observe("prune")
     async def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> int:
         """Remove the steps of threads; return how many.
 
@@ -460,7 +460,7 @@ class CheckpointSaver(ForTenants, Closing):
         await self.backend.close()
 
 
-def line_name(checkpoint_ns: str) -> str:
+def make_line_name(checkpoint_ns: str) -> str:
     """Return the name of a namespace's line; a long one is cut and ends in a digest."""
     check_text("checkpoint_ns", checkpoint_ns, minimum=0, maximum=2**20)
     if len(checkpoint_ns) < MAX_ID_CHARACTERS:
@@ -470,17 +470,17 @@ def line_name(checkpoint_ns: str) -> str:
     return name.ljust(MAX_ID_CHARACTERS, "…")
 
 
-def line_labels(checkpoint_ns: str) -> dict[str, str]:
+def make_line_labels(checkpoint_ns: str) -> dict[str, str]:
     """Return the label with a namespace whose line has a shortened name; else none."""
     return {} if len(checkpoint_ns) < MAX_ID_CHARACTERS else {NAMESPACE: checkpoint_ns}
 
 
-def namespace_of(version: Version) -> str:
+def get_namespace(version: Version) -> str:
     """Return the namespace of a version, even if its line's name is shortened."""
     return str(version.labels.get(NAMESPACE, version.namespace))
 
 
-def written_value(
+def decode_written_value(
     write: PendingWrite, state: Mapping[str, Any], max_bytes: int, *, packed: bool = False
 ) -> Any:
     """Return the value of a pending write; bytes if another library wrote it.
@@ -496,8 +496,8 @@ def written_value(
     """
     if write.type != JSON_WRITE:
         return write.payload
-    old = None if write.basis is None else channel_in(state, write.channel)
-    return layout.value_of(write.payload, max_bytes, old, packed=packed)
+    old = None if write.basis is None else find_channel(state, write.channel)
+    return layout.decode_value(write.payload, max_bytes, old, packed=packed)
 
 
 def _pending(
@@ -506,7 +506,7 @@ def _pending(
     channel: str,
     value: Any,
     *,
-    known: tuple[Mark, layout.Shape] | None,
+    known: tuple[Mark, layout.DigestTree] | None,
     max_bytes: int,
     packed: bool,
 ) -> PendingWrite:
@@ -514,13 +514,13 @@ def _pending(
     path = (CHANNELS, channel)
     frames = None
     if known:
-        frames = layout.value_frames(value, known[1], path, max_bytes, packed=packed)
+        frames = layout.diff_value(value, known[1], path, max_bytes, packed=packed)
     return PendingWrite(
         **task,
         idx=SPECIAL_CHANNELS.get(channel, place),
         channel=channel,
         type=JSON_WRITE,
-        payload=layout.value_payload(value, max_bytes, packed=packed) if frames is None else frames,
+        payload=layout.encode_value(value, max_bytes, packed=packed) if frames is None else frames,
         basis=known[0].sequence if known and frames is not None else None,
     )
 
@@ -529,7 +529,7 @@ def _step(version: Version, state: Any) -> dict[str, Any]:
     return {
         "checkpoint_id": version.checkpoint_id,
         "parent_checkpoint_id": version.parent_id,
-        "checkpoint": restored(state),
-        "metadata": restored(version.metadata),
+        "checkpoint": restore(state),
+        "metadata": restore(version.metadata),
         "created_at": version.created_at.isoformat(),
     }

@@ -16,8 +16,8 @@ from sys import float_info
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from locus_store.errors import InvalidArgumentError, UnsupportedError
-from locus_store.runtime.stepping import together
-from locus_store.types.arguments import check_limit, check_text, checked_max_state_bytes
+from locus_store.runtime.stepping import run_together
+from locus_store.types.arguments import check_limit, check_max_state_bytes, check_text
 from locus_store.types.items import (
     NO_METADATA,
     Change,
@@ -37,11 +37,11 @@ from locus_store.types.items import (
 )
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values import vectors
-from locus_store.values.canonical import canonical_json, canonical_object
+from locus_store.values.canonical import canonicalize_object, encode_canonical_json
 from locus_store.values.encoding import MAX_STATE_BYTES, require_size
 from locus_store.values.filters import Filter
-from locus_store.values.frames import text_in
-from locus_store.values.surrogates import restored
+from locus_store.values.frames import collect_text
+from locus_store.values.surrogates import restore
 from locus_store.values.text import query_words
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class BaseStore(ForTenants, Closing, ABC):
         self.dimension = self.stored_dimension = dimension  # the latter is known once it is open
         self.metric = metric
         self.embed = embed
-        self.max_state_bytes = checked_max_state_bytes(max_state_bytes)
+        self.max_state_bytes = check_max_state_bytes(max_state_bytes)
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -273,7 +273,7 @@ class BaseStore(ForTenants, Closing, ABC):
         check_name(namespace, key)
         self._require_vectors()
         found = await self.vectors_of(namespace, key)
-        return vectors.unpacked(found[0]) if found else None
+        return vectors.unpack(found[0]) if found else None
 
     async def delete(
         self,
@@ -324,7 +324,7 @@ class BaseStore(ForTenants, Closing, ABC):
         for namespace, key in keys:
             check_name(namespace, key)
         found = await self.read(list(dict.fromkeys(keys))) if keys else []
-        return {(it.namespace, it.key): restored(it.value) for it in found if it is not None}
+        return {(it.namespace, it.key): restore(it.value) for it in found if it is not None}
 
     async def list(self, namespace: Namespace, limit: int = 100, after: str | None = None) -> Items:
         """Return the items of a namespace, not of those below it, by key.
@@ -397,7 +397,7 @@ class BaseStore(ForTenants, Closing, ABC):
         limit: int = 10,
     ) -> Lists:
         """Search several namespaces at once; return one list for each."""
-        return await together(self.search(it, query=query, limit=limit) for it in namespaces)
+        return await run_together(self.search(it, query=query, limit=limit) for it in namespaces)
 
     async def search_by_embedding(
         self,
@@ -530,7 +530,10 @@ class BaseStore(ForTenants, Closing, ABC):
         if item.embedding is not None:
             self._require_vectors()
             packed = (self._packed(item.embedding),)
-        value, metadata = canonical_json(item.value, "value"), _checked_metadata(item.metadata)
+        value, metadata = (
+            encode_canonical_json(item.value, "value"),
+            _checked_metadata(item.metadata),
+        )
         put = Put(
             namespace=item.namespace,
             key=item.key,
@@ -552,7 +555,7 @@ class BaseStore(ForTenants, Closing, ABC):
         texts = {
             at: text
             for at, (item, put) in enumerate(zip(items, checked, strict=True))
-            if item.embedding is None and (text := text_in(put.value)).strip()
+            if item.embedding is None and (text := collect_text(put.value)).strip()
         }
         if not texts:
             return checked
@@ -567,7 +570,7 @@ class BaseStore(ForTenants, Closing, ABC):
         Raises:
             InvalidArgumentError: ``embed`` gave something else.
         """
-        found = await called(self.embed, [*texts])
+        found = await call_embedder(self.embed, [*texts])
         if not isinstance(found, Sequence) and not hasattr(found, "__len__"):
             raise InvalidArgumentError(f"embed= must give a list of embeddings, not {found!r}")
         if len(found) != len(texts):
@@ -578,7 +581,7 @@ class BaseStore(ForTenants, Closing, ABC):
 
     def _packed(self, embedding: object) -> bytes:
         assert self.dimension is not None  # noqa: S101  (checked before)
-        return vectors.packed(embedding, self.dimension, self.metric)
+        return vectors.pack(embedding, self.dimension, self.metric)
 
     def _require_vectors(self) -> None:
         """Refuse embeddings if the store has none.
@@ -616,7 +619,7 @@ class BaseStore(ForTenants, Closing, ABC):
         )
 
 
-async def called(call: Any, *args: Any) -> Any:
+async def call_embedder(call: Any, *args: Any) -> Any:
     """Call a user's function; a synchronous one runs in a thread."""
     if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(
         getattr(call, "__call__", None)  # noqa: B004  (its method, not whether it has one)
@@ -637,7 +640,7 @@ def _checked_metadata(metadata: object) -> dict[str, Any]:
         return NO_METADATA
     if not isinstance(metadata, Mapping):
         raise InvalidArgumentError(f"metadata is an object (a dict), not {metadata!r}")
-    return canonical_object(metadata, "metadata")
+    return canonicalize_object(metadata, "metadata")
 
 
 def _check_number(name: str, value: object) -> None:

@@ -177,7 +177,7 @@ def failed_joins(monkeypatch):
         if str(exc) != "Event loop is closed":
             failed.append((thread_id, exc))
 
-    monkeypatch.setattr(joining, "not_joined", not_joined)
+    monkeypatch.setattr(joining, "report_not_joined", not_joined)
     return failed
 
 
@@ -192,7 +192,7 @@ def segments_of_two(monkeypatch, failed_joins):
 
     async def joined(self, *args, **options):
         written = await write_state(self, *args, **options)
-        await self._background.here().finish(60)
+        await self._background.get().finish(60)
         return written
 
     monkeypatch.setattr(SqlBackend, "write_state", joined)

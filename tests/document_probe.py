@@ -26,15 +26,15 @@ class DocumentsProbe:
         self._documents = documents
 
     def threads(self) -> list[Thread]:
-        return list(DocumentThreads(self._documents).live())
+        return list(DocumentThreads(self._documents).iterate_live())
 
     def change_rows(self, change: Callable[[Row], None]) -> None:
         """Change each version, as a program that writes such documents would."""
         for thread in self.threads():
-            for space in thread.spaces.values():
-                for row in space.rows.values():
+            for history in thread.histories.values():
+                for row in history.rows.values():
                     change(row)
-            self._put(thread.thread_id, documents_format.whole(thread)[0])
+            self._put(thread.thread_id, documents_format.encode_thread(thread)[0])
 
     def _put(self, key: str, body: Body) -> None:
         found = self._documents.get(key)
@@ -63,8 +63,8 @@ class DocumentsProbe:
 
     def rows(self) -> int:
         threads = self.threads()
-        spaces = [it for thread in threads for it in thread.spaces.values()]
-        return len(threads) + len(spaces) + sum(len(it.rows) for it in spaces)
+        histories = [it for thread in threads for it in thread.histories.values()]
+        return len(threads) + len(histories) + sum(len(it.rows) for it in histories)
 
 
 def damaged(content: bytes, change: Callable[[bytes], bytes]) -> bytes:

@@ -44,7 +44,7 @@ class Asked:
     @property
     def body(self) -> str:
         """Return the arguments as JSON."""
-        return bodies.plain(self.arguments).decode()
+        return bodies.encode_json(self.arguments).decode()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from locus_store.backends.documents.objects import (
     ListedObject,
     ObjectDocuments,
     Objects,
-    decoded,
+    decode_name,
     digest,
 )
 from locus_store.backends.documents.protocol import ChangedError, Found
@@ -126,24 +126,24 @@ class ObjectsProbe:
     def contents(self) -> dict[str, bundles.ObjectContent]:
         """The heads, and the segments in the order of their threads, by their names."""
         heads = [it.name for it in self._objects.list(self._prefix + HEADS)]
-        threads = [digest(decoded(it.removeprefix(self._prefix + HEADS)) or "") for it in heads]
+        threads = [digest(decode_name(it.removeprefix(self._prefix + HEADS)) or "") for it in heads]
         segments = [it.name for it in self._objects.list(self._prefix + SEGMENTS)]
         segments.sort(key=lambda it: threads.index(it.split("/")[-2]))
         names = [*heads, *segments]
         found = {it: self._objects.get(it) for it in names}
-        return {name: bundles.unpacked(it.content or b"") for name, it in found.items() if it}
+        return {name: bundles.unpack(it.content or b"") for name, it in found.items() if it}
 
     def _change(
         self, change: Callable[[bundles.Bundle], bundles.Bundle], seconds: float = 0
     ) -> None:
         """Change all that is stored; segments get new names, since they never change."""
         for name, content in self.contents().items():
-            told, payloads = content.told(), _payloads(content)
-            bundle = change(bundles.bundle_of(told, payloads))
+            told, payloads = content.describe(), _payloads(content)
+            bundle = change(bundles.parse_bundle(told, payloads))
             facts = {name: it for name, it in told.items() if name not in BUNDLED}
             prints = content.payloads[: len(content.payloads) - len(payloads)]
             facts = _older(facts, seconds)
-            packed = bundles.packed(bundles.content_of(facts, bundle, content.note, prints))
+            packed = bundles.pack(bundles.make_content(facts, bundle, content.note, prints))
             if HEADS in name:
                 found = self._objects.get(name)
                 assert found is not None
@@ -154,7 +154,7 @@ class ObjectsProbe:
 
     def change_rows(self, change: Callable[[Row], None], seconds: float = 0) -> None:
         def changed(bundle: bundles.Bundle) -> bundles.Bundle:
-            for _, row in bundle.all_rows():
+            for _, row in bundle.iterate_rows():
                 change(row)
             return bundle
 
@@ -168,7 +168,7 @@ class ObjectsProbe:
 
     def damage(self, change: Callable[[bytes], bytes]) -> None:
         def damaged(row: Row) -> None:
-            row._held = True, change(row.payload())
+            row._held = True, change(row.to_payload())
 
         self.change_rows(damaged)
 
@@ -177,21 +177,21 @@ class ObjectsProbe:
         assert contents
         if any(wanted in it.facts for it in contents.values()):
             return True
-        found = [bundles.bundle_of(it.told(), _payloads(it)) for it in contents.values()]
-        rows = [row for it in found for _, row in it.all_rows()]
-        bodies = [b"".join(unpack_frames(it.payload(), MAX_STATE_BYTES)) for it in rows]
+        found = [bundles.parse_bundle(it.describe(), _payloads(it)) for it in contents.values()]
+        rows = [row for it in found for _, row in it.iterate_rows()]
+        bodies = [b"".join(unpack_frames(it.to_payload(), MAX_STATE_BYTES)) for it in rows]
         bodies += [it.write.payload for one in found for _, it in one.writes]
         return any(wanted in it for it in bodies)
 
     def rows(self) -> int:
         contents = self.contents()
-        heads = [it.told() for name, it in contents.items() if HEADS in name]
-        versions = sum(len(it.told()["rows"]) for it in contents.values())
+        heads = [it.describe() for name, it in contents.items() if HEADS in name]
+        versions = sum(len(it.describe()["rows"]) for it in contents.values())
         return len(heads) + sum(len(it["lines"]) for it in heads) + versions
 
 
 def _payloads(content: bundles.ObjectContent) -> bytes:
-    return content.payloads[sum(it[3] for it in content.told().get("segments", ())) :]
+    return content.payloads[sum(it[3] for it in content.describe().get("segments", ())) :]
 
 
 def _older(facts: dict[str, Any], seconds: float) -> dict[str, Any]:

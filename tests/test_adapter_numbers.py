@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from locus_store.adapters.logs import numbers_in, with_numbers
+from locus_store.adapters.logs import tag_numbers, untag_numbers
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ def same(found: Any, given: Any) -> None:
 
 def test_numbers_have_a_form_and_data_passes_for_none() -> None:
     plain = {"a": [1, None, "x"]}
-    assert with_numbers(plain) is plain
+    assert tag_numbers(plain) is plain
     for given in (
         ODD,
         [ODD],
         {"$": {"$": "x", "c": 100, "v": ["int", "5"]}},
         {"t": (1, float("nan"))},
     ):
-        made = with_numbers(given)
-        same(numbers_in(made), given if "t" not in given else {"t": [1, float("nan")]})
+        made = tag_numbers(given)
+        same(untag_numbers(made), given if "t" not in given else {"t": [1, float("nan")]})
     for forged in (
         {"$": "x", "c": 100, "v": ["int", "x"]},
         {"$": "x", "c": 100, "v": ["object", {}]},
@@ -58,7 +58,7 @@ def test_numbers_have_a_form_and_data_passes_for_none() -> None:
         {"$": "none"},
     ):
         with pytest.raises(IntegrityError):
-            numbers_in(forged)
+            untag_numbers(forged)
 
 
 @needs("agents")
@@ -125,13 +125,13 @@ async def test_pydantic_ai_keeps_them(url: str) -> None:
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
 
     from locus_store import open_message_log
-    from locus_store.adapters.pydantic_ai.conversation_store import entries_of, messages_of
+    from locus_store.adapters.pydantic_ai.conversation_store import make_entries, make_messages
 
     given = ModelRequest(parts=[UserPromptPart(ODD["cut"]), ToolReturnPart("t", ODD, "id")])
     async with open_message_log(url) as log:
         entry = ConversationEntry(id="1", message=given, parent_id=None)
-        await log.append("t", messages_of([entry]))
-        (found,) = entries_of(await log.load("t") or [])
+        await log.append("t", make_messages([entry]))
+        (found,) = make_entries(await log.load("t") or [])
     assert found.message.parts[0].content == ODD["cut"]
     same(found.message.parts[1].content, ODD)
 

@@ -169,7 +169,7 @@ def test_errors_come_as_they_are(checkpointer: BlockingCheckpointer) -> None:
 # --- calls in a running loop
 
 
-class Home(loops.Home):
+class Home(loops.LoopResources):
     async def _release(self) -> None:
         pass
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store import SQLiteBackend, StorageBackendAdapter
-from locus_store.runtime.portals import when_dropped
+from locus_store.runtime.portals import call_when_dropped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ def test_the_end_of_an_object_waits_for_no_lock_of_the_thread_that_drops_it() ->
             ended.set()
 
     owner = Owner()
-    when_dropped(owner, end)
+    call_when_dropped(owner, end)
     with lock:
         del owner
         gc.collect()
@@ -68,11 +68,11 @@ async def test_an_sqlite_backend_may_be_dropped_while_a_thread_begins(database_f
 def test_what_was_not_closed_ends_before_the_process(tmp_path: Path) -> None:
     code = (
         "import threading\n"
-        "from locus_store.runtime.portals import when_dropped\n"
+        "from locus_store.runtime.portals import call_when_dropped\n"
         "class Owner: pass\n"
         "owner = Owner()\n"
         "main = threading.get_ident()\n"
-        "when_dropped(owner, lambda: print(threading.get_ident() == main))\n"
+        "call_when_dropped(owner, lambda: print(threading.get_ident() == main))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "True"

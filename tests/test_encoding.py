@@ -20,24 +20,24 @@ from hypothesis import strategies as st
 
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.values import encoding
-from locus_store.values.canonical import canonical, canonical_json, canonical_state
+from locus_store.values.canonical import canonicalize, canonicalize_state, encode_canonical_json
 from locus_store.values.encoding import (
     MAX_DEPTH,
     MAX_STATE_BYTES,
     check_frames,
-    checked,
     decode,
     digest,
     encode,
-    joined_frames,
+    encode_canonical,
+    encode_canonical_reference,
+    encode_checked,
+    join_frames,
     pack_frame,
-    pinned,
-    pinned_reference,
     unpack_frames,
     unpack_record,
-    verified_bodies,
+    unpack_verified,
 )
-from locus_store.values.surrogates import decode_restored, restored
+from locus_store.values.surrogates import decode_restored, restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,59 +94,67 @@ def exact(value: object) -> object:
 
 @given(VALUES)
 def test_the_accelerator_gives_the_bytes_of_the_reference(value: object) -> None:
-    assert encoding.pinned is not pinned_reference
-    assert pinned(value) == pinned_reference(value)
+    assert encoding.encode_canonical is not encode_canonical_reference
+    assert encode_canonical(value) == encode_canonical_reference(value)
 
 
 @given(VALUES)
 def test_a_canonical_copy_is_the_same_value_in_type_and_content(value: object) -> None:
-    assert exact(canonical(value)) == exact(value)
+    assert exact(canonicalize(value)) == exact(value)
 
 
 @given(VALUES)
 def test_the_quick_check_agrees_with_the_slow_one(value: object) -> None:
-    pin = checked(value, len(pinned(value)), 1)
-    assert pin == pinned(canonical(value))
+    pin = encode_checked(value, len(encode_canonical(value)), 1)
+    assert pin == encode_canonical(canonicalize(value))
     assert exact(decode(encode(value))) == exact(value)
 
 
 @given(VALUES)
 def test_the_json_of_a_value_is_that_of_its_canonical_copy(value: object) -> None:
-    assert canonical_json(value, "") == encode(canonical(value))
-    assert canonical_json({"z": (value, 1), "a": value}, "") == encode(
-        canonical({"a": value, "z": [value, 1]})
+    assert encode_canonical_json(value, "") == encode(canonicalize(value))
+    assert encode_canonical_json({"z": (value, 1), "a": value}, "") == encode(
+        canonicalize({"a": value, "z": [value, 1]})
     )
 
 
 @given(VALUES, VALUES)
 def test_digests_are_equal_only_for_equal_values(one: object, other: object) -> None:
     same = exact(one) == exact(other)
-    assert (digest(pinned(canonical(one))) == digest(pinned(canonical(other)))) is same
+    assert (
+        digest(encode_canonical(canonicalize(one))) == digest(encode_canonical(canonicalize(other)))
+    ) is same
 
 
 def test_a_digest_never_changes_between_releases() -> None:
-    value = canonical({"b": [1, 1.5, True, None, "é\x00"], "a": {"big": 2**63, "least": -(2**63)}})
-    assert digest(pinned(value)).hex() == "eb5feca50a1881790daefa8560bc67d5"
+    value = canonicalize(
+        {"b": [1, 1.5, True, None, "é\x00"], "a": {"big": 2**63, "least": -(2**63)}}
+    )
+    assert digest(encode_canonical(value)).hex() == "eb5feca50a1881790daefa8560bc67d5"
 
 
 def test_numbers_text_and_empty_values_that_look_alike_have_their_own_digests() -> None:
     values = [1, 1.0, True, "1", 0, 0.0, -0.0, False, None, "", [], {}, [[]], [None], "null"]
-    assert len({digest(pinned(value)) for value in values}) == len(values)
+    assert len({digest(encode_canonical(value)) for value in values}) == len(values)
 
 
 def test_a_float_has_one_digest_however_it_was_written() -> None:
-    assert pinned(decode(b"1e-7")) == pinned(decode(b"0.0000001")) == pinned(decode(b"1E-07"))
+    assert (
+        encode_canonical(decode(b"1e-7"))
+        == encode_canonical(decode(b"0.0000001"))
+        == encode_canonical(decode(b"1E-07"))
+    )
 
 
 def test_keys_are_sorted_and_tuples_become_lists() -> None:
-    copy = canonical({"z": (1, (2,)), "é": 1, "a": {"2": 0, "10": 0}})
+    copy = canonicalize({"z": (1, (2,)), "é": 1, "a": {"2": 0, "10": 0}})
     assert encode(copy) == '{"a":{"10":0,"2":0},"z":[1,[2]],"é":1}'.encode()
     assert list(copy) == ["a", "z", "é"]
 
 
 def test_a_canonical_copy_shares_nothing_with_the_original() -> None:
     original = {"a": [{"b": []}]}
-    copy = canonical(original)
+    copy = canonicalize(original)
     original["a"][0]["b"].append(1)
     assert copy == {"a": [{"b": []}]}
 
@@ -183,23 +191,23 @@ REFUSED = [
 
 @given(st.recursive(st.text(), lambda inner: st.dictionaries(st.text(), inner, max_size=3)))
 def test_any_string_has_a_form_that_utf8_holds_and_comes_back(value: Any) -> None:
-    made = canonical(value)
+    made = canonicalize(value)
     encode(made)
-    assert restored(made) == value
-    assert canonical(made) == made
-    assert decode_restored(canonical_json(value, "")) == value
+    assert restore(made) == value
+    assert canonicalize(made) == made
+    assert decode_restored(encode_canonical_json(value, "")) == value
 
 
 @pytest.mark.parametrize(
     "value", ["a\ud83d", "\ud83d\ude00", "\ufdd0", "\ufdd0\ufde0", {"\ud83d": []}]
 )
 def test_a_lone_surrogate_is_escaped_one_to_one(value: Any) -> None:
-    made = canonical(value)
+    made = canonicalize(value)
     encode(made)
-    assert restored(made) == value
+    assert restore(made) == value
 
 
-@pytest.mark.parametrize("refuse", [canonical, canonical_json])
+@pytest.mark.parametrize("refuse", [canonicalize, encode_canonical_json])
 @pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda value: ascii(value)[:30])
 def test_what_json_cannot_hold_is_refused_with_its_path(
     value: object, hint: str, refuse: Callable[[object, str], object]
@@ -213,12 +221,12 @@ def test_what_json_cannot_hold_is_refused_with_its_path(
 @pytest.mark.parametrize(("value", "hint"), REFUSED, ids=lambda value: ascii(value)[:30])
 def test_the_quick_check_refuses_the_same(value: object, hint: str) -> None:
     with pytest.raises((TypeError, ValueError)):
-        checked([value], len(pinned([value])), 1)
+        encode_checked([value], len(encode_canonical([value])), 1)
 
 
 def test_a_path_quotes_keys_that_are_no_names() -> None:
     with pytest.raises(SerializationError, match=r"^a\['b\.c'\]\[''\]\[0\] is nan"):
-        canonical({"a": {"b.c": {"": [math.nan]}}})
+        canonicalize({"a": {"b.c": {"": [math.nan]}}})
 
 
 def nested(levels: int, wrap: object = list) -> object:
@@ -231,43 +239,43 @@ def nested(levels: int, wrap: object = list) -> object:
 @pytest.mark.parametrize("wrap", [list, dict])
 def test_the_deepest_allowed_nesting_is_kept_and_one_more_refused(wrap: object) -> None:
     deepest = nested(MAX_DEPTH, wrap)
-    assert canonical(deepest) == deepest
-    assert canonical_json(deepest, "") == encode(deepest)
+    assert canonicalize(deepest) == deepest
+    assert encode_canonical_json(deepest, "") == encode(deepest)
     with pytest.raises(SerializationError, match="nested deeper than 200"):
-        canonical_json([deepest], "")
-    checked(deepest, len(pinned(deepest)), 0)
+        encode_canonical_json([deepest], "")
+    encode_checked(deepest, len(encode_canonical(deepest)), 0)
     with pytest.raises(SerializationError, match="nested deeper than 200"):
-        canonical([deepest])
+        canonicalize([deepest])
     with pytest.raises(ValueError, match="too deeply"):
-        checked(deepest, len(pinned(deepest)), 1)
+        encode_checked(deepest, len(encode_canonical(deepest)), 1)
 
 
 def test_a_value_inside_itself_is_refused() -> None:
     loop: list[object] = []
     loop.append(loop)
     with pytest.raises(SerializationError, match="nested deeper"):
-        canonical(loop)
+        canonicalize(loop)
 
 
 def test_many_brackets_in_a_text_are_not_depth() -> None:
     value = {"code": "[{" * 500}
-    assert checked(value, len(pinned(value)), 1) == pinned(value)
+    assert encode_checked(value, len(encode_canonical(value)), 1) == encode_canonical(value)
 
 
 def test_nul_is_kept() -> None:
-    assert canonical({"a\x00": "\x00b\x00"}) == {"a\x00": "\x00b\x00"}
+    assert canonicalize({"a\x00": "\x00b\x00"}) == {"a\x00": "\x00b\x00"}
 
 
 @pytest.mark.parametrize("root", [[], "x", 1, None, [("a", 1)]])
 def test_a_state_is_an_object(root: object) -> None:
     with pytest.raises(SerializationError, match="JSON object"):
-        canonical_state(root)
+        canonicalize_state(root)
 
 
 def test_a_dict_subclass_will_do_at_the_root_only() -> None:
-    assert type(canonical_state(OrderedDict(b=1, a=2))) is dict
+    assert type(canonicalize_state(OrderedDict(b=1, a=2))) is dict
     with pytest.raises(SerializationError, match=r"^a is a collections\.OrderedDict"):
-        canonical_state({"a": OrderedDict()})
+        canonicalize_state({"a": OrderedDict()})
 
 
 @given(st.lists(st.binary(max_size=400) | st.binary(max_size=9).map(lambda b: b * 60), max_size=5))
@@ -280,17 +288,17 @@ def test_joined_frames_come_back_one_by_one(bodies: list[bytes]) -> None:
 def test_a_payload_of_one_frame_has_one_body(size: int) -> None:
     for body in (b"x" * size, random.Random(size).randbytes(size)):
         payload = pack_frame(body)
-        assert joined_frames(payload, MAX_STATE_BYTES) == body
-        assert verified_bodies([payload, payload * 2], MAX_STATE_BYTES) == [body, body * 2]
+        assert join_frames(payload, MAX_STATE_BYTES) == body
+        assert unpack_verified([payload, payload * 2], MAX_STATE_BYTES) == [body, body * 2]
         if size > 200:
-            for read in (partial(joined_frames, payload), partial(verified_bodies, [payload])):
+            for read in (partial(join_frames, payload), partial(unpack_verified, [payload])):
                 with pytest.raises(IntegrityError, match="max_state_bytes"):
                     read(size - 100)
 
 
 def test_frames_of_one_payload_count_together() -> None:
     payload = pack_frame(b"x" * 600) * 2
-    for read in (partial(joined_frames, payload), partial(verified_bodies, [payload])):
+    for read in (partial(join_frames, payload), partial(unpack_verified, [payload])):
         with pytest.raises(IntegrityError, match="1,200 bytes or more"):
             read(1000)
 
@@ -304,7 +312,7 @@ def test_a_large_frame_is_compressed_and_a_small_one_is_not() -> None:
 @pytest.mark.parametrize("version", [1, 3])
 def test_a_frame_of_another_version_is_refused(version: int) -> None:
     payload = bytes((version,)) + pack_frame(b"agent")[1:]
-    for read in (unpack_frames, unpack_record, joined_frames, check_frames):
+    for read in (unpack_frames, unpack_record, join_frames, check_frames):
         with pytest.raises(IntegrityError, match=r"unknown format.*another release"):
             list(read(payload, MAX_STATE_BYTES) or ())
 
@@ -318,7 +326,7 @@ def test_every_flipped_bit_of_a_frame_is_noticed(body: bytes) -> None:
         with pytest.raises(IntegrityError):
             list(unpack_frames(bytes(damaged), MAX_STATE_BYTES))
         with pytest.raises(IntegrityError):
-            joined_frames(bytes(damaged), MAX_STATE_BYTES)
+            join_frames(bytes(damaged), MAX_STATE_BYTES)
 
 
 def varint(number: int) -> bytes:

@@ -60,7 +60,7 @@ except locus_store.MissingExtraError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith(errors.pip_install("postgres"))
+    assert done.stdout.strip().endswith(errors.make_install_command("postgres"))
     assert "secret" not in done.stdout
 
 
@@ -85,7 +85,7 @@ def test_an_extra_is_installed_from_where_the_package_came_from(
             return json.dumps(origin) if origin and name == "direct_url.json" else None
 
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed)
-    assert errors.pip_install("a", "b") == command
+    assert errors.make_install_command("a", "b") == command
 
 
 # --- URLs and options

@@ -31,7 +31,7 @@ from locus_store.values.encoding import unpack_frames
 from locus_store.versions import lines as lines_
 from locus_store.versions import reading, removing, saving
 from locus_store.versions.erasing import Swept
-from locus_store.versions.saving import Destination
+from locus_store.versions.saving import Placement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +70,7 @@ def read_every_time(patch: Patch) -> None:
 @caught_by("test_a_second_writer_is_told")
 def no_conflict_check(patch: Patch) -> None:
     def won(lines, line, request, parent, **_):
-        return Destination(line.head if line else None, moves_head=True)
+        return Placement(line.head if line else None, moves_head=True)
 
     patched(patch, "_lost", won)
 
@@ -121,9 +121,9 @@ def own_work_is_not_known(patch: Patch) -> None:
 def the_last_load_wins(patch: Patch) -> None:
     def last(self, thread_id, carried, run):
         loads = self._loads.get(thread_id)
-        return loads[-1].lineage if loads else None
+        return loads[-1].origin if loads else None
 
-    patch.setattr(StorageBackendAdapter, "_lineage", last)
+    patch.setattr(StorageBackendAdapter, "_find_origin", last)
 
 
 @caught_by("test_a_named_parent_makes_a_fork_the_head")
@@ -137,7 +137,7 @@ def a_named_parent_is_forgotten(patch: Patch) -> None:
 
 @caught_by("test_a_losing_save_is_kept_beside_the_head_and_replaces_nothing")
 def a_losing_save_replaces(patch: Patch) -> None:
-    patched(patch, "new_checkpoint_id", lambda: "the head's")
+    patched(patch, "generate_checkpoint_id", lambda: "the head's")
 
     async def commit(self, save):
         written = await committed(self, save)
@@ -211,7 +211,7 @@ def keep_last_hides_the_head(patch: Patch) -> None:
 @caught_by("test_vacuum_keeps_an_old_head_under_a_young_side_branch")
 def vacuum_takes_an_old_head(patch: Patch) -> None:
     def vacuumed(edit, limit, sweep):
-        line, rows = edit.find(edit.thread_id, ""), edit.thread.spaces[""].rows
+        line, rows = edit.find(edit.thread_id, ""), edit.thread.histories[""].rows
         old = [it for it, row in rows.items() if row.created_at < limit]
         versions.forget(edit, line, old)
         return Swept(len(old))
@@ -223,7 +223,7 @@ def vacuum_takes_an_old_head(patch: Patch) -> None:
 def lists_ignore_expiry(patch: Patch) -> None:
     def recent(self):
         names = self._documents.keys(after="")
-        threads = [self._threads.parsed(self._documents, it).thread for it in names]
+        threads = [self._threads.read_parsed(self._documents, it).thread for it in names]
         return sorted(threads, key=lambda it: it.active_at, reverse=True)
 
     patch.setattr(MemoryBackend, "_recent", recent)
@@ -252,9 +252,9 @@ def the_digest_is_not_checked(patch: Patch) -> None:
             state = frames.fold(stored.payloads, limit)
         else:
             state, _ = frames.fold_onto(basis[0], stored.payloads, limit)
-        return state, frames.shape_of(state)
+        return state, frames.build_digest_tree(state)
 
-    patch.setattr(backend, "state_of", believed)
+    patch.setattr(backend, "decode_state", believed)
     patch.setattr(documents_format, "crc32", lambda *_: 0)
     read_every_time(patch)
 
@@ -284,8 +284,8 @@ def minus_zero_is_zero(patch: Patch) -> None:
         state, shape = checked(stored, limit, basis)
         return unsigned(state), shape
 
-    checked = versions.state_of
-    patch.setattr(backend, "state_of", believed)
+    checked = versions.decode_state
+    patch.setattr(backend, "decode_state", believed)
     read_every_time(patch)
 
 
@@ -298,12 +298,12 @@ def field_names_are_searched(patch: Patch) -> None:
         for sequence, _, payload in records:
             yield sequence, b" ".join(unpack_frames(payload, limit)).decode()
 
-    patched(patch, "visible_texts", everything)
+    patched(patch, "iterate_visible_texts", everything)
 
 
 @caught_by("test_neither_case_nor_accents_matter")
 def case_matters(patch: Patch) -> None:
-    patch.setattr(text, "folded", lambda it: it)
+    patch.setattr(text, "fold", lambda it: it)
 
 
 @caught_by("test_a_copys_text_is_its_own")

@@ -18,30 +18,30 @@ from hypothesis import strategies as st
 from tiers import ALL
 
 from locus_store.errors import IntegrityError, SerializationError
-from locus_store.values.canonical import canonical_state
+from locus_store.values.canonical import canonicalize_state
 from locus_store.values.encoding import (
     MAX_STATE_BYTES,
     digest,
     encode,
+    encode_canonical,
+    encode_canonical_reference,
     pack_frame,
-    pinned,
-    pinned_reference,
     unpack_frames,
 )
 from locus_store.values.frames import (
+    DigestTree,
     Grown,
-    Shape,
-    change,
+    build_digest_tree,
+    compare_states,
+    extract_text,
     fold,
     fold_each,
     fold_onto,
-    shape_of,
-    snapshot_of,
-    text_of,
+    pack_state,
 )
 from locus_store.values.frames.alignment import align
 from locus_store.values.frames.folding import _Rope
-from locus_store.values.frames.operations import operations
+from locus_store.values.frames.operations import parse_frame
 from locus_store.values.frames.shapes import SMALL_BYTES, TOKEN_BYTES
 
 if TYPE_CHECKING:
@@ -174,15 +174,15 @@ def scrambled(value: Any, rng: random.Random) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    return pinned(canonical_state(one)) == pinned(canonical_state(other))
+    return encode_canonical(canonicalize_state(one)) == encode_canonical(canonicalize_state(other))
 
 
 def chain(states: list[Any]) -> list[bytes]:
     shape, payloads = None, []
     for state in states:
-        done = change(state, shape)
-        payloads.append(done.whole() if done.frames is None else done.frames)
-        shape = done.shape
+        done = compare_states(state, shape)
+        payloads.append(done.to_payload() if done.frames is None else done.frames)
+        shape = done.tree
     return payloads
 
 
@@ -192,7 +192,7 @@ def body(*operations: list[Any]) -> bytes:
 
 def operations_of(payload: bytes | None) -> list[Any]:
     return [
-        op for frame in unpack_frames(payload or b"", MAX_STATE_BYTES) for op in operations(frame)
+        op for frame in unpack_frames(payload or b"", MAX_STATE_BYTES) for op in parse_frame(frame)
     ]
 
 
@@ -201,8 +201,10 @@ def operations_of(payload: bytes | None) -> list[Any]:
 def test_every_version_of_any_states_comes_back_exactly(states: list[Any]) -> None:
     payloads = chain(states)
     for state, folded in zip(states, fold_each(payloads, MAX_STATE_BYTES), strict=True):
-        assert pinned(folded) == pinned(canonical_state(state))
-    assert pinned(fold(payloads, MAX_STATE_BYTES)) == pinned(canonical_state(states[-1]))
+        assert encode_canonical(folded) == encode_canonical(canonicalize_state(state))
+    assert encode_canonical(fold(payloads, MAX_STATE_BYTES)) == encode_canonical(
+        canonicalize_state(states[-1])
+    )
 
 
 @SLOW
@@ -210,21 +212,21 @@ def test_every_version_of_any_states_comes_back_exactly(states: list[Any]) -> No
 def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed: int) -> None:
     rng = random.Random(seed)
     state, states, payloads = start(rng), [], []
-    shape: Shape | None = None
+    shape: DigestTree | None = None
     for kind in ["nothing", *kinds]:
         getattr(Histories, kind)(state, rng)
         states.append(copy.deepcopy(state))
-        done = change(scrambled(state, rng), shape)
-        payloads.append(done.whole() if done.frames is None else done.frames)
-        loaded = shape_of(fold(payloads, MAX_STATE_BYTES))
-        assert loaded.digest == done.shape.digest
-        assert loaded.state_bytes == done.shape.state_bytes == len(pinned(states[-1]))
-        alone = shape_of(fold(payloads, MAX_STATE_BYTES), keeps=False)
+        done = compare_states(scrambled(state, rng), shape)
+        payloads.append(done.to_payload() if done.frames is None else done.frames)
+        loaded = build_digest_tree(fold(payloads, MAX_STATE_BYTES))
+        assert loaded.digest == done.tree.digest
+        assert loaded.state_bytes == done.tree.state_bytes == len(encode_canonical(states[-1]))
+        alone = build_digest_tree(fold(payloads, MAX_STATE_BYTES), keeps=False)
         assert (alone.digest, alone.state_bytes) == (loaded.digest, loaded.state_bytes)
-        assert same(fold([done.whole()], MAX_STATE_BYTES), state)
-        shape = loaded if rng.random() < 0.5 else done.shape
+        assert same(fold([done.to_payload()], MAX_STATE_BYTES), state)
+        shape = loaded if rng.random() < 0.5 else done.tree
     for folded, expected in zip(fold_each(payloads, MAX_STATE_BYTES), states, strict=True):
-        assert pinned(folded) == pinned(canonical_state(expected))
+        assert encode_canonical(folded) == encode_canonical(canonicalize_state(expected))
 
 
 def nested_edits(state: Any, rng: random.Random) -> None:
@@ -254,21 +256,24 @@ def test_a_shape_that_continues_a_known_one_is_that_of_the_state(
 ) -> None:
     rng = random.Random(seed)
     state, saved, payloads = start(rng), [], []
-    shape: Shape | None = None
+    shape: DigestTree | None = None
     for kind in ["nothing", *kinds]:
         getattr(Histories, kind)(state, rng) if kind else nested_edits(state, rng)
-        done = change(scrambled(state, rng) if seed % 2 else state, shape)
-        payloads.append(done.whole() if done.frames is None else done.frames)
-        saved.append((done.snapshot, done.shape))
-        shape = done.shape
+        done = compare_states(scrambled(state, rng) if seed % 2 else state, shape)
+        payloads.append(done.to_payload() if done.frames is None else done.frames)
+        saved.append((done.packed_state, done.tree))
+        shape = done.tree
     for count, (known, near) in enumerate(saved, 1):
         folded, edits = fold_onto(known, payloads[count:], MAX_STATE_BYTES)
-        continued, whole = shape_of(folded, near, edits), shape_of(folded)
-        assert pinned(folded) == pinned(canonical_state(state))
+        continued, whole = build_digest_tree(folded, near, edits), build_digest_tree(folded)
+        assert encode_canonical(folded) == encode_canonical(canonicalize_state(state))
         assert (continued.digest, continued.state_bytes) == (whole.digest, whole.state_bytes)
-        assert same(snapshot_of(continued).state(), state)
+        assert same(pack_state(continued).to_state(), state)
         nested_edits(folded, rng)
-        assert change(folded, continued).shape.digest == change(folded, None).shape.digest
+        assert (
+            compare_states(folded, continued).tree.digest
+            == compare_states(folded, None).tree.digest
+        )
 
 
 def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
@@ -277,31 +282,33 @@ def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
     from locus_store.values.frames import arrays, shapes
 
     state: dict[str, Any] = {"m": rows(100), "n": {"m": rows(100)}}
-    basis = change(state, None)
+    basis = compare_states(state, None)
     state["m"] = [*state["m"], {"new": 1}]
-    done = change(state, basis.shape)
-    folded, edits = fold_onto(basis.snapshot, [done.frames or b""], MAX_STATE_BYTES)
+    done = compare_states(state, basis.tree)
+    folded, edits = fold_onto(basis.packed_state, [done.frames or b""], MAX_STATE_BYTES)
     encoded: list[object] = []
     for module in (arrays, shapes):
-        monkeypatch.setattr(module, "pinned", lambda it: encoded.append(it) or pinned(it))
-    assert shape_of(folded, basis.shape, edits).digest == done.shape.digest
+        monkeypatch.setattr(
+            module, "encode_canonical", lambda it: encoded.append(it) or encode_canonical(it)
+        )
+    assert build_digest_tree(folded, basis.tree, edits).digest == done.tree.digest
     assert encoded == [["m", "n"], [{"new": 1}], {"new": 1}]
 
 
 @SLOW
 @given(STATES, st.integers(0, 2**32))
 def test_order_of_keys_and_tuples_make_no_difference(state: Any, seed: int) -> None:
-    first = change(state, None)
-    again = change(scrambled(state, random.Random(seed)), first.shape)
+    first = compare_states(state, None)
+    again = compare_states(scrambled(state, random.Random(seed)), first.tree)
     assert again.frames == b""
-    assert again.shape.digest == first.shape.digest
-    assert again.whole() == first.whole()
+    assert again.tree.digest == first.tree.digest
+    assert again.to_payload() == first.to_payload()
 
 
 @SLOW
 @given(STATES, STATES)
 def test_digests_are_equal_only_for_equal_states(one: Any, other: Any) -> None:
-    digests = change(one, None).shape.digest, change(other, None).shape.digest
+    digests = compare_states(one, None).tree.digest, compare_states(other, None).tree.digest
     assert (digests[0] == digests[1]) is same(one, other)
 
 
@@ -317,8 +324,8 @@ PARTS = st.lists(ALIKE, max_size=6)
 
 def test_a_shape_that_keeps_nothing_takes_the_memory_of_the_digests() -> None:
     state = {"said": ["x" * 2_000 + str(number) for number in range(1_000)]}
-    assert shape_of(state, keeps=False).weight < 50_000
-    assert shape_of(state).weight > 4_000_000
+    assert build_digest_tree(state, keeps=False).weight < 50_000
+    assert build_digest_tree(state).weight > 4_000_000
 
 
 @SLOW
@@ -334,16 +341,16 @@ def test_a_list_compared_as_bytes_has_the_shape_of_a_new_one(
     first, last = pads if data.draw(st.booleans()) else pads[::-1]
     edited = [it for pair in zip(parts, kept, strict=False) for part in pair for it in part]
     state = {"m": [*first, *edited, *last]}
-    basis = change({"m": [*first, *old, *last]}, None)
-    expected = change(state, None)
-    for known in (basis.shape, basis.shape.light()):
-        done = change(state, known)
-        node, right = done.shape._root.children["m"], expected.shape._root.children["m"]
-        assert (done.shape.digest, node.size) == (expected.shape.digest, right.size)
+    basis = compare_states({"m": [*first, *old, *last]}, None)
+    expected = compare_states(state, None)
+    for known in (basis.tree, basis.tree.without_elements()):
+        done = compare_states(state, known)
+        node, right = done.tree._root.children["m"], expected.tree._root.children["m"]
+        assert (done.tree.digest, node.size) == (expected.tree.digest, right.size)
         assert (node.digests, node.large) == (right.digests, right.large)
         assert node.chunks == right.chunks
         assert node.lengths == right.lengths
-        payloads = [basis.whole(), done.whole() if done.frames is None else done.frames]
+        payloads = [basis.to_payload(), done.to_payload() if done.frames is None else done.frames]
         assert same(fold(payloads, MAX_STATE_BYTES), state)
 
 
@@ -354,7 +361,7 @@ def test_a_change_of_a_long_list_hashes_what_is_new(
     from locus_store.values.frames import arrays
 
     state: dict[str, Any] = {"m": [{"n": n, "text": "x" * n} for n in range(500)]}
-    basis = change(state, None).shape
+    basis = compare_states(state, None).tree
     if kind == "edit":
         state["m"][250]["n"] = -1
     if kind in {"slide", "delete"}:
@@ -363,29 +370,29 @@ def test_a_change_of_a_long_list_hashes_what_is_new(
         state["m"].append({"n": -1})
     hashed: list[bytes] = []
     monkeypatch.setattr(arrays, "digest", lambda raw: hashed.append(raw) or digest(raw))
-    done = change(state, basis)
+    done = compare_states(state, basis)
     assert len([raw for raw in hashed if raw[:1] == b"{"]) == (0 if kind == "delete" else 1)
-    assert done.shape.digest == shape_of({"m": state["m"]}).digest
+    assert done.tree.digest == build_digest_tree({"m": state["m"]}).digest
 
 
 def test_a_digest_never_changes_between_releases() -> None:
     state = {"m": [{"b": 1.5, "a": "é"}, []], "d": {"t": "x" * 2000, "": {}}, "n": [1, None, True]}
-    assert change(state, None).shape.digest.hex() == "74bd5aca6b34c3edab9d55275e0119a7"
+    assert compare_states(state, None).tree.digest.hex() == "74bd5aca6b34c3edab9d55275e0119a7"
 
 
 def reference_digest(state: dict[str, Any]) -> bytes:
     """The digest of a canonical state, as it is specified."""
 
     def by_entries(value: dict[str, Any]) -> bytes:
-        names = pinned_reference(sorted(value))
+        names = encode_canonical_reference(sorted(value))
         return digest(b"D" + names + b"".join(token(value[it]) for it in sorted(value)))
 
     def token(value: Any) -> bytes:
-        pin = pinned_reference(value)
+        pin = encode_canonical_reference(value)
         if isinstance(value, dict) and len(pin) > SMALL_BYTES:
             return b"#" + by_entries(value)
         if isinstance(value, list) and len(pin) > SMALL_BYTES:
-            inner = b"".join(digest(pinned_reference(it)) for it in value)
+            inner = b"".join(digest(encode_canonical_reference(it)) for it in value)
             return b"#" + digest(b"L" + len(value).to_bytes(8) + inner)
         stands_for_itself = not isinstance(value, dict | list) and len(pin) <= TOKEN_BYTES
         return pin if stands_for_itself else b"#" + digest(pin)
@@ -397,34 +404,44 @@ def reference_digest(state: dict[str, Any]) -> bytes:
 @given(STATES, STATES, st.sampled_from([0, 1, 3900, 5000]))
 def test_a_digest_is_the_specified_one(state: Any, before: Any, size: int) -> None:
     state = {**state, "pad": "x" * size, "inner": {"pad": "y" * size, **before}}
-    canonical = canonical_state(state)
+    canonical = canonicalize_state(state)
     wanted = reference_digest(canonical)
-    assert change(state, None).shape.digest == wanted
-    assert change(state, change(before, None).shape).shape.digest == wanted
-    assert shape_of(canonical).digest == shape_of(canonical, keeps=False).digest == wanted
+    assert compare_states(state, None).tree.digest == wanted
+    assert compare_states(state, compare_states(before, None).tree).tree.digest == wanted
+    assert (
+        build_digest_tree(canonical).digest
+        == build_digest_tree(canonical, keeps=False).digest
+        == wanted
+    )
 
 
 @pytest.mark.parametrize("more", range(-3, 4))
 @pytest.mark.parametrize("kind", ["object", "list"])
 def test_the_digest_of_a_value_of_about_the_limit_is_that_of_its_size(kind: str, more: int) -> None:
     value: Any = {"b": [1, {"z": 1, "a": 2}], "t": ""}
-    value["t"] = "x" * (SMALL_BYTES + more - len(pinned([value] if kind == "list" else value)))
+    value["t"] = "x" * (
+        SMALL_BYTES + more - len(encode_canonical([value] if kind == "list" else value))
+    )
     state = {"a": {"in": [value] if kind == "list" else value}}
-    canonical = canonical_state(state)
+    canonical = canonicalize_state(state)
     wanted = reference_digest(canonical)
     for before in ("y", [{"t": "y" * 6000}], {"t": "y" * 6000}, [{"t": "y"}], {"t": "y"}, {}, []):
-        basis = change({"a": {"in": before}}, None).shape
-        for known in (None, basis, basis.light()):
-            assert change(state, known).shape.digest == wanted
-    assert shape_of(canonical).digest == shape_of(canonical, keeps=False).digest == wanted
+        basis = compare_states({"a": {"in": before}}, None).tree
+        for known in (None, basis, basis.without_elements()):
+            assert compare_states(state, known).tree.digest == wanted
+    assert (
+        build_digest_tree(canonical).digest
+        == build_digest_tree(canonical, keeps=False).digest
+        == wanted
+    )
 
 
 def test_values_that_look_alike_have_their_own_digests() -> None:
     pad = "x" * SMALL_BYTES
     values: list[Any] = [1, 1.0, True, "1", None, "", [], {}, [[]], [{}], {"": None}, 0.0, -0.0]
     for more in ({}, {"pad": pad}):
-        digests = {change({"k": value, **more}, None).shape.digest for value in values}
-        digests |= {change({"k": [value], **more}, None).shape.digest for value in values}
+        digests = {compare_states({"k": value, **more}, None).tree.digest for value in values}
+        digests |= {compare_states({"k": [value], **more}, None).tree.digest for value in values}
         assert len(digests) == 2 * len(values) - 2  # {"k": [[]]} and {"k": [{}]} are in both
 
 
@@ -433,7 +450,9 @@ def test_a_change_between_equal_numbers_of_other_types_is_seen(size: int) -> Non
     pad = "x" * size
     before = {"a": 1, "m": [{"n": 1, "z": 0.0, "l": [True], "pad": pad}]}
     after = {"a": 1.0, "m": [{"n": True, "z": -0.0, "l": [1], "pad": pad}]}
-    assert pinned(fold(chain([before, after]), MAX_STATE_BYTES)) == pinned(canonical_state(after))
+    assert encode_canonical(fold(chain([before, after]), MAX_STATE_BYTES)) == encode_canonical(
+        canonicalize_state(after)
+    )
 
 
 @pytest.mark.parametrize("count", [50, 500])
@@ -443,11 +462,11 @@ def test_the_order_of_keys_given_first_is_learned(
     from locus_store.values.frames import arrays, shapes
 
     state = {"m": [{"z": n, "a": n} for n in range(count)]}
-    shape = shape_of(fold([change(state, None).whole()], MAX_STATE_BYTES))
-    learned = change(state, shape).shape
+    shape = build_digest_tree(fold([compare_states(state, None).to_payload()], MAX_STATE_BYTES))
+    learned = compare_states(state, shape).tree
     for module in (arrays, shapes):
-        monkeypatch.setattr(module, "checked", None)
-    assert change(state, learned).frames == b""
+        monkeypatch.setattr(module, "encode_checked", None)
+    assert compare_states(state, learned).frames == b""
 
 
 REFUSED = [math.nan, math.inf, b"", dt.datetime.now(dt.UTC), uuid.UUID(int=1), {1}]
@@ -460,29 +479,36 @@ for _ in range(199):
 @pytest.mark.parametrize("value", [*REFUSED, DEEP], ids=lambda value: ascii(value)[:20])
 @pytest.mark.parametrize("with_basis", [False, True])
 def test_what_json_cannot_hold_is_refused_wherever_it_stands(value: Any, with_basis: bool) -> None:
-    basis = change({"a": {"b": 1}, "m": [{"c": 1}, {"c": [1]}]}, None).shape if with_basis else None
+    basis = (
+        compare_states({"a": {"b": 1}, "m": [{"c": 1}, {"c": [1]}]}, None).tree
+        if with_basis
+        else None
+    )
     with pytest.raises(SerializationError, match=r"^a\.b"):
-        change({"a": {"b": value}}, basis)
+        compare_states({"a": {"b": value}}, basis)
     with pytest.raises(SerializationError, match=r"^m\[1\]\.c\[0\]"):
-        change({"m": [{"c": 1}, {"c": [value]}]}, basis)
+        compare_states({"m": [{"c": 1}, {"c": [value]}]}, basis)
     with pytest.raises(SerializationError, match=r"^m\[0\]"):
-        change({"m": [value if value is not DEEP else [DEEP]]}, basis)
+        compare_states({"m": [value if value is not DEEP else [DEEP]]}, basis)
 
 
 @pytest.mark.parametrize("key", [1, None, b"x"])
 def test_other_keys_are_refused_at_the_root(key: Any) -> None:
     with pytest.raises(SerializationError, match=r"^the state"):
-        change({key: 1, "a": 2}, None)
+        compare_states({key: 1, "a": 2}, None)
 
 
 @pytest.mark.parametrize("root", [[], "x", 1, None])
 def test_a_state_is_an_object(root: Any) -> None:
     with pytest.raises(SerializationError, match="JSON object"):
-        change(root, None)
+        compare_states(root, None)
 
 
 def test_any_mapping_will_do_at_the_root() -> None:
-    assert fold([change(OrderedDict(b=1, a=2), None).whole()], MAX_STATE_BYTES) == {"a": 2, "b": 1}
+    assert fold([compare_states(OrderedDict(b=1, a=2), None).to_payload()], MAX_STATE_BYTES) == {
+        "a": 2,
+        "b": 1,
+    }
 
 
 def deepest(kind: type, leaf: Any) -> Any:
@@ -498,28 +524,28 @@ def test_the_deepest_state_can_be_saved_edited_and_loaded(kind: type) -> None:
     if kind is list:
         states = [deepest(kind, leaf) for leaf in (1, 2, "x" * 3000, "x" * 3000 + "y")]
     for state, folded in zip(states, fold_each(chain(states), MAX_STATE_BYTES), strict=True):
-        assert pinned(folded) == pinned(canonical_state(state))
+        assert encode_canonical(folded) == encode_canonical(canonicalize_state(state))
 
 
 def test_an_unchanged_state_is_no_frames() -> None:
     state = {"a": [1, {"b": "x" * 3000}], "t": "y" * 3000}
-    assert change(copy.deepcopy(state), change(state, None).shape).frames == b""
+    assert compare_states(copy.deepcopy(state), compare_states(state, None).tree).frames == b""
 
 
 def test_empty_payloads_change_nothing() -> None:
-    payloads = [change({"a": 1}, None).whole(), b"", b""]
+    payloads = [compare_states({"a": 1}, None).to_payload(), b"", b""]
     assert list(fold_each(payloads, MAX_STATE_BYTES)) == [{"a": 1}] * 3
 
 
 @pytest.mark.parametrize("with_basis", [False, True])
 def test_whole_gives_the_state_as_it_was(with_basis: bool) -> None:
-    basis = change({"m": []}, None).shape if with_basis else None
+    basis = compare_states({"m": []}, None).tree if with_basis else None
     state = {"m": [{"a": [1]}], "d": {"e": 1}}
-    done = change(state, basis)
+    done = compare_states(state, basis)
     state["m"][0]["a"].append(2)  # type: ignore[index]
     state["d"]["e"] = 5  # type: ignore[index,call-overload]
-    assert fold([done.whole()], MAX_STATE_BYTES) == {"m": [{"a": [1]}], "d": {"e": 1}}
-    assert done.whole() is done.whole()
+    assert fold([done.to_payload()], MAX_STATE_BYTES) == {"m": [{"a": [1]}], "d": {"e": 1}}
+    assert done.to_payload() is done.to_payload()
 
 
 def test_a_state_mutated_in_place_is_compared_with_what_was_saved() -> None:
@@ -529,16 +555,18 @@ def test_a_state_mutated_in_place_is_compared_with_what_was_saved() -> None:
         state["m"][0]["tags"].append(str(step))
         state["m"][0]["content"] += "!"
         state["d"][str(step)] = [step]
-        done = change(state, shape)
-        payloads.append(done.frames or done.whole())
-        shape = done.shape
-    assert pinned(fold(payloads, MAX_STATE_BYTES)) == pinned(canonical_state(state))
+        done = compare_states(state, shape)
+        payloads.append(done.frames or done.to_payload())
+        shape = done.tree
+    assert encode_canonical(fold(payloads, MAX_STATE_BYTES)) == encode_canonical(
+        canonicalize_state(state)
+    )
 
 
 def test_change_leaves_its_argument_alone() -> None:
     state = {"z": (1, 2), "a": {"y": [{"b": 1, "a": 2}]}}
     before = repr(state)
-    change(state, change({"z": [1]}, None).shape)
+    compare_states(state, compare_states({"z": [1]}, None).tree)
     assert repr(state) == before
 
 
@@ -629,7 +657,7 @@ def test_a_stored_state_nested_too_deeply_is_an_integrity_error(levels: int) -> 
         deep = opening * levels + b"1" + closing * levels
         payload = pack_frame(b'[["=",[],{"k":' + deep + b"}]]")
         with pytest.raises(IntegrityError):
-            shape_of(fold([payload], MAX_STATE_BYTES))
+            build_digest_tree(fold([payload], MAX_STATE_BYTES))
 
 
 def sample() -> list[Any]:
@@ -641,7 +669,7 @@ def sample() -> list[Any]:
 
 def outcome(payloads: list[bytes]) -> list[bytes] | None:
     try:
-        return [shape_of(state).digest for state in fold_each(payloads, MAX_STATE_BYTES)]
+        return [build_digest_tree(state).digest for state in fold_each(payloads, MAX_STATE_BYTES)]
     except IntegrityError:
         return None
 
@@ -650,7 +678,7 @@ def outcome(payloads: list[bytes]) -> list[bytes] | None:
 def test_a_changed_byte_is_an_error_another_digest_or_the_same_states(mask: int) -> None:
     payloads = chain(sample())
     wanted = list(fold_each(payloads, MAX_STATE_BYTES))
-    digests = [change(state, None).shape.digest for state in sample()]
+    digests = [compare_states(state, None).tree.digest for state in sample()]
     assert outcome(payloads) == digests
     unnoticed = 0
     for number, payload in enumerate(payloads):
@@ -679,14 +707,16 @@ def test_text_of_is_the_values_and_never_the_keys() -> None:
         "keyed": [{"named": "hello"}, {"named": ["new", 1]}],
         "t": "a" * 1000 + "mid" + "a" * 1000,
     }
-    done = change(after, change(before, None).shape)
-    assert sorted(text_of(done.frames or b"", MAX_STATE_BYTES).split("\n")) == ["mid", "new"]
-    whole = text_of(change(before, None).whole(), MAX_STATE_BYTES).split("\n")
+    done = compare_states(after, compare_states(before, None).tree)
+    assert sorted(extract_text(done.frames or b"", MAX_STATE_BYTES).split("\n")) == ["mid", "new"]
+    whole = extract_text(compare_states(before, None).to_payload(), MAX_STATE_BYTES).split("\n")
     assert whole == ["old", "hello", "a" * 2000]
     assert sorted(
-        text_of(change({"b": ["x", {"c": "y"}], "a": "z"}, None).whole(), MAX_STATE_BYTES)
+        extract_text(
+            compare_states({"b": ["x", {"c": "y"}], "a": "z"}, None).to_payload(), MAX_STATE_BYTES
+        )
     ) == sorted("z\nx\ny")
-    assert text_of(b"", MAX_STATE_BYTES) == ""
+    assert extract_text(b"", MAX_STATE_BYTES) == ""
 
 
 def size_of(states: list[Any]) -> int:
@@ -702,7 +732,7 @@ def test_a_sliding_window_costs_what_was_appended() -> None:
     every = rows(140)
     states = [{"m": every[n : n + 100]} for n in range(40)]
     assert size_of(states) < 40 * 500
-    done = change(states[1], change(states[0], None).shape)
+    done = compare_states(states[1], compare_states(states[0], None).tree)
     assert [op[0] for op in operations_of(done.frames)] == ["[", "["]
 
 
@@ -760,14 +790,14 @@ def test_lists_inside_elements_cost_what_was_appended() -> None:
 def test_elements_that_moved_are_not_diffed_against_each_other() -> None:
     every = rows(50, 3000)
     shuffled = random.Random(1).sample(every, 50)
-    done = change({"m": shuffled}, change({"m": every}, None).shape)
+    done = compare_states({"m": shuffled}, compare_states({"m": every}, None).tree)
     assert {op[0] for op in operations_of(done.frames)} == {"["}
 
 
 def test_a_rewritten_object_is_one_set() -> None:
     before = {"deep": {"down": {f"key{n}": n for n in range(100)}}, "pad": "x" * 9000}
     after = {"deep": {"down": {f"key{n}": n + 1 for n in range(100)}}, "pad": "x" * 9000}
-    assert len(operations_of(change(after, change(before, None).shape).frames)) == 1
+    assert len(operations_of(compare_states(after, compare_states(before, None).tree).frames)) == 1
 
 
 @pytest.mark.parametrize("sizes", [(4000, 4200), (4200, 4000)])
@@ -775,15 +805,15 @@ def test_an_object_that_becomes_small_or_large_costs_what_changed(sizes: tuple[i
     states = [{"m": rows(5, 100), "n": {"a": 1}, "t": "x" * (size - 700)} for size in sizes]
     states[1]["n"] = {"a": 2}
     states[1]["m"] = [*states[0]["m"], {"new": 1}]
-    shapes = [change(it, None).shape for it in states]
+    shapes = [compare_states(it, None).tree for it in states]
     assert {it.state_bytes > SMALL_BYTES for it in shapes} == {False, True}
-    done = change(states[1], shapes[0])
+    done = compare_states(states[1], shapes[0])
     assert {op[1][0]: op[0] for op in operations_of(done.frames)} == {"m": "[", "n": "=", "t": "t"}
 
 
 def test_a_key_among_thousands_costs_itself() -> None:
     state = {f"k{n}": n for n in range(5000)}
-    done = change({**state, "k17": "new"}, change(state, None).shape)
+    done = compare_states({**state, "k17": "new"}, compare_states(state, None).tree)
     assert operations_of(done.frames) == [["=", ["k17"], "new"]]
 
 
@@ -807,7 +837,7 @@ def test_a_rope_is_the_text_that_it_stands_for(splices: list[tuple[int, int, str
         count = min(gone, len(text) - begin)
         rope.splice(begin, count, new)
         text = text[:begin] + new + text[begin + count :]
-        assert rope.text() == text
+        assert rope.join() == text
 
 
 TEXT_EDITS: dict[str, list[list[Any]]] = {
@@ -852,10 +882,10 @@ def apply_plainly(state: Any, kind: str, path: list[Any], rest: list[Any]) -> An
 
 
 def test_a_shape_knows_its_size_and_weight() -> None:
-    small = change({"a": 1}, None).shape
-    large = change({"m": [{"c": "x" * 5000}] * 1 + rows(100, 3000)}, small).shape
+    small = compare_states({"a": 1}, None).tree
+    large = compare_states({"m": [{"c": "x" * 5000}] * 1 + rows(100, 3000)}, small).tree
     assert large.state_bytes > 300_000
-    assert 300_000 < large.light().weight < 500_000 < large.weight < 1_000_000
+    assert 300_000 < large.without_elements().weight < 500_000 < large.weight < 1_000_000
     assert small.weight < 2_000
 
 
@@ -873,11 +903,11 @@ IMPORTS = """
     for payload in bad:
         for use in (layout.fold, lambda *each: list(layout.fold_each(*each))):
             try:
-                layout.shape_of(use([payload], MAX_STATE_BYTES))
+                layout.build_digest_tree(use([payload], MAX_STATE_BYTES))
             except (IntegrityError, AttributeError, TypeError):
                 pass
         try:
-            layout.text_of(payload, MAX_STATE_BYTES)
+            layout.extract_text(payload, MAX_STATE_BYTES)
         except IntegrityError:
             pass
     loads = ("marshal.loads", "pickle.find_class")
@@ -905,13 +935,13 @@ def test_without_the_accelerator_digests_and_frames_are_the_same(
 
     def run() -> list[Any]:
         states = [scrambled(state, random.Random(2)) for state in sample()]
-        return [chain(states), [change(state, None).shape.digest for state in states]]
+        return [chain(states), [compare_states(state, None).tree.digest for state in states]]
 
     quick = run()
     for module in (encoding, alignment, arrays, diffing, shapes):
-        monkeypatch.setattr(module, "pinned", encoding.pinned_reference)
+        monkeypatch.setattr(module, "encode_canonical", encoding.encode_canonical_reference)
     assert run() == quick
-    check: Callable[..., Any] = change
+    check: Callable[..., Any] = compare_states
     with pytest.raises(SerializationError, match=r"^a\[0\]"):
         check({"a": [math.nan]}, None)
 
@@ -921,24 +951,24 @@ def test_a_list_that_says_what_it_grew_from_has_the_same_shape_and_frames() -> N
     known, expected, grown = None, None, None
     for count in (0, 3, 3, 5, 8):
         grown = Grown(plain[:count], grown)
-        mine = change({"k": {"list": grown}}, known)
-        theirs = change({"k": {"list": plain[:count]}}, expected)
-        assert (mine.shape.digest, mine.frames) == (theirs.shape.digest, theirs.frames)
-        assert mine.whole() == theirs.whole()
-        assert mine.shape.state_bytes == theirs.shape.state_bytes
-        known, expected = mine.shape, theirs.shape
+        mine = compare_states({"k": {"list": grown}}, known)
+        theirs = compare_states({"k": {"list": plain[:count]}}, expected)
+        assert (mine.tree.digest, mine.frames) == (theirs.tree.digest, theirs.frames)
+        assert mine.to_payload() == theirs.to_payload()
+        assert mine.tree.state_bytes == theirs.tree.state_bytes
+        known, expected = mine.tree, theirs.tree
 
 
 def test_a_list_that_grew_from_another_one_than_the_basis_is_looked_at_as_a_whole() -> None:
     first, other = Grown([1, {"a": 1}]), Grown([2, {"a": 1}])
-    basis = change({"list": first}, None).shape
-    for known in (basis, basis.light(), None):
+    basis = compare_states({"list": first}, None).tree
+    for known in (basis, basis.without_elements(), None):
         for state in (Grown([*other, 3], other), Grown([*first, 3], first), other):
-            made = change({"list": state}, known)
-            assert made.shape.digest == change({"list": list(state)}, None).shape.digest
-            assert made.snapshot.state() == {"list": list(state)}
+            made = compare_states({"list": state}, known)
+            assert made.tree.digest == compare_states({"list": list(state)}, None).tree.digest
+            assert made.packed_state.to_state() == {"list": list(state)}
 
 
 def test_a_value_that_cannot_be_kept_is_named_within_a_list_that_grew() -> None:
     with pytest.raises(SerializationError, match=r"list\[0\]"):
-        change({"list": Grown([2**70])}, None)
+        compare_states({"list": Grown([2**70])}, None)

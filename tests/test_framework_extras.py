@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from locus_store.errors import pip_install
+from locus_store.errors import make_install_command
 
 FRAMEWORKS = {
     "adk": ("google.adk", "adk"),
@@ -34,4 +34,4 @@ except MissingExtraError as exc:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert pip_install(extra) in done.stdout
+    assert make_install_command(extra) in done.stdout

@@ -31,7 +31,7 @@ class Groups:
         self.alone: set[int] = set()
         self.calls: Gathering[int, int] = Gathering(
             self.run,
-            GroupLimits(**{"count": 10, "senders": 1, **limits}),
+            GroupLimits(**{"count": 10, "workers": 1, **limits}),
             lambda it: names[it] if names else "",
         )
 
@@ -72,7 +72,7 @@ async def test_a_failure_is_one_callers_unless_the_group_failed() -> None:
 
 
 async def test_calls_with_a_name_in_common_run_one_after_the_other() -> None:
-    groups = Groups(names=["", "a", "a"], senders=2)
+    groups = Groups(names=["", "a", "a"], workers=2)
     await groups.all(1, 2)
     assert groups.seen == [[1], [2]]
 

@@ -25,7 +25,7 @@ from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite, VersionsWanted
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, pack_frame, unpack_frames
-from locus_store.versions import segments, state_alone
+from locus_store.versions import decode_state_alone, segments
 from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _rows(it: Any) -> tuple[list[Row], list[tuple[int, RecordSegment]]]:
     columns = *(c[name] for name in Row._fields[:-1]), c.payload.is_not(None)
     query = sa.select(*columns).order_by(c.line, c.sequence)
     lines = it.connection.execute(sa.select(it.tables.lines.c.line)).scalars().all()
-    return [Row(*row) for row in it.connection.execute(query)], sorted(it.all_segments(*lines))
+    return [Row(*row) for row in it.connection.execute(query)], sorted(it.read_all_segments(*lines))
 
 
 async def segments_in(backend: SqlBackend) -> list[tuple[int, int]]:
@@ -117,7 +117,7 @@ async def require_order(backend: SqlBackend) -> bytes:
     for line, chain in {(it.line, it.chain) for it in records}:
         its = [it for it in records if (it.line, it.chain) == (line, chain)]
         mine = sorted(it for of, it in found if (of, it.chain) == (line, chain))
-        joined = [at for it in mine for at in it.records()]
+        joined = [at for it in mine for at in it.split_records()]
         assert joined == sorted(set(joined) & {it.sequence for it in its if not it.has_own})
         assert all(it.sequence > max(joined, default=0) for it in its if it.has_own)
     assert {(of, it.chain) for of, it in found} <= {(it.line, it.chain) for it in records}
@@ -310,7 +310,7 @@ async def test_a_program_may_have_a_task_factory(backend: SqlBackend) -> None:
     loop.set_task_factory(lambda loop, work: asyncio.Task(work, loop=loop))
     try:
         await saved(backend, [noise() for _ in range(64)])
-        await backend._background.here().finish(30)
+        await backend._background.get().finish(30)
     finally:
         loop.set_task_factory(None)
     assert await segments_in(backend) == [(1, 64)]
@@ -323,14 +323,14 @@ async def test_records_that_cannot_be_joined_fail_no_save(
     def damaged(*_: object) -> RecordSegment:
         raise error
 
-    monkeypatch.setattr(segments, "joined", damaged)
+    monkeypatch.setattr(segments, "join_records", damaged)
     state = await saved(backend, [noise() for _ in range(130)])
-    await backend._background.here().finish(30)
+    await backend._background.get().finish(30)
     assert await segments_in(backend) == []
     assert await backend.load("t") == state
 
 
-OTHER = frames.payload_of([["=", [], {"messages": []}]])
+OTHER = frames.encode_operations([["=", [], {"messages": []}]])
 
 
 @pytest.mark.parametrize("wrong", ["all together", "a record", "the order"])
@@ -393,7 +393,7 @@ def require_folds(stored: Stored | None, known: Mark | None, upto: int) -> None:
     assert stored.basis == (known if is_basis else None)
     before = []
     if stored.basis is not None:
-        before = [frames.payload_of([["=", [], state_of(stored.basis.sequence)]])]
+        before = [frames.encode_operations([["=", [], state_of(stored.basis.sequence)]])]
     assert frames.fold([*before, *stored.payloads], MAX_STATE_BYTES) == state_of(upto)
     if stored.basis is None:
         assert len(stored.payloads) <= 3 + 3
@@ -487,7 +487,7 @@ async def told(backend: SqlBackend) -> dict[str, Any]:
             assert all(sizes.values())
             found[f"sizes {namespace} {first} {last}"] = sorted(sizes)
         found[f"states {namespace}"] = await backend.read_states(
-            history, lambda it, folder: (it, folder.state())
+            history, lambda it, folder: (it, folder.get_state())
         )
         for some in (history, history[2:4], history[-1:]):
             contents = await backend.contents(some)
@@ -791,9 +791,9 @@ async def test_of_two_that_join_the_second_writes_nothing(
 
 
 async def prepared(backend: SqlBackend) -> tuple[joining.Unjoined, RecordSegment]:
-    found = await backend._read(lambda it: joining.unjoined(it, "t", ""))
+    found = await backend._read(lambda it: joining.find_unjoined(it, "t", ""))
     assert found is not None
-    made = segments.joined(*found[1:], MAX_STATE_BYTES)
+    made = segments.join_records(*found[1:], MAX_STATE_BYTES)
     assert made is not None
     return found, made
 
@@ -941,15 +941,15 @@ async def folded(make: Callable[[], SqlBackend], version: Version) -> Any:
     one, other = await fetched(make, version.checkpoint_id)
     assert one is not None
     assert other is not None
-    state, _ = state_alone(one, MAX_STATE_BYTES)
-    assert state_alone(other, MAX_STATE_BYTES)[0] == state
+    state, _ = decode_state_alone(one, MAX_STATE_BYTES)
+    assert decode_state_alone(other, MAX_STATE_BYTES)[0] == state
     return state
 
 
 async def replayed(make: Callable[[], SqlBackend], version: Version) -> Any:
     """Return a state as lists read it."""
     async with make() as cold:
-        return (await cold.read_states([version], lambda _, it: deepcopy(it.state())))[0]
+        return (await cold.read_states([version], lambda _, it: deepcopy(it.get_state())))[0]
 
 
 @pytest.mark.parametrize("damage", [it for it in DAMAGES if it != "of another line"])

@@ -1,19 +1,19 @@
-"""``KnownVersions``: the memory of the versions that an object has seen."""
+"""``CachedVersions``: the memory of the versions that an object has seen."""
 
 from __future__ import annotations
 
 from locus_store.types import Mark
-from locus_store.values.frames import change
-from locus_store.versions.known import KnownVersions
+from locus_store.values.frames import compare_states
+from locus_store.versions.known import CachedVersions
 
 
 def test_the_memory_of_versions_keeps_its_bound():
-    known = KnownVersions(20_000)
+    known = CachedVersions(20_000)
     for nth in range(200):
-        done = change({"m": ["x" * 100] * (nth % 30)}, None)
+        done = compare_states({"m": ["x" * 100] * (nth % 30)}, None)
         mark, name = Mark("s", 1, nth, b""), f"v{nth}"
-        known.put((f"t{nth % 17}", ""), mark, name, done.shape, done.snapshot)
+        known.put((f"t{nth % 17}", ""), mark, name, done.tree, done.packed_state)
         known.get((f"t{nth % 5}", ""))
-        weights = [it.shape.weight for it in known._known.values()]
+        weights = [it.tree.weight for it in known._known.values()]
         assert known._bytes == sum(weights)
         assert known._bytes <= 20_000 or len(weights) == 1

@@ -26,7 +26,7 @@ from locus_store.values.encoding import (
     pack_frame,
     unpack_frames,
 )
-from locus_store.values.frames import change, fold, shape_of, text_of
+from locus_store.values.frames import build_digest_tree, compare_states, extract_text, fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,10 @@ def whole(json: bytes) -> bytes:
 def test_a_frame_above_the_limit_is_not_decompressed() -> None:
     bomb = whole(b'{"a":"%b"}' % bytes(300 * MIB).replace(b"\0", b"a"))
     assert len(bomb) < 50_000
-    for use in (lambda it: fold([it], MAX_STATE_BYTES), lambda it: text_of(it, MAX_STATE_BYTES)):
+    for use in (
+        lambda it: fold([it], MAX_STATE_BYTES),
+        lambda it: extract_text(it, MAX_STATE_BYTES),
+    ):
         with at_most(MIB), pytest.raises(IntegrityError, match="max_state_bytes=268435456"):
             use(bomb)
 
@@ -66,7 +69,7 @@ def test_a_frame_above_the_limit_is_not_decompressed() -> None:
 def test_frames_of_one_payload_are_added_up() -> None:
     payload = pack_frame(b'[["=",["a"],"%b"]]' % (b"a" * MIB)) * 64
     with at_most(24 * MIB), pytest.raises(IntegrityError, match="max_state_bytes"):
-        text_of(payload, 2 * MIB)
+        extract_text(payload, 2 * MIB)
 
 
 @pytest.mark.parametrize("said", [10, 1000], ids=["less", "nothing"])
@@ -106,8 +109,11 @@ def test_a_frame_is_never_longer_than_the_state() -> None:
     key = "k" * 10_000
     before = {key: {str(it): 0 for it in range(1000)}}
     after = {key: {str(it): 1 for it in range(1000)}}
-    done = change(after, change(before, None).shape)
-    for payloads in ([done.whole()], [change(before, None).whole(), done.frames or done.whole()]):
+    done = compare_states(after, compare_states(before, None).tree)
+    for payloads in (
+        [done.to_payload()],
+        [compare_states(before, None).to_payload(), done.frames or done.to_payload()],
+    ):
         assert fold(payloads, len(encode(after))) == after
 
 
@@ -115,11 +121,11 @@ def test_a_frame_is_never_longer_than_the_state() -> None:
 def test_the_limit_is_the_length_of_the_json(text: str) -> None:
     state: dict[str, Any] = {"text": text, "list": [False, None, 1, 1.5] * 50, "none": {}}
     size = len(encode(state))
-    done = change(state, None)
-    done.snapshot.require_size(size)
-    assert fold([done.whole()], size) == state
+    done = compare_states(state, None)
+    done.packed_state.require_size(size)
+    assert fold([done.to_payload()], size) == state
     with pytest.raises(SerializationError, match=f"max_state_bytes={size - 1}"):
-        done.snapshot.require_size(size - 1)
+        done.packed_state.require_size(size - 1)
 
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])
@@ -128,7 +134,7 @@ def test_deep_nesting_is_an_integrity_error(levels: int, forms: bytes) -> None:
     begin, end = forms[:-1] * levels, forms[-1:] * levels
     for body in (b'{"a":%b0%b}' % (begin, end), b'[["=",[],{"a":%b0%b}]]' % (begin, end)):
         with pytest.raises(IntegrityError):
-            shape_of(fold([pack_frame(body)], MAX_STATE_BYTES))
+            build_digest_tree(fold([pack_frame(body)], MAX_STATE_BYTES))
 
 
 def test_nesting_that_grows_with_each_change_is_an_integrity_error() -> None:
@@ -140,7 +146,7 @@ def test_nesting_that_grows_with_each_change_is_an_integrity_error() -> None:
             pack_frame(b'[["[",["a",%b],0,0,[%b]]]' % (encode(path)[1:-1], deep.encode()))
         )
     with pytest.raises(IntegrityError):
-        shape_of(fold(payloads, MAX_STATE_BYTES))
+        build_digest_tree(fold(payloads, MAX_STATE_BYTES))
 
 
 # --- the option

@@ -30,7 +30,7 @@ from locus_store import (
     open_checkpointer,
     postgresql_checkpointer,
 )
-from locus_store.runtime.observe import observed
+from locus_store.runtime.observe import observe
 
 if TESTS_RUN:
     from opentelemetry import metrics, trace
@@ -601,7 +601,7 @@ def test_every_operation_of_a_checkpointer_is_observed() -> None:
     ours = vars(StorageBackendAdapter)
     assert {name for name in declared if hasattr(ours.get(name), "__wrapped__")} == declared
     assert hasattr(StorageBackend.write_state, "__wrapped__")
-    assert observed.__doc__
+    assert observe.__doc__
 
 
 def fresh(code: str) -> str:

@@ -10,14 +10,14 @@ import pytest
 
 from locus_store import InvalidArgumentError, backends, open_checkpointer, sqlite_checkpointer
 from locus_store.backends.options import CheckpointerOptions
-from locus_store.open import TECHNOLOGIES, options_of
+from locus_store.open import TECHNOLOGIES, list_options
 from locus_store.types.options import (
     IN_PYTHON,
     CheckpointOptions,
-    complete,
+    fill_defaults,
+    read_options,
     read_query,
     split_url,
-    table,
 )
 
 PLACES = {"self", "dsn", "path", "url", "directory", "base_dir", "base_url", "options"}
@@ -36,15 +36,17 @@ def parameters(call: Any) -> dict[str, str]:
 @pytest.mark.parametrize("folder", [*TECHNOLOGIES, "checkpoints"])
 def test_every_default_is_a_value_that_is_taken_and_every_option_has_a_meaning(folder: str) -> None:
     kind = CheckpointOptions if folder == "checkpoints" else options(folder)
-    defaults = complete(kind, {}, "f")
-    assert defaults == {name: it.default for name, it in table(kind).items()}
-    assert complete(kind, defaults, "f") == defaults
-    assert all(it.description for it in table(kind).values())
+    defaults = fill_defaults(kind, {}, "f")
+    assert defaults == {name: it.default for name, it in read_options(kind).items()}
+    assert fill_defaults(kind, defaults, "f") == defaults
+    assert all(it.description for it in read_options(kind).values())
 
 
 def test_the_options_that_type_checkers_know_of_a_url_are_those_of_all_technologies() -> None:
-    taken = {name for folder in TECHNOLOGIES for name in table(options(folder))}
-    assert taken | table(CheckpointOptions).keys() == CheckpointerOptions.__annotations__.keys()
+    taken = {name for folder in TECHNOLOGIES for name in read_options(options(folder))}
+    assert (
+        taken | read_options(CheckpointOptions).keys() == CheckpointerOptions.__annotations__.keys()
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_a_value_that_makes_no_sense_is_told_and_no_string_is_repeated(
     given: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=told) as caught:
-        complete(options("postgresql"), given, "f")
+        fill_defaults(options("postgresql"), given, "f")
     assert "maybe" not in str(caught.value)
 
 
@@ -117,10 +119,12 @@ def test_a_url_is_parted_from_the_options_of_this_library() -> None:
     url = "postgresql://h/d?sslmode=require&pool_size=3&password=a%26b&keep_last=1"
     found = split_url(url, options("postgresql"))
     assert found == ("postgresql://h/d?sslmode=require&password=a%26b", "pool_size=3&keep_last=1")
-    assert options_of(url) > {"pool_size", "keep_last"}
+    assert list_options(url) > {"pool_size", "keep_last"}
 
 
 def test_options_of_a_class_with_objects_are_marked() -> None:
-    marked = {name for name, it in table(options("postgresql")).items() if IN_PYTHON in it.metadata}
+    marked = {
+        name for name, it in read_options(options("postgresql")).items() if IN_PYTHON in it.metadata
+    }
     assert marked == {"engine", "pool", "password", "host", "port", "database", "user"}
     assert get_type_hints(options("sqlite"))

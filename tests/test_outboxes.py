@@ -98,7 +98,7 @@ async def test_a_change_that_was_cut_off_is_seen_whole_or_not_at_all(
     assert len({tuple(it) for it in seen.values()}) == 1, seen
     assert not is_answered or seen["a"] == ["new"]
     for it in await log.backend.scan():
-        found = log.backend._threads.parsed(documents, it)
+        found = log.backend._threads.read_parsed(documents, it)
         assert found is not None
         assert found.thread.outbox is None
 
@@ -124,7 +124,7 @@ async def test_tokens_of_removed_outboxes_are_forgotten() -> None:
     for number in range(3 * outboxes.MOST_DELIVERED):
         also = {("shared", ""): [NewMessage(number, message_id="m")]}
         await log.append(f"t{number}", [NewMessage(1)], also=also)
-    found = new_log(documents).backend._threads.parsed(documents, "shared")
+    found = new_log(documents).backend._threads.read_parsed(documents, "shared")
     assert found is not None
     assert len(found.thread.delivered) <= outboxes.MOST_DELIVERED
     assert await contents(new_log(documents), "shared") == [3 * outboxes.MOST_DELIVERED - 1]

@@ -17,9 +17,9 @@ from test_frames import KINDS, SLOW, Histories, start
 from locus_store import CheckpointSaver, IntegrityError, SerializationError
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.values import frames
-from locus_store.values.encoding import MAX_STATE_BYTES, encode, pack_frame, pinned
+from locus_store.values.encoding import MAX_STATE_BYTES, encode, encode_canonical, pack_frame
 from locus_store.values.frames import folding
-from locus_store.values.msgpack import as_json, packed, with_json
+from locus_store.values.msgpack import as_json, convert_to_json, get_packed
 
 pytestmark = pytest.mark.anyio
 
@@ -38,13 +38,13 @@ def of_channels(values: dict[str, Any], number: int) -> dict[str, Any]:
     return {"channel_values": channels, "channel_versions": dict.fromkeys(values, f"{number:032}")}
 
 
-def chain(states: list[Any]) -> tuple[list[bytes], list[frames.Shape]]:
-    shapes: list[frames.Shape] = []
+def chain(states: list[Any]) -> tuple[list[bytes], list[frames.DigestTree]]:
+    shapes: list[frames.DigestTree] = []
     payloads: list[bytes] = []
     for state in states:
-        done = frames.change(state, shapes[-1] if shapes else None, packed=True)
-        payloads.append(done.whole() if done.frames is None else done.frames)
-        shapes.append(done.shape)
+        done = frames.compare_states(state, shapes[-1] if shapes else None, packed=True)
+        payloads.append(done.to_payload() if done.frames is None else done.frames)
+        shapes.append(done.tree)
     return payloads, shapes
 
 
@@ -67,17 +67,17 @@ def test_every_version_of_any_history_comes_back_exactly(kinds: list[str], seed:
     for state, payload, shape in zip(states, payloads, shapes, strict=True):
         exact.apply(payload)
         shown.apply(payload)
-        assert pinned(exact.state()) == pinned(state)
-        assert pinned(shown.exact()) == pinned(state)
-        assert pinned(shown.state()) == pinned(with_json(state))
-        assert frames.shape_of(copy.deepcopy(exact.state())).digest == shape.digest
-        assert frames.change(state, None, packed=True).shape.digest == shape.digest
-        assert pinned(frames.snapshot_of(shape).state()) == pinned(state)
-        told = frames.written(payload, MAX_STATE_BYTES)
+        assert encode_canonical(exact.get_state()) == encode_canonical(state)
+        assert encode_canonical(shown.build_exact()) == encode_canonical(state)
+        assert encode_canonical(shown.get_state()) == encode_canonical(convert_to_json(state))
+        assert frames.build_digest_tree(copy.deepcopy(exact.get_state())).digest == shape.digest
+        assert frames.compare_states(state, None, packed=True).tree.digest == shape.digest
+        assert encode_canonical(frames.pack_state(shape).to_state()) == encode_canonical(state)
+        told = frames.read_restorable_operations(payload, MAX_STATE_BYTES)
         again = frames.Folder(MAX_STATE_BYTES)
-        for it in [*payloads[: payloads.index(payload)], frames.payload_of(told)]:
+        for it in [*payloads[: payloads.index(payload)], frames.encode_operations(told)]:
             again.apply(it)
-        assert pinned(again.state()) == pinned(state)
+        assert encode_canonical(again.get_state()) == encode_canonical(state)
 
 
 @SLOW
@@ -96,9 +96,9 @@ def test_a_flipped_bit_is_told_or_changes_nothing(
     payloads[at] = bytes(damaged)
     try:
         state = frames.fold(payloads, MAX_STATE_BYTES)
-        assert frames.shape_of(state).digest != shapes[-1].digest or pinned(state) == pinned(
-            states[-1]
-        )
+        assert frames.build_digest_tree(state).digest != shapes[-1].digest or encode_canonical(
+            state
+        ) == encode_canonical(states[-1])
     except IntegrityError:
         pass
 
@@ -186,9 +186,9 @@ def test_any_form_of_a_value_follows_any_other(before: Any, after: Any) -> None:
     for state, payload, shape in zip(states, payloads, shapes, strict=True):
         exact.apply(payload)
         shown.apply(payload)
-        assert pinned(exact.state()) == pinned(state)
-        assert pinned(shown.state()) == pinned(with_json(state))
-        assert frames.shape_of(copy.deepcopy(shown.exact())).digest == shape.digest
+        assert encode_canonical(exact.get_state()) == encode_canonical(state)
+        assert encode_canonical(shown.get_state()) == encode_canonical(convert_to_json(state))
+        assert frames.build_digest_tree(copy.deepcopy(shown.build_exact())).digest == shape.digest
 
 
 def test_a_chain_of_edits_is_folded_in_the_time_of_the_edits() -> None:
@@ -205,40 +205,40 @@ def test_a_chain_of_edits_is_folded_in_the_time_of_the_edits() -> None:
         patch.setattr(folding, "as_json", lambda it: taken.append(it) or as_json(it))
         for payload in payloads:
             folder.apply(payload)
-        state = folder.state()
+        state = folder.get_state()
     assert len(taken) == 2  # each value once
-    assert frames.shape_of(state).digest == shapes[-1].digest
+    assert frames.build_digest_tree(state).digest == shapes[-1].digest
 
 
 def test_an_unchanged_word_of_a_small_value_is_not_added_again() -> None:
     before = of_channels({"d": {"word": "chrysanthemum", "long": "x" * 90, "n": 1}}, 1)
     after = of_channels({"d": {"word": "chrysanthemum", "long": "x" * 90, "n": 2}}, 1)
-    shape = frames.change(before, None, packed=True).shape
-    done = frames.change(after, shape, packed=True)
+    shape = frames.compare_states(before, None, packed=True).tree
+    done = frames.compare_states(after, shape, packed=True)
     assert done.frames is not None
-    assert "chrysanthemum" not in frames.text_of(done.frames, MAX_STATE_BYTES)
+    assert "chrysanthemum" not in frames.extract_text(done.frames, MAX_STATE_BYTES)
 
 
 def test_the_limit_counts_what_is_stored_for_all_readers() -> None:
     state = of_channels({"d": {"a": [False] * 3000}}, 1)
     limit = 4000
-    done = frames.change(state, None, packed=True)
-    done.snapshot.require_size(limit)
+    done = frames.compare_states(state, None, packed=True)
+    done.packed_state.require_size(limit)
     shown = frames.Folder(limit, in_json=True)
-    shown.apply(done.whole())
-    assert len(encode(shown.state())) > limit
-    assert shown.exact() == state
+    shown.apply(done.to_payload())
+    assert len(encode(shown.get_state())) > limit
+    assert shown.build_exact() == state
 
 
 def applied(folder: frames.Folder, payload: bytes) -> frames.Folder:
     folder.apply(payload)
-    folder.state()
+    folder.get_state()
     return folder
 
 
 def test_a_list_of_both_forms_is_damage_to_all_readers() -> None:
     payload = pack_frame(ormsgpack.packb([["=", [], {"a": [b"\xc0", 1]}]]))
-    for read in (frames.readable, frames.text_of):
+    for read in (frames.read_operations, frames.extract_text):
         with pytest.raises(IntegrityError):
             read(payload, MAX_STATE_BYTES)
 
@@ -262,22 +262,22 @@ def test_a_frame_that_no_save_wrote_is_damage(operation: list[Any]) -> None:
     for in_json in (False, True):
         folder = frames.Folder(MAX_STATE_BYTES, in_json=in_json)
         with pytest.raises(IntegrityError):
-            frames.shape_of(applied(folder, payload).exact())
+            frames.build_digest_tree(applied(folder, payload).build_exact())
     with contextlib.suppress(IntegrityError):
-        frames.text_of(payload, MAX_STATE_BYTES)
+        frames.extract_text(payload, MAX_STATE_BYTES)
     with contextlib.suppress(IntegrityError):
-        frames.payload_of(frames.written(payload, MAX_STATE_BYTES))
+        frames.encode_operations(frames.read_restorable_operations(payload, MAX_STATE_BYTES))
 
 
 def test_an_edit_of_a_large_value_costs_the_edit_and_brings_its_words() -> None:
     values = {"doc": {"text": WORDS, "n": 1}, "said": [{"text": WORDS, "by": "user"}]}
-    before = frames.change(of_channels(values, 1), None, packed=True)
+    before = frames.compare_states(of_channels(values, 1), None, packed=True)
     values["doc"]["text"] = values["said"][0]["text"] = WORDS.replace("six", "chrysanthemum", 1)
-    done = frames.change(of_channels(values, 1), before.shape, packed=True)
+    done = frames.compare_states(of_channels(values, 1), before.tree, packed=True)
     assert done.frames is not None
     assert len(done.frames) < 200
-    assert frames.text_of(done.frames, MAX_STATE_BYTES).count("chrysanthemum") == 2
-    paths = [it[1] for it in frames.readable(done.frames, MAX_STATE_BYTES)]
+    assert frames.extract_text(done.frames, MAX_STATE_BYTES).count("chrysanthemum") == 2
+    paths = [it[1] for it in frames.read_operations(done.frames, MAX_STATE_BYTES)]
     assert ["channel_values", "doc", "v", "text"] in paths
     assert ["channel_values", "said", 0, "v", "text"] in paths
 
@@ -297,7 +297,7 @@ async def test_other_readers_get_json() -> None:
             assert state["channel_values"] == expected
             assert (await reader.load("t", "v1")) == state
             [version] = await reader.history("t", limit=1)
-            [found] = await reader.read_states([version], lambda _, it: dict(it.state()))
+            [found] = await reader.read_states([version], lambda _, it: dict(it.get_state()))
             assert found == state
 
 
@@ -314,10 +314,10 @@ def test_bytes_that_are_no_messagepack_are_kept(data: bytes) -> None:
     state = {"channel_values": {"a": data, "b": [data, data]}, "channel_versions": {}}
     [payload], [shape] = chain([state])
     assert frames.fold([payload], MAX_STATE_BYTES) == state
-    assert frames.shape_of(frames.fold([payload], MAX_STATE_BYTES)).digest == shape.digest
-    assert packed(as_json(data)) == data
-    told = frames.written(payload, MAX_STATE_BYTES)
-    assert frames.fold([frames.payload_of(told)], MAX_STATE_BYTES) == state
+    assert frames.build_digest_tree(frames.fold([payload], MAX_STATE_BYTES)).digest == shape.digest
+    assert get_packed(as_json(data)) == data
+    told = frames.read_restorable_operations(payload, MAX_STATE_BYTES)
+    assert frames.fold([frames.encode_operations(told)], MAX_STATE_BYTES) == state
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,9 @@ def test_bytes_that_are_no_messagepack_are_kept(data: bytes) -> None:
 def test_no_key_of_a_user_passes_for_a_mark(value: Any) -> None:
     state = {"fields": value, "channel_values": {"a": ormsgpack.packb(value), "$m": [BYTES]}}
     [payload], _ = chain([state])
-    told = frames.written(payload, MAX_STATE_BYTES)
-    assert frames.fold([frames.payload_of(told)], MAX_STATE_BYTES) == state
-    plain = frames.change({"a": value}, None).whole()
-    assert frames.payload_of(frames.written(plain, MAX_STATE_BYTES)) == plain
+    told = frames.read_restorable_operations(payload, MAX_STATE_BYTES)
+    assert frames.fold([frames.encode_operations(told)], MAX_STATE_BYTES) == state
+    plain = frames.compare_states({"a": value}, None).to_payload()
+    assert (
+        frames.encode_operations(frames.read_restorable_operations(plain, MAX_STATE_BYTES)) == plain
+    )

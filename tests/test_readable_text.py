@@ -30,4 +30,4 @@ READABLE = Readable(said=frozenset({"content", "text"}), given=frozenset({"input
     ],
 )
 def test_text_is_what_a_person_reads(message: object, text: str) -> None:
-    assert READABLE.text(message) == text
+    assert READABLE.get_text(message) == text

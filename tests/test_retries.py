@@ -6,23 +6,25 @@ import asyncio
 
 import pytest
 
-from locus_store.runtime.retries import RACES, Pauses, unraced
+from locus_store.runtime.retries import RACES, Pauses, retry_lost_races
 
 
 def test_pauses_grow_up_to_the_longest() -> None:
-    rows = [[pauses.next() for _ in range(8)] for pauses in (Pauses(0.1, 1.0) for _ in range(500))]
+    rows = [
+        [pauses.get_next() for _ in range(8)] for pauses in (Pauses(0.1, 1.0) for _ in range(500))
+    ]
     longest = [max(column) for column in zip(*rows, strict=True)]
     for pause, most in zip(longest, [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0, 1.0], strict=True):
         assert most / 2 < pause <= most
 
 
 def test_a_pause_is_at_least_as_long_as_the_server_asks_for() -> None:
-    assert Pauses(0.1, 1.0).next(5) >= 5
+    assert Pauses(0.1, 1.0).get_next(5) >= 5
 
 
 def test_no_pause_ends_behind_the_time_for_all() -> None:
-    assert Pauses(0.1, 1.0, 4.0).next(5) is None
-    assert Pauses(0.1, 1.0, 60.0).next(5) is not None
+    assert Pauses(0.1, 1.0, 4.0).get_next(5) is None
+    assert Pauses(0.1, 1.0, 60.0).get_next(5) is not None
 
 
 def test_work_that_loses_each_race_is_given_up() -> None:
@@ -33,9 +35,9 @@ def test_work_that_loses_each_race_is_given_up() -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        asyncio.run(unraced(work, lambda exc: isinstance(exc, KeyError)))
+        asyncio.run(retry_lost_races(work, lambda exc: isinstance(exc, KeyError)))
     assert len(attempts) == RACES
     attempts.clear()
     with pytest.raises(KeyError):
-        asyncio.run(unraced(work, lambda exc: isinstance(exc, ValueError)))
+        asyncio.run(retry_lost_races(work, lambda exc: isinstance(exc, ValueError)))
     assert len(attempts) == 1

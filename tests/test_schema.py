@@ -23,11 +23,11 @@ from locus_store.sql.schema.tables import (
     DEFAULT_PREFIX,
     METADATA,
     Tables,
-    max_prefix,
-    prefix_of,
-    tables,
+    compute_max_prefix,
+    make_tables,
+    parse_prefix,
 )
-from locus_store.values.canonical import canonical
+from locus_store.values.canonical import canonicalize
 
 if TESTS_RUN:
     from sqlalchemy.dialects import oracle
@@ -38,7 +38,7 @@ if TESTS_RUN:
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONGEST = "p" * max_prefix("postgresql")
+LONGEST = "p" * compute_max_prefix("postgresql")
 POSTGRESQL = postgresql.dialect()
 if TESTS_RUN:
     ORACLE = oracle.dialect()
@@ -75,18 +75,18 @@ def key_bytes(column: sa.Column[Any]) -> int:
 
 
 def test_the_default_tables_are_those_of_the_orm_classes() -> None:
-    assert tables().metadata is METADATA
-    assert tables().threads is METADATA.tables["locus_threads"]
+    assert make_tables().metadata is METADATA
+    assert make_tables().threads is METADATA.tables["locus_threads"]
 
 
 def test_every_name_begins_with_the_prefix_so_that_two_live_in_one_database() -> None:
-    assert all(name.startswith("mine_") for name in names_of(tables("mine_")))
+    assert all(name.startswith("mine_") for name in names_of(make_tables("mine_")))
 
 
 def test_every_name_fits_postgresql_with_the_longest_prefix() -> None:
-    names = names_of(tables(LONGEST))
+    names = names_of(make_tables(LONGEST))
     assert max(len(name.encode()) for name in names) == 63
-    assert len(names) == len(names_of(tables()))
+    assert len(names) == len(names_of(make_tables()))
 
 
 def test_a_table_name_of_the_sdk_means_a_prefix() -> None:
@@ -97,7 +97,7 @@ def test_a_table_name_of_the_sdk_means_a_prefix() -> None:
         ("app_store", "app_"),
         ("a" * 51 + "_checkpoints", "a" * 51 + "_"),
     ):
-        assert prefix_of(name, None, "postgresql") == prefix
+        assert parse_prefix(name, None, "postgresql") == prefix
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
@@ -106,34 +106,34 @@ def test_a_table_name_that_names_no_table_is_refused_by_its_own_name(
     name: Any, dialect: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=r"^table_name="):
-        prefix_of(name, None, dialect)
+        parse_prefix(name, None, dialect)
 
 
 @pytest.mark.parametrize(("dialect", "longest"), [("postgresql", 51), ("oracle", 116)])
 def test_a_table_name_may_be_as_long_as_the_database_allows(dialect: str, longest: int) -> None:
-    assert prefix_of("a" * longest, None, dialect) == "a" * longest + "_"
+    assert parse_prefix("a" * longest, None, dialect) == "a" * longest + "_"
     with pytest.raises(InvalidArgumentError, match=f"{longest} characters .*{dialect}"):
-        prefix_of("a" * (longest + 1), None, dialect)
+        parse_prefix("a" * (longest + 1), None, dialect)
 
 
 def test_another_prefix_leaves_the_default_names_alone() -> None:
-    tables("other_", "there")
-    assert all(name.startswith(DEFAULT_PREFIX) for name in names_of(tables()))
+    make_tables("other_", "there")
+    assert all(name.startswith(DEFAULT_PREFIX) for name in names_of(make_tables()))
 
 
 def test_a_database_schema_qualifies_every_table() -> None:
-    assert {table.schema for table in tables("x_", "app").metadata.tables.values()} == {"app"}
+    assert {table.schema for table in make_tables("x_", "app").metadata.tables.values()} == {"app"}
 
 
 @pytest.mark.parametrize("prefix", ["", "9x", "a-b", "a b", 'a"', "é_", "p" * 245])
 def test_a_prefix_that_cannot_begin_a_table_name_is_refused(prefix: str) -> None:
     with pytest.raises(InvalidArgumentError, match="prefix"):
-        tables(prefix)
+        make_tables(prefix)
 
 
 @pytest.mark.parametrize(("limit", "dialect"), [(6398, "oracle"), (2704, "postgresql")])
 def test_every_index_key_fits_at_the_longest_ids(limit: int, dialect: str) -> None:
-    for table in tables().metadata.tables.values():
+    for table in make_tables().metadata.tables.values():
         for key in keys_of(table):
             size = sum(key_bytes(column) for column in key)
             # The index on (tenant, user_id, ...) and all others alike.
@@ -156,7 +156,7 @@ def test_two_keys_never_become_one(left: str, right: str) -> None:
 
 
 def test_an_empty_key_is_found_again(connection: sa.Connection) -> None:
-    lines = tables().lines
+    lines = make_tables().lines
     for namespace in ("", "/", "//", "a"):
         row = {"tenant": "default", "thread_id": "t", "namespace": namespace}
         connection.execute(lines.insert().values(row))
@@ -194,7 +194,7 @@ def test_a_statement_that_is_only_shown_needs_no_database() -> None:
 
 
 def test_a_pattern_sees_the_stored_text(connection: sa.Connection) -> None:
-    lines = tables().lines
+    lines = make_tables().lines
     row = {"tenant": "default", "thread_id": "/x", "namespace": ""}
     connection.execute(lines.insert().values(row))
     count = sa.select(sa.func.count()).select_from(lines)
@@ -232,7 +232,7 @@ def test_escaping_keeps_order_so_that_ranges_may_be_asked_for(left: str, right: 
 def test_an_empty_object_is_null_in_the_table_and_read_as_empty(
     connection: sa.Connection,
 ) -> None:
-    threads = tables().threads
+    threads = make_tables().threads
     row = {"tenant": "default", "thread_id": "t", "metadata": {}}
     connection.execute(threads.insert().values(row))
     assert connection.scalar(sa.select(threads.c.metadata)) == {}
@@ -240,7 +240,7 @@ def test_an_empty_object_is_null_in_the_table_and_read_as_empty(
 
 
 def test_metadata_is_stored_as_json_that_sql_can_ask(connection: sa.Connection) -> None:
-    threads = tables().threads
+    threads = make_tables().threads
     row = {"tenant": "default", "thread_id": "t", "metadata": {"b": 1, "a": {"x": "é\x00"}}}
     connection.execute(threads.insert().values(row))
     assert connection.scalar(sa.select(threads.c.metadata)) == row["metadata"]
@@ -301,7 +301,7 @@ def test_the_clock_is_spelt_for_every_dialect(dialect: Any, words: str) -> None:
 
 
 def test_a_lines_key_is_never_used_again(connection: sa.Connection) -> None:
-    lines = tables().lines
+    lines = make_tables().lines
     row = {"tenant": "default", "thread_id": "t", "namespace": ""}
     first = connection.execute(lines.insert().values(row)).inserted_primary_key
     connection.execute(lines.delete())
@@ -312,7 +312,7 @@ def test_a_lines_key_is_never_used_again(connection: sa.Connection) -> None:
 
 
 def test_no_bytes_are_null_in_the_table_and_read_as_no_bytes(connection: sa.Connection) -> None:
-    writes = tables().writes
+    writes = make_tables().writes
     row = {"line": 1, "checkpoint_id": "c", "task_id": "t", "idx": 0, "channel": "x"}
     connection.execute(writes.insert().values(**row, payload=b""))
     assert connection.scalar(sa.select(writes.c.payload)) == b""
@@ -320,13 +320,13 @@ def test_no_bytes_are_null_in_the_table_and_read_as_no_bytes(connection: sa.Conn
 
 @given(json_value | st.floats(allow_nan=False, allow_infinity=False))
 def test_any_json_value_comes_back_with_its_type(value: Any) -> None:
-    value = canonical(value)
+    value = canonicalize(value)
     for dump in (dump_value, dump_valueb):
-        assert repr(canonical(load_value(dump(value).encode()))) == repr(value)
+        assert repr(canonicalize(load_value(dump(value).encode()))) == repr(value)
 
 
 def test_null_is_a_value(connection: sa.Connection) -> None:
-    store = tables().store
+    store = make_tables().store
     row = {"tenant": "default", "namespace": "", "key": "k", "value": None}
     connection.execute(store.insert().values(row))
     assert connection.execute(sa.select(store.c.value)).one() == (None,)
@@ -349,7 +349,7 @@ def test_a_path_comes_back_and_keeps_its_order(left: str, right: str) -> None:
 
 
 def fill(connection: sa.Connection, thread_id: str, **thread: Any) -> None:
-    ours = tables()
+    ours = make_tables()
     owner = {"tenant": "default", "thread_id": thread_id}
     connection.execute(ours.threads.insert().values(**owner, user_id="/u", **thread))
     for namespace in ("", "inner"):
@@ -394,7 +394,7 @@ def test_the_view_shows_the_root_head_of_every_live_thread(connection: sa.Connec
 def test_the_view_shows_times_that_people_read(connection: sa.Connection) -> None:
     fill(connection, "t")
     shown = connection.scalar(sa.text("SELECT updated_at FROM locus_heads"))
-    stored = connection.scalar(sa.select(tables().lines.c.updated_at).limit(1))
+    stored = connection.scalar(sa.select(make_tables().lines.c.updated_at).limit(1))
     assert datetime.fromisoformat(shown) == stored
 
 

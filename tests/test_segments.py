@@ -23,8 +23,8 @@ from locus_store.backends.documents.objects import (
     HEADS,
     SEGMENTS,
     ObjectDocuments,
-    decoded,
-    encoded,
+    decode_name,
+    encode_name,
 )
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
@@ -189,7 +189,7 @@ def segments(shelf: Shelf) -> set[str]:
 def named(shelf: Shelf) -> set[str]:
     """The segments that heads name."""
     contents = ObjectsProbe(shelf).contents()
-    heads = [it.told() for name, it in contents.items() if "/heads/" in name]
+    heads = [it.describe() for name, it in contents.items() if "/heads/" in name]
     return {entry[0] for it in heads for entry in it["segments"]}
 
 
@@ -322,8 +322,8 @@ async def test_a_writer_that_took_half_a_day_writes_its_segments_again(
 @given(st.lists(st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=255)))
 def test_names_are_reversible_and_sort_as_ids_do(ids: list[str]) -> None:
     ids = [it for it in ids if not any("\ud800" <= c <= "\udfff" for c in it)]
-    names = {it: encoded(it, 1024) for it in ids}
-    assert {it: decoded(name) for it, name in names.items()} == {it: it for it in ids}
+    names = {it: encode_name(it, 1024) for it in ids}
+    assert {it: decode_name(name) for it, name in names.items()} == {it: it for it in ids}
     assert sorted(ids) == sorted(ids, key=lambda it: names[it].encode())
     assert not any(c < " " for name in names.values() for c in name)
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 from locus_store import AgentState, MemoryCheckpointer, Message, Role, ToolCall
 from locus_store.errors import InvalidArgumentError, SerializationError
 from locus_store.types import Mark
-from locus_store.types.codec import StateCodec, labels_of
-from locus_store.types.marks import MARK_KEY, Lineage, LoadedDict, thread_key
+from locus_store.types.codec import StateCodec, get_labels
+from locus_store.types.marks import MARK_KEY, LoadedDict, LoadOrigin, make_thread_key
 
 if TESTS_RUN:
     from locus.core.state import AgentState as LocusState
@@ -109,7 +109,10 @@ async def test_a_mark_is_never_stored() -> None:
 
 
 async def test_a_mark_survives_what_callers_do_with_a_state() -> None:
-    codec, lineage = StateCodec(), Lineage(thread=thread_key("t"), made_from=mark(), head=mark())
+    codec, lineage = (
+        StateCodec(),
+        LoadOrigin(thread=make_thread_key("t"), made_from=mark(), head=mark()),
+    )
     state = codec.restore(AgentState().to_checkpoint(), lineage)
     for made in (state.with_message(Message.user("x")), state.model_copy(), copy.deepcopy(state)):
         assert codec.dump(made)[1] == lineage
@@ -120,7 +123,7 @@ async def test_a_mark_survives_what_callers_do_with_a_state() -> None:
 
 
 def test_a_loaded_dict_is_a_dict_and_its_mark_survives_pickling() -> None:
-    lineage = Lineage(thread="x", made_from=mark(), head=mark())
+    lineage = LoadOrigin(thread="x", made_from=mark(), head=mark())
     loaded = StateCodec(dict).restore({"a": 1}, lineage)
     assert loaded == {"a": 1}
     assert isinstance(loaded, dict)
@@ -135,23 +138,23 @@ NONCE = "0123456789abcdef"
 
 @pytest.mark.parametrize("nonce", ["", "None", "a\0b", NONCE[1:], NONCE + "0", NONCE.upper()])
 def test_a_token_with_a_writer_that_no_load_minted_is_not_ours(nonce: str) -> None:
-    lineage = Lineage(thread="a", made_from=mark(), head=mark(), nonce=NONCE)
-    assert Lineage.from_token(lineage.token()) == lineage
-    assert Lineage.from_token(lineage.token().replace(NONCE, nonce)) is None
+    lineage = LoadOrigin(thread="a", made_from=mark(), head=mark(), load_id=NONCE)
+    assert LoadOrigin.from_token(lineage.to_token()) == lineage
+    assert LoadOrigin.from_token(lineage.to_token().replace(NONCE, nonce)) is None
 
 
 @pytest.mark.parametrize("head", [None, mark(1), mark(2)])
 @pytest.mark.parametrize("made_from", [None, mark(1)])
 def test_a_lineage_comes_back_from_its_token(made_from: Mark | None, head: Mark | None) -> None:
-    lineage = Lineage(thread=thread_key("t"), made_from=made_from, head=head or made_from)
-    assert Lineage.from_token(lineage.token()) == lineage
+    lineage = LoadOrigin(thread=make_thread_key("t"), made_from=made_from, head=head or made_from)
+    assert LoadOrigin.from_token(lineage.to_token()) == lineage
 
 
 @pytest.mark.parametrize(
     "token", ["", "1", f"1.a.{NONCE}.!!", f"2.a.{NONCE}.AAAA", f"1.a.{NONCE}.", None, 7, {}]
 )
 def test_what_is_no_token_of_ours_is_no_lineage(token: Any) -> None:
-    assert Lineage.from_token(token) is None
+    assert LoadOrigin.from_token(token) is None
 
 
 async def test_a_forged_mark_is_ignored_or_conflicts_but_never_breaks_a_save() -> None:
@@ -221,8 +224,8 @@ async def test_a_state_of_another_class_is_saved_if_it_can_give_json() -> None:
 
 
 def test_labels_are_what_a_state_says_of_itself() -> None:
-    assert labels_of({}) == {}
-    assert labels_of({"agent_id": "a", "tags": ["x"]}) == {"agent_id": "a", "tags": ["x"]}
-    assert labels_of({"metadata": {"tags": ("x",)}}) == {"tags": ["x"]}
+    assert get_labels({}) == {}
+    assert get_labels({"agent_id": "a", "tags": ["x"]}) == {"agent_id": "a", "tags": ["x"]}
+    assert get_labels({"metadata": {"tags": ("x",)}}) == {"tags": ["x"]}
     for odd in ({"agent_id": 7}, {"tags": "x"}, {"tags": [1]}, {"metadata": []}, {"tags": None}):
-        assert labels_of(odd) == {}
+        assert get_labels(odd) == {}

@@ -11,10 +11,10 @@ from lazily import TESTS_RUN
 
 from locus_store import AgentState, Message, SQLiteBackend, StorageBackendAdapter
 from locus_store.errors import SerializationError
-from locus_store.types.escaped_keys import with_escaped_keys
+from locus_store.types.escaped_keys import escape_keys
 from locus_store.types.state_classes import LOCUS_STATE
 from locus_store.values.filters import STATE_CLASS
-from locus_store.values.surrogates import escaped
+from locus_store.values.surrogates import escape
 
 if TESTS_RUN:
     from locus.core.state import AgentState as LocusState
@@ -91,7 +91,7 @@ async def test_nothing_is_imported_or_called_by_a_recorded_name(
     _seen = []
     try:
         with pytest.raises(SerializationError, match="state_type=dict"):
-            adapter._codec.class_for(state.version.labels, state.state)
+            adapter._codec.find_class(state.version.labels, state.state)
     finally:
         seen, _seen = _seen, None
     assert seen == []
@@ -142,9 +142,9 @@ async def test_the_sdks_state_stays_its_own_when_a_process_without_the_sdk_saves
 
 def test_two_keys_of_one_escaped_form_are_refused() -> None:
     half = "\ud800"
-    assert with_escaped_keys({half: 1, "\ud801": [{half: 2}]}) == {
-        escaped(half): 1,
-        escaped("\ud801"): [{escaped(half): 2}],
+    assert escape_keys({half: 1, "\ud801": [{half: 2}]}) == {
+        escape(half): 1,
+        escape("\ud801"): [{escape(half): 2}],
     }
     with pytest.raises(SerializationError, match="two keys of a dict"):
-        with_escaped_keys([{half: 1, escaped(half): 2}])
+        escape_keys([{half: 1, escape(half): 2}])

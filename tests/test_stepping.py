@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from locus_store.runtime.loops import Home, is_at_work
+from locus_store.runtime.loops import LoopResources, is_at_work
 
 pytestmark = pytest.mark.anyio
 
 
-class Empty(Home):
+class Empty(LoopResources):
     """Has nothing to release."""
 
     async def _release(self) -> None:

@@ -14,7 +14,7 @@ from locus_store.testing import StoreContract
 from locus_store.types.items import Put
 from locus_store.values.encoding import encode
 from locus_store.values.filters import Filter
-from locus_store.values.vectors import packed, unpacked
+from locus_store.values.vectors import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ class WritesItemByItem(InMemoryStore):
 @caught_by("test_nothing_shows_an_expired_item")
 class ListsNamespacesOfTheExpired(InMemoryStore):
     async def namespaces(self, match, limit, offset):
-        return sorted({match.of(it) for it in self._spaces} - {None})[offset : offset + limit]
+        return sorted({match.cut(it) for it in self._spaces} - {None})[offset : offset + limit]
 
 
 @caught_by("test_a_removal_counts_no_expired_item")
@@ -157,7 +157,7 @@ class CutsBeforeItMatches(InMemoryStore):
     async def namespaces(self, match, limit, offset):
         found = self._of(match.fixed, recursive=True)
         cut = {it.item.namespace[: match.max_depth] for it in found}
-        return sorted({match.of(it) for it in cut} - {None})[offset : offset + limit]
+        return sorted({match.cut(it) for it in cut} - {None})[offset : offset + limit]
 
 
 @caught_by("test_only_the_namespace_itself_is_listed_by_key")
@@ -253,9 +253,9 @@ class KeepsOldEmbeddings(InMemoryStore):
 class RoundsEmbeddings(InMemoryStore):
     async def vectors_of(self, namespace, key):
         rounded = [
-            [round(n, 4) for n in unpacked(it)] for it in await super().vectors_of(namespace, key)
+            [round(n, 4) for n in unpack(it)] for it in await super().vectors_of(namespace, key)
         ]
-        return [packed(it, 3, "l2") for it in rounded]
+        return [pack(it, 3, "l2") for it in rounded]
 
 
 @caught_by("test_the_nearest_comes_first")

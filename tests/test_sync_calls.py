@@ -25,14 +25,14 @@ from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.portals import Portals
 from locus_store.runtime.stepping import (
-    ended,
-    in_thread,
     is_ours,
     may_block,
     needs_no_loop,
-    now,
     pause,
-    together,
+    run_in_thread,
+    run_now,
+    run_together,
+    wait_for_end,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def on_signal() -> Iterator[Callable[..., None]]:
 
 
 async def place() -> tuple[int, bool]:
-    return await now(threading.get_ident), may_block()
+    return await run_now(threading.get_ident), may_block()
 
 
 def test_a_call_runs_in_its_own_thread(portals: Portals, others: ThreadPoolExecutor) -> None:
@@ -96,11 +96,13 @@ def test_a_call_in_a_running_loop_stops_it_and_has_none(
 def test_everything_that_a_call_waits_for_is_done_by_its_thread(portals: Portals) -> None:
     async def one(number: int) -> int:
         await pause(0)
-        return await in_thread(lambda: number)
+        return await run_in_thread(lambda: number)
 
     async def call() -> tuple[list[int], int]:
         await asyncio.sleep(0)
-        return await together(one(it) for it in range(3)), await in_thread(threading.get_ident)
+        return await run_together(one(it) for it in range(3)), await run_in_thread(
+            threading.get_ident
+        )
 
     assert run(portals, call) == ([0, 1, 2], threading.get_ident())
     assert asyncio.run(together_in_a_loop()) == [0, 1, 2]
@@ -109,10 +111,10 @@ def test_everything_that_a_call_waits_for_is_done_by_its_thread(portals: Portals
 async def together_in_a_loop() -> list[int]:
     async def one(number: int) -> int:
         await pause(0.001 * (3 - number))
-        assert await in_thread(threading.get_ident) != threading.get_ident()
+        assert await run_in_thread(threading.get_ident) != threading.get_ident()
         return number
 
-    return await together(one(it) for it in range(3))
+    return await run_together(one(it) for it in range(3))
 
 
 def test_a_call_waits_for_what_another_thread_does(
@@ -121,10 +123,10 @@ def test_a_call_waits_for_what_another_thread_does(
     future: Future[str] = Future()
 
     async def call() -> str:
-        await ended(future, 0.001)
+        await wait_for_end(future, 0.001)
         assert not future.done()
         entered.set()
-        await ended(future)
+        await wait_for_end(future)
         return future.result()
 
     entered = threading.Event()
@@ -136,7 +138,7 @@ def test_a_call_waits_for_what_another_thread_does(
 
 
 async def _ended(future: Future[str]) -> str:
-    await ended(future)
+    await wait_for_end(future)
     return future.result()
 
 
@@ -148,7 +150,7 @@ def test_a_call_that_waits_for_the_loop_it_stopped_is_ended(
     async def main() -> None:
         of_the_loop: Future[None] = Future()
         with pytest.raises(RuntimeError, match="in a running event loop"):
-            run(portals, ended, of_the_loop)
+            run(portals, wait_for_end, of_the_loop)
 
     asyncio.run(main())
     others.submit(asyncio.run, main()).result(WAIT)
@@ -167,9 +169,9 @@ def test_ctrl_c_is_put_off_until_a_piece_of_work_is_done(portals: Portals) -> No
 
     async def call() -> None:
         try:
-            await now(lambda: (interrupt(), done.append("work")))
+            await run_now(lambda: (interrupt(), done.append("work")))
             done.append("answer")
-            await now(lambda: done.append("never"))
+            await run_now(lambda: done.append("never"))
         finally:
             done.append("end")
 
@@ -185,7 +187,7 @@ def test_ctrl_c_after_the_last_piece_of_work_is_raised_when_the_call_is_done(
     done: list[str] = []
 
     async def call() -> None:
-        await now(interrupt)
+        await run_now(interrupt)
         done.append("answer")
 
     with pytest.raises(KeyboardInterrupt):
@@ -198,8 +200,8 @@ def test_ctrl_c_ends_a_wait_at_once(portals: Portals, others: ThreadPoolExecutor
     entered = threading.Event()
 
     async def call() -> None:
-        await now(entered.set)
-        await ended(future)
+        await run_now(entered.set)
+        await wait_for_end(future)
 
     others.submit(lambda: (entered.wait(WAIT), interrupt()))
     with pytest.raises(KeyboardInterrupt):
@@ -224,8 +226,8 @@ def test_a_handler_that_raises_does_so_in_the_callers_own_code(
         done.append("work")
 
     async def call() -> None:
-        await now(work)
-        await now(lambda: done.append("never"))
+        await run_now(work)
+        await run_now(lambda: done.append("never"))
 
     on_signal(late)
     others.submit(lambda: (entered.wait(WAIT), interrupt(signal.SIGUSR1)))
@@ -244,7 +246,7 @@ def test_a_programs_handler_may_call(
     found: list[bool] = []
 
     async def call() -> str:
-        await now(lambda: (entered.set(), go.wait(WAIT)))
+        await run_now(lambda: (entered.set(), go.wait(WAIT)))
         return "through"
 
     on_signal(lambda *_: (found.append(run(portals, place)[1]), go.set()))
@@ -259,7 +261,7 @@ def test_each_call_has_the_context_of_its_caller(
     variable: ContextVar[int] = ContextVar("variable")
 
     async def seen() -> int:
-        value = await now(variable.get)
+        value = await run_now(variable.get)
         variable.set(-1)
         return value
 
@@ -276,8 +278,8 @@ def test_each_call_has_the_context_of_its_caller(
 def test_an_error_is_the_calls_and_can_be_handled_in_it(portals: Portals) -> None:
     async def call() -> None:
         with pytest.raises(KeyError):
-            await now({}.popitem)
-        await now([].pop)
+            await run_now({}.popitem)
+        await run_now([].pop)
 
     with pytest.raises(IndexError):
         run(portals, call)
@@ -288,7 +290,7 @@ def test_what_a_call_took_and_gave_is_not_kept(portals: Portals) -> None:
         pass
 
     async def call(given: Big) -> Big:
-        return await now(lambda: given)
+        return await run_now(lambda: given)
 
     given = Big()
     kept = weakref.ref(given)
@@ -315,7 +317,7 @@ def test_a_child_that_is_forked_after_an_interrupted_call_does_not_wait_for_it(
         raise LateError
 
     async def call() -> None:
-        await now(lambda: (entered.set(), go.wait(WAIT)))
+        await run_now(lambda: (entered.set(), go.wait(WAIT)))
 
     on_signal(late)
     others.submit(lambda: (entered.wait(WAIT), interrupt(signal.SIGUSR1)))
@@ -375,15 +377,15 @@ def test_work_that_no_call_waits_for_runs_beside_them(portals: Portals) -> None:
     go, done = threading.Event(), list[int]()
 
     async def work(number: int) -> None:
-        await now(go.wait, WAIT)
-        await now(done.append, number)
+        await run_now(go.wait, WAIT)
+        await run_now(done.append, number)
 
     async def call() -> None:
         for number in (1, 2, 3):
-            each.here().submit(number, lambda number=number: work(number))  # type: ignore[misc]
+            each.get().submit(number, lambda number=number: work(number))  # type: ignore[misc]
 
     async def finish() -> None:
-        await each.here().finish(WAIT)
+        await each.get().finish(WAIT)
 
     run(portals, call)
     assert done == []
@@ -398,17 +400,17 @@ def test_work_that_takes_too_long_is_ended_after_its_piece(portals: Portals) -> 
     go, entered, done = threading.Event(), threading.Event(), list[str]()
 
     async def work() -> None:
-        await now(lambda: (entered.set(), go.wait(WAIT)))
+        await run_now(lambda: (entered.set(), go.wait(WAIT)))
         try:
-            await now(done.append, "never")
+            await run_now(done.append, "never")
         finally:
             done.append("ended")
 
     async def call() -> None:
-        each.here().submit("work", work)
-        await now(entered.wait, WAIT)
-        await each.here().finish(0.001)
-        each.here().submit("work", work)
+        each.get().submit("work", work)
+        await run_now(entered.wait, WAIT)
+        await each.get().finish(0.001)
+        each.get().submit("work", work)
 
     run(portals, call)
     go.set()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from locus_store.types import ArchivedWrite, PendingWrite
 from locus_store.versions import Line, Record
-from locus_store.versions.spaces import Row, Space
+from locus_store.versions.spaces import History, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,15 +19,15 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHANGES = st.lists(st.tuples(st.sampled_from(["put", "write", "take"]), st.integers(0, 5)))
 
 
-def space_of(count: int) -> Space:
-    space = Space("", Line(line=1))
+def space_of(count: int) -> History:
+    history = History("", Line(line=1))
     for sequence in range(1, count + 1):
-        change(space, "put", sequence)
-    return space
+        change(history, "put", sequence)
+    return history
 
 
-def change(space: Space, kind: str, number: int) -> None:
-    newest = max(space.rows, default=0)
+def change(history: History, kind: str, number: int) -> None:
+    newest = max(history.rows, default=0)
     if kind == "put":
         sequence = newest + 1
         chain = 1 + sequence // 3 * 3
@@ -40,30 +40,30 @@ def change(space: Space, kind: str, number: int) -> None:
             metadata={},
             labels={},
         )
-        space.put(Row(record, NOW, b"[]"))
+        history.put(Row(record, NOW, b"[]"))
     elif kind == "write":
         name = f"c{1 + number % max(newest, 1)}"
         write = PendingWrite(task_id=f"t{number}", idx=0, channel="c", type="", payload=b"")
-        space.put_write(ArchivedWrite(checkpoint_id=name, write=write, created_at=NOW))
-    elif space.rows:
-        space.take(sorted(space.rows)[number % len(space.rows)])
+        history.put_write(ArchivedWrite(checkpoint_id=name, write=write, created_at=NOW))
+    elif history.rows:
+        history.remove(sorted(history.rows)[number % len(history.rows)])
 
 
-def told(space: Space) -> Any:
-    chains = {chain: space.payloads(chain, 99) for chain in range(99)}
+def told(history: History) -> Any:
+    chains = {chain: history.payloads(chain, 99) for chain in range(99)}
     names = [f"c{n}" for n in range(99)]
     return (
-        list(space.rows),
-        {it: space.named(space.line, it) for it in names},
+        list(history.rows),
+        {it: history.named(history.line, it) for it in names},
         {it: found for it, found in chains.items() if found},
-        {it: found for it in names if (found := list(space.writes_of(it)))},
+        {it: found for it in names if (found := list(history.get_writes(it)))},
     )
 
 
-def changed(space: Space, changes: Iterable[tuple[str, int]]) -> Space:
+def changed(history: History, changes: Iterable[tuple[str, int]]) -> History:
     for it in changes:
-        change(space, *it)
-    return space
+        change(history, *it)
+    return history
 
 
 @given(before=CHANGES, mine=CHANGES, its=CHANGES, again=CHANGES)

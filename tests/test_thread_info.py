@@ -10,7 +10,7 @@ from lazily import TESTS_RUN
 from storages.memory import BareBackend
 
 from locus_store import IntegrityError, UnsupportedError
-from locus_store.types.thread_info import RESERVED_KEY, claim_of, facts
+from locus_store.types.thread_info import RESERVED_KEY, claim_of, make_facts
 
 if TESTS_RUN:
     pass
@@ -41,4 +41,4 @@ async def test_a_storage_without_users_refuses_a_claim() -> None:
 )
 def test_facts_that_no_put_stores_are_damage(stored: Any) -> None:
     with pytest.raises(IntegrityError, match="no put stores"):
-        facts("t", None, None, {RESERVED_KEY: stored}, created_at=NOW, active_at=NOW)
+        make_facts("t", None, None, {RESERVED_KEY: stored}, created_at=NOW, active_at=NOW)

@@ -32,14 +32,14 @@ from locus_store.transfer.archive import (
     import_threads,
     to_lines,
 )
-from locus_store.transfer.building import up_to
+from locus_store.transfer.building import cut_thread
 from locus_store.transfer.copying import copy
 from locus_store.transfer.verifying import Checked, verify
 from locus_store.types import ArchivedMessage, PendingWrite
-from locus_store.types.messages import seal
+from locus_store.types.messages import compute_checksum
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions import segments
-from locus_store.versions.archives import Problem, problems
+from locus_store.versions.archives import Problem, find_problems
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
@@ -215,7 +215,9 @@ async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(databas
         thread = await backend.read_thread("t")
         for name, kept in (("v8", "8 7 5 4 3 1 0"), ("fork", "4 3 1 0"), ("v0", "")):
             memory = MemoryBackend()
-            await memory.write_thread(await up_to(thread, name, max_state_bytes=MAX_STATE_BYTES))
+            await memory.write_thread(
+                await cut_thread(thread, name, max_state_bytes=MAX_STATE_BYTES)
+            )
             ids = [it.checkpoint_id for it in await memory.history("t", limit=99)]
             ancestors = [f"v{n}" for n in kept.split()]
             assert ids == (ancestors if name in ancestors else [name, *ancestors])
@@ -225,8 +227,11 @@ async def test_a_thread_is_cut_at_any_version_with_what_it_was_made_from(databas
             for it in await memory.history("t", limit=99):
                 assert it.created_at == times[it.checkpoint_id]
             assert len(await memory.get_writes("t", "v3")) == ("v3" in ids)
-        assert await up_to(thread, "v2", max_state_bytes=MAX_STATE_BYTES) is None
-        assert await up_to(thread, "v1", namespace="other", max_state_bytes=MAX_STATE_BYTES) is None
+        assert await cut_thread(thread, "v2", max_state_bytes=MAX_STATE_BYTES) is None
+        assert (
+            await cut_thread(thread, "v1", namespace="other", max_state_bytes=MAX_STATE_BYTES)
+            is None
+        )
 
 
 async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
@@ -234,8 +239,8 @@ async def test_a_cut_thread_shows_nothing_that_was_hidden() -> None:
     for n in range(6):
         await backend.write_state("t", {"n": n}, checkpoint_id=f"v{n}", keep_last=3)
     thread = await backend.read_thread("t")
-    assert await up_to(thread, "v1", max_state_bytes=MAX_STATE_BYTES) is None
-    cut = await up_to(thread, "v4", max_state_bytes=MAX_STATE_BYTES)
+    assert await cut_thread(thread, "v1", max_state_bytes=MAX_STATE_BYTES) is None
+    cut = await cut_thread(thread, "v4", max_state_bytes=MAX_STATE_BYTES)
     assert [it.checkpoint_id for it in cut.lines[0].records] == ["v3", "v4"]
 
 
@@ -421,7 +426,7 @@ async def test_a_value_of_another_type_is_found_in_any_column(database_file, mon
         await backend._join("t", "")
         await backend.put_writes("t", "v", [PendingWrite("a", 0, "c", "t", b"1")])
         database = sqlite3.connect(database_file, isolation_level=None)
-        sealed = seal("", "m", "user", {}, None, None).hex()
+        sealed = compute_checksum("", "m", "user", {}, None, None).hex()
         database.executescript(
             "INSERT INTO locus_messages (thread, sequence, message_id, role, created_at, digest)"
             f" VALUES (1, 1, 'm', 'user', 0, x'{sealed}');"
@@ -515,5 +520,5 @@ async def test_a_message_above_max_state_bytes_is_not_imported_and_is_a_problem(
     with pytest.raises(IntegrityError, match="max_state_bytes=1000"):
         await import_threads(small, file.getvalue().splitlines())
     assert await small.scan() == []
-    [problem] = problems(await large.backend.read_thread("t"), 1_000)
+    [problem] = find_problems(await large.backend.read_thread("t"), 1_000)
     assert "max_state_bytes=1000" in problem.what

@@ -31,7 +31,7 @@ async def test_a_load_waits_for_a_save_through_another_object(monkeypatch) -> No
     may_end.set()
     assert await load == {"n": 1}
     await save
-    assert not background._saves.here()
+    assert not background._saves.get()
 
 
 async def test_a_load_does_not_wait_for_a_save_that_hangs(monkeypatch) -> None:
@@ -48,4 +48,4 @@ async def test_a_load_does_not_wait_for_a_save_that_hangs(monkeypatch) -> None:
     save.cancel()
     with pytest.raises(asyncio.CancelledError):
         await save
-    assert not background._saves.here()
+    assert not background._saves.get()

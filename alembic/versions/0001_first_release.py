@@ -7,8 +7,8 @@ from alembic import context, op
 
 from locus_store.sql.columns.dialect_columns import Json, JsonValue, PlainText
 from locus_store.sql.columns.types import BigKey, Blob, Digest, Instant, Key, Path
-from locus_store.sql.schema.tables import derived
-from locus_store.sql.schema.user_ids import create_view, quoted
+from locus_store.sql.schema.tables import derive_name
+from locus_store.sql.schema.user_ids import create_view, quote
 
 revision = "0001"
 down_revision = None
@@ -60,7 +60,7 @@ def downgrade() -> None:
 
 
 def _quoted(name: str, schema: str | None) -> str:
-    return quoted(op.get_context().dialect, name, schema)
+    return quote(op.get_context().dialect, name, schema)
 
 
 def _threads(prefix: str, schema: str | None) -> None:
@@ -76,20 +76,20 @@ def _threads(prefix: str, schema: str | None) -> None:
         sa.Column("created_at", Instant, nullable=False),
         sa.Column("active_at", Instant, nullable=False),
         sa.Column("expires_at", Instant),
-        sa.PrimaryKeyConstraint("thread", name=derived(f"{table}_pk")),
-        sa.UniqueConstraint("tenant", "thread_id", name=derived(f"{table}_id")),
+        sa.PrimaryKeyConstraint("thread", name=derive_name(f"{table}_pk")),
+        sa.UniqueConstraint("tenant", "thread_id", name=derive_name(f"{table}_id")),
         schema=schema,
         sqlite_autoincrement=True,
     )
     op.create_index(
-        derived(f"{table}_active"),
+        derive_name(f"{table}_active"),
         table,
         ["tenant", "active_at", "thread"],
         schema=schema,
         postgresql_where=sa.text("active_at > '-infinity'"),
     )
     op.create_index(
-        derived(f"{table}_user"),
+        derive_name(f"{table}_user"),
         table,
         ["tenant", "user_id", "active_at", "thread"],
         schema=schema,
@@ -115,8 +115,8 @@ def _lines(prefix: str, schema: str | None) -> None:
         sa.Column("writer", Key(255)),
         sa.Column("run", Key(255)),
         sa.Column("updated_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("line", name=derived(f"{table}_pk")),
-        sa.UniqueConstraint("tenant", "thread_id", "namespace", name=derived(f"{table}_id")),
+        sa.PrimaryKeyConstraint("line", name=derive_name(f"{table}_pk")),
+        sa.UniqueConstraint("tenant", "thread_id", "namespace", name=derive_name(f"{table}_id")),
         schema=schema,
         sqlite_autoincrement=True,
     )
@@ -146,14 +146,14 @@ def _checkpoints(prefix: str, schema: str | None) -> None:
         sa.Column("created_at", Instant, nullable=False),
         sa.Column("text", sa.Text),
         sa.Column("payload", Blob),
-        sa.PrimaryKeyConstraint("line", "sequence", name=derived(f"{table}_pk")),
-        sa.UniqueConstraint("line", "checkpoint_id", name=derived(f"{table}_id")),
+        sa.PrimaryKeyConstraint("line", "sequence", name=derive_name(f"{table}_pk")),
+        sa.UniqueConstraint("line", "checkpoint_id", name=derive_name(f"{table}_id")),
         schema=schema,
     )
     if op.get_context().dialect.name == "postgresql":
         for column in ("metadata", "labels"):
             op.create_index(
-                derived(f"{table}_{column}"),
+                derive_name(f"{table}_{column}"),
                 table,
                 [column],
                 schema=schema,
@@ -171,7 +171,7 @@ def _segments(prefix: str, schema: str | None) -> None:
         sa.Column("first", sa.BigInteger, nullable=False),
         sa.Column("chain", sa.BigInteger, nullable=False),
         sa.Column("payload", Blob, nullable=False),
-        sa.PrimaryKeyConstraint("line", "last", name=derived(f"{table}_pk")),
+        sa.PrimaryKeyConstraint("line", "last", name=derive_name(f"{table}_pk")),
         schema=schema,
     )
 
@@ -191,7 +191,7 @@ def _writes(prefix: str, schema: str | None) -> None:
         sa.Column("created_at", Instant, nullable=False),
         sa.Column("payload", Blob),
         sa.PrimaryKeyConstraint(
-            "line", "checkpoint_id", "task_id", "idx", name=derived(f"{table}_pk")
+            "line", "checkpoint_id", "task_id", "idx", name=derive_name(f"{table}_pk")
         ),
         schema=schema,
     )
@@ -207,7 +207,7 @@ def _logs(prefix: str, schema: str | None) -> None:
         sa.Column("message_count", sa.BigInteger, nullable=False),
         sa.Column("last_sequence", sa.BigInteger, nullable=False),
         sa.Column("changed_at", Instant, nullable=False),
-        sa.PrimaryKeyConstraint("thread", "namespace", name=derived(f"{table}_pk")),
+        sa.PrimaryKeyConstraint("thread", "namespace", name=derive_name(f"{table}_pk")),
         schema=schema,
     )
     _leave_room(table, schema)
@@ -227,8 +227,8 @@ def _messages(prefix: str, schema: str | None) -> None:
         sa.Column("digest", Digest, nullable=False),
         sa.Column("text", sa.Text),
         sa.Column("payload", Blob),
-        sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name=derived(f"{table}_pk")),
-        sa.UniqueConstraint("thread", "namespace", "message_id", name=derived(f"{table}_id")),
+        sa.PrimaryKeyConstraint("thread", "namespace", "sequence", name=derive_name(f"{table}_pk")),
+        sa.UniqueConstraint("thread", "namespace", "message_id", name=derive_name(f"{table}_id")),
         schema=schema,
     )
 
@@ -248,8 +248,8 @@ def _store(prefix: str, schema: str | None) -> None:
         sa.Column("expires_at", Instant),
         sa.Column("value", JsonValue),
         sa.Column("ttl_seconds", sa.Double),
-        sa.PrimaryKeyConstraint("item", name=derived(f"{table}_pk")),
-        sa.UniqueConstraint("tenant", "namespace", "key", name=derived(f"{table}_id")),
+        sa.PrimaryKeyConstraint("item", name=derive_name(f"{table}_pk")),
+        sa.UniqueConstraint("tenant", "namespace", "key", name=derive_name(f"{table}_id")),
         schema=schema,
         sqlite_autoincrement=True,
     )
@@ -258,7 +258,7 @@ def _store(prefix: str, schema: str | None) -> None:
 
 def _index_expiry(table: str, schema: str | None) -> None:
     op.create_index(
-        derived(f"{table}_expires"),
+        derive_name(f"{table}_expires"),
         table,
         ["expires_at"],
         schema=schema,
@@ -272,7 +272,7 @@ def _settings(prefix: str, schema: str | None) -> None:
         f"{prefix}settings",
         sa.Column("name", PlainText(64), nullable=False),
         sa.Column("value", PlainText(1000), nullable=False),
-        sa.PrimaryKeyConstraint("name", name=derived(f"{prefix}settings_pk")),
+        sa.PrimaryKeyConstraint("name", name=derive_name(f"{prefix}settings_pk")),
         schema=schema,
     )
     new_id = NEW_ID[op.get_context().dialect.name]

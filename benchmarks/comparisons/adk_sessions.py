@@ -28,7 +28,7 @@ from sqlalchemy import insert
 from benchmarks import machine, report
 from benchmarks.places import server
 from locus_store.adapters.adk import LocusSessionService
-from locus_store.adapters.adk.records import STATE, SessionRecord, event_message
+from locus_store.adapters.adk.records import STATE, SessionRecord, make_event_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -102,9 +102,9 @@ def listed(count: int) -> list[tuple[str, str]]:
 async def seeded_ours(service: Any, count: int) -> None:
     for name, size in (("full", LOADED), ("long", count)):
         await service.create_session(**NAMES, session_id=name)
-        messages = [event_message(event(n))[0] for n in range(size)]
+        messages = [make_event_message(event(n))[0] for n in range(size)]
         await service.log.append(f"app/u/{name}", messages)
-    record = SessionRecord(LISTED, 1e9).message()
+    record = SessionRecord(LISTED, 1e9).to_message()
     names = listed(count)
     for user in range(USERS):
         await service.create_session(app_name="list", user_id=f"u{user}", state={"user:n": user})

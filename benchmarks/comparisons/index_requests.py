@@ -20,7 +20,7 @@ from benchmarks.report import add_write, publish
 from locus_store import blocking
 from locus_store.backends.documents.objects import HEADS, SEGMENTS, digest
 from locus_store.backends.opensearch import OpenSearchBackend
-from locus_store.backends.opensearch.names import id_of, routing_of
+from locus_store.backends.opensearch.names import make_id, make_routing
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Bare:
 
     def get(self, name: str) -> dict[str, Any]:
         """Return a document with its content."""
-        got = self._client.get(index=self._index, id=id_of(name), routing=routing_of(name))
+        got = self._client.get(index=self._index, id=make_id(name), routing=make_routing(name))
         source: dict[str, Any] = got["_source"]
         b64decode(source["content"])
         return source

@@ -19,8 +19,8 @@ from uuid import uuid4
 
 from benchmarks.report import add_write, publish
 from locus_store.backends.opensearch import OpenSearchBackend, search
-from locus_store.backends.opensearch.bulk import batches
-from locus_store.backends.opensearch.documents import version_name
+from locus_store.backends.opensearch.bulk import split_batches
+from locus_store.backends.opensearch.documents import make_version_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,8 +64,8 @@ def documents(objects: IndexObjects, count: int) -> Iterator[BulkWrite]:
             "words": chance.choice(texts),
             "metadata": [f"k={n % 10}", f"user={n % 1000}", f"order={n}"],
         }
-        name = version_name(thread, n // VERSIONS_OF_A_THREAD, sequence)
-        yield objects.document(name, "index", fields)
+        name = make_version_name(thread, n // VERSIONS_OF_A_THREAD, sequence)
+        yield objects.write_document(name, "index", fields)
 
 
 def load(objects: IndexObjects, count: int) -> float:
@@ -73,7 +73,7 @@ def load(objects: IndexObjects, count: int) -> float:
     began = time.monotonic()
     objects.create()
     send = partial(objects.bulk, refresh="false")
-    deque(objects.each(send, batches(documents(objects, count))), maxlen=0)
+    deque(objects.each(send, split_batches(documents(objects, count))), maxlen=0)
     objects.call("POST", f"/{objects.place.name}/_refresh")
     return time.monotonic() - began
 
@@ -93,9 +93,9 @@ class Timed:
 
 
 SEARCHES: dict[str, Callable[[IndexObjects], Any]] = {
-    "a frequent word": lambda it: search.with_words(it, ["w0"], LIMIT),
-    "two frequent words": lambda it: search.with_words(it, ["w3", "w7"], LIMIT),
-    "a rare word": lambda it: search.with_words(it, ["w15000"], LIMIT),
+    "a frequent word": lambda it: search.find_with_words(it, ["w0"], LIMIT),
+    "two frequent words": lambda it: search.find_with_words(it, ["w3", "w7"], LIMIT),
+    "a rare word": lambda it: search.find_with_words(it, ["w15000"], LIMIT),
     "a value of a tenth of the versions": lambda it: by_value(it, "k", 7),
     "a value of a thousandth": lambda it: by_value(it, "user", 77),
     "a value of one version": lambda it: by_value(it, "order", 4711),
@@ -103,7 +103,7 @@ SEARCHES: dict[str, Callable[[IndexObjects], Any]] = {
 
 
 def by_value(objects: IndexObjects, key: str, value: object) -> Any:
-    return search.with_value(objects, key, value, LIMIT, is_tag=False)
+    return search.find_with_value(objects, key, value, LIMIT, is_tag=False)
 
 
 def measured(indexes: list[IndexObjects], rounds: int) -> dict[str, list[list[int]]]:

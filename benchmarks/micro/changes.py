@@ -88,7 +88,7 @@ class Side:
         for _ in range(count):
             state = next(self._steps)
             begin = time.thread_time()
-            self._shape = self._change(state, self._shape).shape
+            self._shape = self._change(state, self._shape).tree
             took += time.thread_time() - begin
         self.took.append(took / count * 1e6)
 

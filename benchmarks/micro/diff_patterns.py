@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
-from locus_store.values.frames import change, fold
+from locus_store.values.frames import compare_states, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,11 +129,11 @@ def ours(states: Iterator[State]) -> Result:
     payloads, times, shape, state = [], [], None, {}
     for state in states:
         begin = time.process_time()
-        done = change(state, shape)
+        done = compare_states(state, shape)
         took = time.process_time() - begin
-        payloads.append(done.whole() if shape is None else done.frames or b"")
+        payloads.append(done.to_payload() if shape is None else done.frames or b"")
         times.append(took)
-        shape = done.shape
+        shape = done.tree
     if encode(fold(payloads, MAX_STATE_BYTES)) != encode(state):
         raise SystemExit("the chain does not give the last state")
     plain = sum(

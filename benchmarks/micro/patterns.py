@@ -21,7 +21,7 @@ from benchmarks import machine
 from benchmarks.workloads import State, prose
 from locus_store import sqlite_checkpointer
 from locus_store.values.encoding import MAX_STATE_BYTES, encode, unpack_frames
-from locus_store.values.frames import change
+from locus_store.values.frames import compare_states
 
 Pattern = Callable[[int, random.Random], Iterator[State]]
 TOLERANCE = 1.5
@@ -177,10 +177,10 @@ async def measure(case: Case, steps: int) -> Found:
             begin = time.process_time()
             await saver.save(state, "thread")
             cpu.append(time.process_time() - begin)
-            done = change(state, shape)
-            frames = done.whole() if shape is None else done.frames or b""
+            done = compare_states(state, shape)
+            frames = done.to_payload() if shape is None else done.frames or b""
             difference += sum(map(len, unpack_frames(frames, MAX_STATE_BYTES)))
-            shape = done.shape
+            shape = done.tree
         loaded = await saver.load("thread")
         stored = await saver.backend.read_thread("thread")
         records = stored.lines[0].records

@@ -23,7 +23,7 @@ from benchmarks import machine, report
 from locus_store import versions
 from locus_store.backends.redis import RedisBackend
 from locus_store.backends.redis.keys import RedisKeys
-from locus_store.versions.known import KNOWN_BYTES, KnownVersions
+from locus_store.versions.known import KNOWN_BYTES, CachedVersions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -92,7 +92,7 @@ async def _saves(client: driver.Redis, backend: RedisBackend) -> dict[str, list[
     sent = [b""]  # by the first of the two: for the second one nothing changed
 
     def note(save: Save) -> None:
-        append = versions.append_of(save, save.basis.store if save.basis else "")
+        append = versions.make_append(save, save.basis.store if save.basis else "")
         assert append is not None  # noqa: S101  (all these saves are)
         sent.append(append.payload or sent[-1])
 
@@ -146,7 +146,7 @@ async def _loads(client: driver.Redis, cold: RedisBackend) -> dict[str, list[flo
         for name, call in calls[:: 1 if turn % 2 else -1]:
             times[name].append(await timed(call))
     for _ in range(CALLS):
-        cold._known = KnownVersions(KNOWN_BYTES)  # noqa: SLF001  (a first load)
+        cold._known = CachedVersions(KNOWN_BYTES)  # noqa: SLF001  (a first load)
         times["ours"].append(await timed(lambda: cold.read_state("t")))
     return times
 
@@ -169,7 +169,7 @@ async def growth(url: str) -> list[list[object]]:
             messages = [*messages, *_more(turn)]
             await backend.write_state("g", {"messages": messages})
             if turn in {500, 1000}:
-                key = RedisKeys("locus:state:").document("g")
+                key = RedisKeys("locus:state:").get_document("g")
                 sizes[turn] = await client.memory_usage(key, samples=0) or 0
     await client.aclose()
     ratio = sizes[1000] / sizes[500]

@@ -23,7 +23,7 @@ from locus_store import open_checkpointer
 from locus_store.timeline import bisect as bisecting
 from locus_store.timeline.bisect import bisect
 from locus_store.timeline.blame import blame
-from locus_store.timeline.lineage import lineage
+from locus_store.timeline.lineage import find_ancestry
 from locus_store.timeline.paths import parsed
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ async def measure(url: str, count: int, rounds: int) -> dict[str, list[float]]:
         backend: Any = checkpointer.backend
         for state in states(count):
             await backend.save(THREAD, state)
-        way = await lineage(backend, THREAD)
+        way = await find_ancestry(backend, THREAD)
         for _ in range(rounds):
             for name, call in works(backend, count, way.versions if way else []).items():
                 begin = time.process_time()

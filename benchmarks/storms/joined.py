@@ -13,7 +13,7 @@ from locus_store.versions import segments
 def join_often() -> None:
     """Join two records each; the process ends if they cannot be joined."""
     segments.RECORDS = 2
-    joining.not_joined = _end
+    joining.report_not_joined = _end
 
 
 def _end(_: str, exc: Exception) -> NoReturn:

@@ -304,9 +304,9 @@ class Worker:
 def _no_conflicts() -> None:
     """A save takes the head for its parent, whatever it was made from."""
 
-    def place(lines: Any, line: Any, request: Any) -> saving.Destination:
+    def place(lines: Any, line: Any, request: Any) -> saving.Placement:
         del lines, request
-        return saving.Destination(line.head if line else None, moves_head=True)
+        return saving.Placement(line.head if line else None, moves_head=True)
 
     saving._place = place
 
@@ -356,14 +356,14 @@ def _grouped_without_conflicts() -> None:
     """PostgreSQL's statement for a group is not told what a save expects."""
     from locus_store.backends.postgresql import save_groups
 
-    row_of = save_groups.row_of
+    row_of = save_groups.make_row
 
     def free(save: Any, *arguments: Any, **options: Any) -> Any:
         known = row_of(save, *arguments, **options)
         row = row_of(replace(save, basis=None, expected=None), *arguments, **options)
         return known and row and row._replace(line=known.line)
 
-    save_groups.row_of = free
+    save_groups.make_row = free
 
 
 def _grouped_and_undone() -> None:
@@ -376,7 +376,7 @@ def _grouped_and_undone() -> None:
         if next(calls) % 20:
             return await run(self, *args)
         home = self._home
-        driver = home.driver
+        driver = home.lease_driver
 
         @asynccontextmanager
         async def undone() -> AsyncIterator[Any]:
@@ -386,27 +386,27 @@ def _grouped_and_undone() -> None:
                 yield connection
                 await transaction.rollback()
 
-        home.driver = undone
+        home.lease_driver = undone
         try:
             return await run(self, *args)
         finally:
-            home.driver = driver
+            home.lease_driver = driver
 
     Saves._run = forgetful  # type: ignore[method-assign]
 
 
 def _stale_shapes() -> None:
     """A version is known by the shape of its line's first version: frames are against that one."""
-    from locus_store.versions.known import KnownVersions
+    from locus_store.versions.known import CachedVersions
 
-    put = KnownVersions.put
+    put = CachedVersions.put
     first: dict[Any, Any] = {}
 
     def stale(self: Any, key: Any, *version: Any) -> None:
         mark, name, shape, snapshot = version
         put(self, key, mark, name, first.setdefault(key, shape), snapshot)
 
-    KnownVersions.put = stale  # type: ignore[method-assign]
+    CachedVersions.put = stale  # type: ignore[method-assign]
 
 
 FAULTS: dict[str, Callable[[], None]] = {

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from locus_store.sql.schema.tables import DEFAULT_PREFIX
-from locus_store.sql.schema.tables import tables as defined
+from locus_store.sql.schema.tables import make_tables as defined
 
 HERE = Path(__file__).parent
 STYLE = """

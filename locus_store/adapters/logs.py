@@ -8,8 +8,8 @@ from locus_store.errors import IntegrityError
 from locus_store.messages import BaseMessageLog, LogInfo
 from locus_store.open import Storage, open_message_log
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.values.encoding import decode, encode_strictly, pinned
-from locus_store.values.msgpack import FORM, TAG, frozen, thawed
+from locus_store.values.encoding import decode, encode_canonical, encode_strictly
+from locus_store.values.msgpack import FORM, TAG, freeze, thaw
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -84,17 +84,17 @@ class Places:
             self._threads.pop(next(iter(self._threads)), None)
 
 
-def thread_of(*names: str) -> str:
+def make_thread_id(*names: str) -> str:
     """Return the id of the thread that several names identify; ``/`` separates them."""
     return "/".join(it.replace("%", "%25").replace("/", "%2F") for it in names)
 
 
-def names_in(thread_id: str) -> list[str]:
-    """Return the names of ``thread_of``."""
+def split_thread_id(thread_id: str) -> list[str]:
+    """Return the names of ``make_thread_id``."""
     return [it.replace("%2F", "/").replace("%25", "%") for it in thread_id.split("/")]
 
 
-async def all_of(
+async def list_all(
     call: Callable[..., Awaitable[list[Listed]]], *args: Any, **options: Any
 ) -> AsyncIterator[Listed]:
     """Give all that ``BaseMessageLog.logs`` or ``heads`` lists, a page at a time."""
@@ -113,34 +113,36 @@ _LEVELS: Final = 1000
 """More than a stored value may have."""
 
 
-def with_numbers(value: Any) -> Any:
+def tag_numbers(value: Any) -> Any:
     """Return a JSON value with integers beyond 64 bits, NaN and infinities in a form that JSON has.
 
-    ``numbers_in`` gives them back. A value that JSON does not have stays what it is.
+    ``untag_numbers`` gives them back. A value that JSON does not have stays what it is.
     """
     try:
         encoded = encode_strictly(value)
-        is_json = len(pinned(value)) == len(pinned(decode(encoded)))  # NaN becomes null: shorter
+        is_json = len(encode_canonical(value)) == len(
+            encode_canonical(decode(encoded))
+        )  # NaN becomes null: shorter
     except (TypeError, ValueError):
         is_json, encoded = False, b""
     if is_json and b'"$"' not in encoded:
         return value
     try:
-        return frozen(value, _LEVELS)
+        return freeze(value, _LEVELS)
     except (TypeError, ValueError):
         return value  # it is refused later
 
 
-def numbers_in(value: Any) -> Any:
-    """Return the value of ``with_numbers``.
+def untag_numbers(value: Any) -> Any:
+    """Return the value of ``tag_numbers``.
 
     Raises:
         IntegrityError: It is damaged.
     """
-    if pinned(TAG) not in pinned(value):
+    if encode_canonical(TAG) not in encode_canonical(value):
         return value
     try:
-        return thawed(value, _long_integer)
+        return thaw(value, _long_integer)
     except (LookupError, TypeError, ValueError) as exc:
         raise IntegrityError(f"a stored number is damaged: {exc}") from exc
 
@@ -154,7 +156,7 @@ def _long_integer(tagged: Mapping[str, Any]) -> int:
 
 def has_null(value: Any) -> bool:
     """Return whether a JSON value has a ``None`` in it."""
-    return b"N" in pinned(value) and _any_none(value)
+    return b"N" in encode_canonical(value) and _any_none(value)
 
 
 def _any_none(value: Any) -> bool:
@@ -163,7 +165,7 @@ def _any_none(value: Any) -> bool:
     return value is None
 
 
-def with_floats(made: Any, source: Any) -> Any:
+def restore_floats(made: Any, source: Any) -> Any:
     """Return the JSON that pydantic made, with NaN and infinities, which it writes as ``None``.
 
     Args:
@@ -174,7 +176,7 @@ def with_floats(made: Any, source: Any) -> Any:
         return source
     if isinstance(made, dict) and isinstance(source, dict) and len(made) == len(source):
         pairs = zip(made.items(), source.values(), strict=True)
-        return {key: with_floats(it, its) for (key, it), its in pairs}
+        return {key: restore_floats(it, its) for (key, it), its in pairs}
     if isinstance(made, list) and isinstance(source, list | tuple) and len(made) == len(source):
-        return [with_floats(it, its) for it, its in zip(made, source, strict=True)]
+        return [restore_floats(it, its) for it, its in zip(made, source, strict=True)]
     return made

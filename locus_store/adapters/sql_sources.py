@@ -12,9 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from locus_store.errors import ConnectionFailedError, IntegrityError, InvalidArgumentError
 from locus_store.types import ArchivedMessage, ArchivedThread
-from locus_store.types.arguments import is_path, not_a_url
+from locus_store.types.arguments import is_path, make_not_a_url_error
 from locus_store.types.messages import put_of
-from locus_store.versions.archives import minute_of
+from locus_store.versions.archives import cut_to_minute
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -36,13 +36,13 @@ class Rows(Protocol):
     def snapshot(self) -> AbstractAsyncContextManager[Any]:
         """Read everything within the block as of one point in time."""
 
-    async def all(self, query: str, *values: str) -> Sequence[Any]:
+    async def fetch_all(self, query: str, *values: str) -> Sequence[Any]:
         """Return the rows of a query; each ``?`` stands for a value."""
 
     def pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
         """Yield the rows of a query, ``size`` at a time; within a snapshot."""
 
-    async def columns(self, table: str) -> set[str]:
+    async def list_columns(self, table: str) -> set[str]:
         """Return the columns of a table; none if there is no such table."""
 
 
@@ -53,7 +53,7 @@ def scheme_of(url: str) -> str:
         InvalidArgumentError: It is a path.
     """
     if is_path(url):
-        raise not_a_url(url)
+        raise make_not_a_url_error(url)
     return urlsplit(url).scheme.partition("+")[0]
 
 
@@ -118,7 +118,7 @@ class _SQLite:
         finally:
             self._connection.rollback()
 
-    async def all(self, query: str, *values: str) -> Sequence[Any]:
+    async def fetch_all(self, query: str, *values: str) -> Sequence[Any]:
         return self._connection.execute(query, values).fetchall()
 
     async def pages(self, query: str, size: int) -> AsyncIterator[Sequence[Any]]:
@@ -126,8 +126,10 @@ class _SQLite:
         while rows := cursor.fetchmany(size):
             yield rows
 
-    async def columns(self, table: str) -> set[str]:
-        return {row[0] for row in await self.all("SELECT name FROM pragma_table_info(?)", table)}
+    async def list_columns(self, table: str) -> set[str]:
+        return {
+            row[0] for row in await self.fetch_all("SELECT name FROM pragma_table_info(?)", table)
+        }
 
 
 class _PostgreSQL:
@@ -143,7 +145,7 @@ class _PostgreSQL:
         )
         return found
 
-    async def all(self, query: str, *values: str) -> Sequence[Any]:
+    async def fetch_all(self, query: str, *values: str) -> Sequence[Any]:
         first, *others = query.split("?")
         numbered = (f"${n}{it}" for n, it in zip(count(1), others, strict=False))
         rows: list[Any] = await self._client.fetch("".join([first, *numbered]), *values)
@@ -154,15 +156,15 @@ class _PostgreSQL:
         while rows := await cursor.fetch(size):
             yield rows
 
-    async def columns(self, table: str) -> set[str]:
+    async def list_columns(self, table: str) -> set[str]:
         query = (
             "SELECT attname FROM pg_attribute "
             "WHERE attrelid = to_regclass(?) AND attnum > 0 AND NOT attisdropped"
         )
-        return {row[0] for row in await self.all(query, f'"{table}"')}
+        return {row[0] for row in await self.fetch_all(query, f'"{table}"')}
 
 
-def time_of(stored: str | float | datetime) -> datetime:
+def parse_time(stored: str | float | datetime) -> datetime:
     """Return a time of a column: a timestamp, its text, or seconds since 1970."""
     if isinstance(stored, int | float):
         return datetime.fromtimestamp(stored, UTC)
@@ -204,7 +206,7 @@ async def put_thread(
         name=None,
         metadata={},
         created_at=min(times),
-        active_at=minute_of(max(times)),
+        active_at=cut_to_minute(max(times)),
         expires_at=expires_at,
         lines=[],
         messages=messages,
@@ -216,7 +218,7 @@ async def put_thread(
     return is_new
 
 
-def archived(
+def archive_message(
     message: NewMessage,
     sequence: int,
     created_at: str | float | datetime,
@@ -235,7 +237,7 @@ def archived(
         message_id=put.message_id,
         role=put.role,
         metadata=put.metadata,
-        created_at=time_of(created_at),
+        created_at=parse_time(created_at),
         text=put.text,
         payload=put.payload,
     )

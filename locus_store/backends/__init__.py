@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from locus_store.runtime.extras import keep_available, loaded
+from locus_store.runtime.extras import keep_available, load_name
 
 if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
@@ -168,7 +168,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    return loaded(__name__, _MODULES, name)
+    return load_name(__name__, _MODULES, name)
 
 
 keep_available(__all__)

@@ -15,7 +15,7 @@ from locus_store.cli.benchmark import bench
 from locus_store.cli.database import db, oci
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
-from locus_store.cli.help import HelpGroup, command, give
+from locus_store.cli.help import HelpGroup, add_command, give
 from locus_store.cli.imports import imports
 from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL
 from locus_store.cli.output import (
@@ -30,8 +30,8 @@ from locus_store.cli.output import (
     OutputError,
     drop_output,
     note,
-    say,
-    standard_streams,
+    print_line,
+    repair_streams,
 )
 from locus_store.cli.removal import delete, expire, prune, vacuum
 from locus_store.cli.service import inspect, serve, tokens
@@ -57,7 +57,7 @@ app = typer.Typer(
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        say(f"locus-store {__version__}")
+        print_line(f"locus-store {__version__}")
         raise typer.Exit
 
 
@@ -88,9 +88,9 @@ app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
 app.add_typer(oci, name="oci")
 for of_threads in (messages, blame, bisect, watch, rewind, report, delete, prune, vacuum, expire):
-    command(threads)(of_threads)
+    add_command(threads)(of_threads)
 for of_all in (doctor, bench, verify, backup, copy, export, forget, serve, inspect):
-    command(app)(of_all)
+    add_command(app)(of_all)
 app.add_typer(imports, name="import")
 
 
@@ -100,7 +100,7 @@ def main() -> None:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     if os.environ.get("COLUMNS") == "0":  # not known; Rich would print nothing
         del os.environ["COLUMNS"]
-    with standard_streams():
+    with repair_streams():
         sys.exit(_printed())
 
 

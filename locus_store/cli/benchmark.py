@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from locus_store import __version__
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, options_for, run
-from locus_store.cli.output import note, progress, put_found, save_table
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, make_options, run
+from locus_store.cli.output import note, put_found, save_table, show_progress
 from locus_store.errors import UnsupportedError
-from locus_store.open import open_checkpointer, options_of
+from locus_store.open import list_options, open_checkpointer
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def bench(
     --json: {version, database, results: [{operation, state_bytes, writers, calls, p50_ms, p99_ms,
     per_second}]}.
     """
-    place = _Place.of(url)
+    place = _Place.from_url(url)
     cases = [(size, count) for size in state_bytes or STATE_BYTES for count in writers or WRITERS]
     note(f"measuring for about {seconds:g} seconds in tables that begin with {place.prefix!r}")
     try:
@@ -126,14 +126,14 @@ class _Place:
     database: str
 
     @classmethod
-    def of(cls, url: str) -> _Place:
+    def from_url(cls, url: str) -> _Place:
         """Return the database that a URL names.
 
         Raises:
             InvalidArgumentError: It is not a valid URL.
             UnsupportedError: It has no tables.
         """
-        if "auto_migrate" not in options_of(url):
+        if "auto_migrate" not in list_options(url):
             raise UnsupportedError(
                 f"bench needs a SQL database, and a {url.partition(':')[0]}: URL names none"
             )
@@ -143,9 +143,9 @@ class _Place:
         return cls(f"{place}{mark}{'&'.join(kept)}".rstrip("?"), prefix, place.partition(":")[0])
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Checkpointer]:
+    async def open(self) -> AsyncIterator[Checkpointer]:
         """Open a checkpointer that knows nothing of what others saved."""
-        options = options_for(self.url, {"prefix": self.prefix}, creates=True)
+        options = make_options(self.url, {"prefix": self.prefix}, creates=True)
         async with open_checkpointer(self.url, state_type=dict, **options) as checkpointer:
             await checkpointer.open()
             yield checkpointer
@@ -184,7 +184,7 @@ class _Threads:
         count = max(1, self.state_bytes // MESSAGE_BYTES)
         return {"step": 0, "messages": [self._message() for _ in range(count)]}
 
-    async def changed(self, name: str) -> str:
+    async def save_changed(self, name: str) -> str:
         """Save the thread with another last message; return the checkpoint id."""
         state = self._states[name]
         messages = [*state["messages"][:-1], self._message()]
@@ -206,12 +206,12 @@ async def _timed(work: Awaitable[object]) -> float:
 
 
 async def _load_behind(threads: _Threads, name: str) -> float:
-    await threads.changed(name)
+    await threads.save_changed(name)
     return await _timed(threads.other.load(name))
 
 
 async def _put_writes(threads: _Threads, name: str) -> float:
-    head = await threads.changed(name)
+    head = await threads.save_changed(name)
     write = PendingWrite(token_hex(8), 0, "messages", "bytes", bytes(MESSAGE_BYTES))
     backend = cast("FullBackend", threads.main.backend)
     return await _timed(backend.put_writes(name, head, [write]))
@@ -223,7 +223,7 @@ async def _last_versions(checkpointer: Checkpointer, name: str) -> None:
 
 
 OPERATIONS: dict[str, Once] = {
-    "save": lambda threads, name: _timed(threads.changed(name)),
+    "save": lambda threads, name: _timed(threads.save_changed(name)),
     "load, known": lambda threads, name: _timed(threads.main.load(name)),
     "load, one behind": _load_behind,
     "list": lambda threads, name: _timed(threads.main.list_checkpoints(name)),
@@ -238,13 +238,13 @@ async def _results(
 ) -> list[Measured]:
     share = seconds / len(cases) / (len(OPERATIONS) + 1)
     found: list[Measured] = []
-    with progress("measuring", len(cases) * (len(OPERATIONS) + 1)) as advance:
-        async with place.opened() as main, place.opened() as other:
+    with show_progress("measuring", len(cases) * (len(OPERATIONS) + 1)) as advance:
+        async with place.open() as main, place.open() as other:
             for state_bytes, writers in cases:
                 threads = _Threads(place, state_bytes, writers)
                 threads.main, threads.other = main, other
                 for _ in range(HISTORY):
-                    await asyncio.gather(*map(threads.changed, threads.names))
+                    await asyncio.gather(*map(threads.save_changed, threads.names))
                 await asyncio.gather(*map(other.load, threads.names))
                 for name, once in OPERATIONS.items():
                     found.append(await _measured(threads, name, once, share))
@@ -273,7 +273,7 @@ async def _measured_cold(threads: _Threads, seconds: float) -> Measured:
     times: list[float] = []
     took, end = 0.0, time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
-        async with threads.place.opened() as fresh:
+        async with threads.place.open() as fresh:
             start = time.perf_counter()
             times += await asyncio.gather(*(_timed(fresh.load(it)) for it in threads.names))
             took += time.perf_counter() - start

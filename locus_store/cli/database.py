@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import command, make_group
-from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, opened, run
+from locus_store.cli.help import add_command, make_group
+from locus_store.cli.opening import DEFAULT_PREFIX, DEFAULT_URL, AsJson, Url, Yes, open_backend, run
 from locus_store.cli.output import (
     PROBLEMS,
     confirm,
-    counted,
+    format_count,
     note,
-    progress,
+    print_line,
     put_json,
     put_outcome,
-    say,
     select,
+    show_progress,
 )
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
 
@@ -57,7 +57,7 @@ class TableOptions:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of ``opened``."""
+        """The options of ``open_backend``."""
         return {"prefix": self.prefix} | ({"schema": self.schema} if self.schema else {})
 
     @property
@@ -66,15 +66,15 @@ class TableOptions:
         return _Indexes() if self.url.startswith("opensearch") else _migrate()
 
 
-@command(db)
+@add_command(db)
 def upgrade(revision: Revision = "head", *, at: TableOptions) -> None:
     """Create the schema, or upgrade it to a revision."""
-    with progress("upgrading"):
+    with show_progress("upgrading"):
         reached = at.definition.upgrade(at.url, revision, **at.names)
-    say(f"schema revision {reached}")
+    print_line(f"schema revision {reached}")
 
 
-@command(db)
+@add_command(db)
 def downgrade(revision: Revision, *, at: TableOptions, yes: Yes = False) -> None:
     """Downgrade the schema to a revision; 'base' deletes every table with its rows."""
     if not yes:
@@ -84,7 +84,7 @@ def downgrade(revision: Revision, *, at: TableOptions, yes: Yes = False) -> None
         deletes = f"deletes {'; '.join(lost)}" if lost else "deletes nothing that is stored"
         confirm(f"This goes down to {revision} and {deletes}.")
     reached = at.definition.downgrade(at.url, revision, **at.names)
-    say(f"schema revision {reached or 'none'}")
+    print_line(f"schema revision {reached or 'none'}")
 
 
 def _lost(current: str | None, revision: str, prefix: str, rows: dict[str, str]) -> list[str]:
@@ -99,7 +99,7 @@ def _rows(at: TableOptions) -> dict[str, str]:
     """Return the number of rows of each table, as far as they can be read."""
 
     async def asked() -> list[Fact]:
-        async with opened(at.url, **at.options) as backend:
+        async with open_backend(at.url, **at.options) as backend:
             return await backend.facts()
 
     with suppress(LocusStoreError):
@@ -108,14 +108,14 @@ def _rows(at: TableOptions) -> dict[str, str]:
     return {}
 
 
-@command(db)
+@add_command(db)
 def current(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Print the database's revision, or 'none'; --json: {revision}."""
     revision = at.definition.current(at.url, **at.names)
     put_outcome({"revision": revision}, revision or "none", as_json=as_json)
 
 
-@command(db)
+@add_command(db)
 def check(*, at: TableOptions, as_json: AsJson = False) -> None:
     """Report whether this library can work on the database; change nothing.
 
@@ -126,12 +126,12 @@ def check(*, at: TableOptions, as_json: AsJson = False) -> None:
     if as_json:
         put_json(select(status, ("state", "revision", "usable", "message")))
     else:
-        (say if status.usable else note)(status.message)
+        (print_line if status.usable else note)(status.message)
     if not status.usable:
         raise typer.Exit(PROBLEMS)
 
 
-@command(db)
+@add_command(db)
 def sql(
     revision: Annotated[str, typer.Argument(help="The target revision, or from:to.")] = "head",
     *,
@@ -143,19 +143,19 @@ def sql(
     sys.stdout.write(_migrate().offline_sql(dialect, revision, prefix=prefix, schema=schema))
 
 
-@command(db, "search-index")
+@add_command(db, "search-index")
 def search_index(*, at: TableOptions) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
-    with progress("creating"):
+    with show_progress("creating"):
         created = run(_search_index(at))
-    say(_outcome("the full-text index", created=created))
+    print_line(_outcome("the full-text index", created=created))
 
 
 def _outcome(what: str, *, created: bool) -> str:
     return f"created {what}" if created else f"{what} exists already; nothing was changed"
 
 
-@command(db, "vector-index")
+@add_command(db, "vector-index")
 def vector_index(
     *,
     dimension: Annotated[int, typer.Option(help="Dimensions of the embeddings; permanent.")],
@@ -168,10 +168,12 @@ def vector_index(
     made = vectors.create_vector_index(
         at.url, dimension=dimension, metric=metric, method=method, **at.names
     )
-    say(_outcome(f"the vector index of dimension {dimension} ({metric}, {method})", created=made))
+    print_line(
+        _outcome(f"the vector index of dimension {dimension} ({metric}, {method})", created=made)
+    )
 
 
-@command(db, "user-ids")
+@add_command(db, "user-ids")
 def user_ids(
     users: Annotated[str, typer.Argument(metavar="TYPE", help="string, int or bigint.")],
     *,
@@ -188,15 +190,17 @@ def user_ids(
     """
     module = importlib.import_module("locus_store.sql.schema.user_ids")
     if dialect is not None:
-        sys.stdout.write(module.offline_sql(dialect, users, **at.names))
+        sys.stdout.write(module.render_sql(dialect, users, **at.names))
         return
     changed = module.set_user_id_type(at.url, users, **at.names)
     was = "are now" if changed else "were"
-    say(f"users' ids {was} of the type {users}" + ("" if changed else "; nothing was changed"))
+    print_line(
+        f"users' ids {was} of the type {users}" + ("" if changed else "; nothing was changed")
+    )
 
 
 async def _search_index(at: TableOptions) -> bool:
-    async with opened(at.url, creates=True, **at.options) as backend:
+    async with open_backend(at.url, creates=True, **at.options) as backend:
         make = getattr(backend, "create_search_index", None)
         if make is None:
             raise UnsupportedError(f"{type(backend).__name__} has no full-text index to make")
@@ -204,7 +208,7 @@ async def _search_index(at: TableOptions) -> bool:
         return made
 
 
-@command(db)
+@add_command(db)
 def history(*, as_json: AsJson = False) -> None:
     """List the revisions that this library knows, oldest first; --json: [{revision, title}]."""
     revisions = _migrate().history()
@@ -212,7 +216,7 @@ def history(*, as_json: AsJson = False) -> None:
         put_json([{"revision": revision, "title": title} for revision, title in revisions])
         return
     for revision, title in revisions:
-        say(f"{revision}  {title}")
+        print_line(f"{revision}  {title}")
 
 
 def _migrate() -> Any:
@@ -232,7 +236,7 @@ class _Indexes:
         if revision != "head":
             raise InvalidArgumentError(f"an index is upgraded to 'head' only, not to {revision!r}")
         with _indexes(url, prefix, schema) as (threads, store):
-            store.own()
+            store.get_own_alias()
             threads.create()
             return str(threads.layout.version)
 
@@ -275,7 +279,7 @@ def _indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexC
         raise InvalidArgumentError(
             "an opensearch:// URL names the index: leave out --prefix and --schema"
         )
-    backend: Any = opened(url)
+    backend: Any = open_backend(url)
     items = importlib.import_module("locus_store.backends.opensearch.item_index")
     store = items.item_index(backend.index.place, backend.index.access)
     try:
@@ -296,7 +300,7 @@ def group() -> None:
     """Keep ``lifecycle`` a command of its own."""
 
 
-@command(oci)
+@add_command(oci)
 def lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT_URL) -> None:
     """Print the lifecycle rule that removes idle threads, as JSON.
 
@@ -310,7 +314,7 @@ def lifecycle(*, days: Days = 90, write: Write = False, url: Url = DEFAULT_URL) 
 def _bucket(url: str) -> BucketBackend:
     if not url.startswith("oci://"):
         raise InvalidArgumentError("pass --url oci://namespace/bucket/prefix")
-    backend: Any = opened(url)
+    backend: Any = open_backend(url)
     return backend  # type: ignore[no-any-return]  # the scheme says so
 
 
@@ -319,7 +323,7 @@ async def _applied(backend: BucketBackend, rules: Any, days: int, *, write: bool
     try:
         if write:
             others = rules.write(backend.bucket, rule)
-            note(f"The rule was written; {counted(others, 'other rule')} stayed.")
+            note(f"The rule was written; {format_count(others, 'other rule')} stayed.")
     finally:
         await backend.close()
     put_json(rule)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from locus_store import __version__
-from locus_store.cli.opening import opened, run
-from locus_store.cli.output import PROBLEMS, counted, progress, put_found
-from locus_store.cli.tenants import TenantsOptions, covering
+from locus_store.cli.opening import open_backend, run
+from locus_store.cli.output import PROBLEMS, format_count, put_found, show_progress
+from locus_store.cli.tenants import TenantsOptions, make_covered
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -60,9 +60,9 @@ def doctor(
 
 async def _facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
     try:
-        async with opened(at.url, **at.options) as backend:
+        async with open_backend(at.url, **at.options) as backend:
             found = [*await backend.facts(), *await _of_tenants(backend, at)]
-            return [*found, *await _sizes(await covering(backend, at))] if sizes else found
+            return [*found, *await _sizes(await make_covered(backend, at))] if sizes else found
     except SchemaError as error:
         return [_failure("schema", error)]
     except ConnectionFailedError as error:
@@ -73,7 +73,7 @@ async def _facts(at: TenantsOptions, *, sizes: bool) -> list[Fact]:
 
 async def _of_tenants(backend: FullBackend, at: TenantsOptions) -> list[Fact]:
     """Return facts of the chosen tenants; with several, each fact names its tenant."""
-    each = await covering(backend, at)
+    each = await make_covered(backend, at)
     if backend.tenant is None:
         return await _reading(backend)
     if not at.all_tenants:
@@ -91,7 +91,7 @@ async def _sizes(backends: list[FullBackend]) -> list[Fact]:
     tenants: Counter[str] = Counter()
     users: Counter[str] = Counter()
     threads: Counter[str] = Counter()
-    with progress("measuring") as advance:
+    with show_progress("measuring") as advance:
         for backend in backends:
             whose = f", tenant {backend.tenant!r}" if len(backends) > 1 else ""
             async for thread_id in all_threads(backend):
@@ -119,7 +119,7 @@ def _largest(sizes: Counter[str]) -> str:
     named = [f"{name}: {size:,}" for name, size in largest]
     if more := len(sizes) - len(largest):
         rest = sizes.total() - sum(size for _, size in largest)
-        named.append(f"{counted(more, 'other')}: {rest:,}")
+        named.append(f"{format_count(more, 'other')}: {rest:,}")
     return ", ".join(named)
 
 

@@ -11,18 +11,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.opening import DryRun, Yes, contents, run
-from locus_store.cli.output import confirm, counted, note, progress, put_json, say, select
-from locus_store.cli.store import items_in, namespace_of, opened_store, typed_form
+from locus_store.cli.opening import DryRun, Yes, describe_contents, run
+from locus_store.cli.output import (
+    confirm,
+    format_count,
+    note,
+    print_line,
+    put_json,
+    select,
+    show_progress,
+)
+from locus_store.cli.store import (
+    count_items,
+    format_namespace,
+    open_existing_store,
+    parse_namespace,
+)
 from locus_store.cli.tenants import (
     Outcome,
     TenantsOptions,
-    covered,
-    described,
-    each,
-    of_tenant,
+    add_up,
+    describe,
+    format_tenants,
+    open_covered,
+    run_each,
     tell,
-    total,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.transfer.archive import all_threads
@@ -58,27 +71,27 @@ class Left:
     unowned: int = 0
     """Threads of which neither the facts nor the newest version name a user."""
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return what the JSON of a command shows."""
         return select(self, ("tenant", "namespaces", "pending_only", "unowned"))
 
-    def tell_unremoved(self, told: str) -> None:
+    def tell_unremoved(self, label: str) -> None:
         """Print a note about store items, with the command that deletes them."""
         user = shlex.quote(str(self.user))
         named = " ".join(f"--namespace {it}" for it in self._quoted)
         command = f"locus-store forget --user {user} {named}{self._tenant}"
-        self._tell(told, f"If they are the user's: {command}")
+        self._tell(label, f"If they are the user's: {command}")
 
     def tell_unexported(self) -> None:
         """Print a note about store items, with the commands that print them."""
         commands = (f"locus-store store search {it} --json{self._tenant}" for it in self._quoted)
         self._tell("not exported", f"To print them: {'; '.join(commands)}")
 
-    def _tell(self, told: str, command: str) -> None:
+    def _tell(self, label: str, command: str) -> None:
         if self.namespaces:
             names = ", ".join(self.namespaces)
             about = f"the store items of {names}, where {self.user!r} is a segment"
-            note(f"{self._where}{told}: {about}. {command}")
+            note(f"{self._where}{label}: {about}. {command}")
 
     @property
     def _quoted(self) -> list[str]:
@@ -92,14 +105,15 @@ class Left:
         """Print notes about threads that no user can be found for."""
         if self.unowned:
             note(
-                f"{self._where}not attributed: {counted(self.unowned, 'thread')} that"
+                f"{self._where}not attributed: {format_count(self.unowned, 'thread')} that"
                 f" {'names' if self.unowned == 1 else 'name'} no user, as adapters without user_id="
                 " write them; 'locus-store threads list' shows them, and 'threads delete' deletes"
             )
         if self.pending_only:
             note(
-                f"{self._where}not attributed: {counted(self.pending_only, 'thread')} with pending"
-                " writes only, which name no user; 'locus-store threads vacuum' removes old ones"
+                f"{self._where}not attributed: {format_count(self.pending_only, 'thread')} with "
+                "pending writes only, which name no user; 'locus-store threads vacuum' removes "
+                "old ones"
             )
 
     @property
@@ -107,14 +121,14 @@ class Left:
         return "" if self.tenant is None else f"tenant {self.tenant!r}: "
 
 
-async def left_of(
+async def find_left(
     at: TenantsOptions, backends: list[FullBackend], user: str | None, but: list[Namespace]
 ) -> list[Left]:
     """Return the data of each tenant that no user is found for, but some namespaces."""
     named: dict[str | None, list[Namespace]] = {}
     with suppress(InvalidArgumentError, UnsupportedError):  # no store, or an id that is no segment
         check_namespace((user,))
-        async with opened_store(at.url, **at.options) as store:
+        async with open_existing_store(at.url, **at.options) as store:
             for it in backends:
                 its_store = store if it.tenant is None else store.for_tenant(it.tenant)
                 found = await _named(its_store, str(user))
@@ -123,7 +137,7 @@ async def left_of(
         Left(
             it.tenant,
             user,
-            [typed_form(name) for name in named.get(it.tenant, [])],
+            [format_namespace(name) for name in named.get(it.tenant, [])],
             *await _unattributed(it, user),
         )
         for it in backends
@@ -208,7 +222,7 @@ class _Owner:
             return f"of user {self.user!r}"
         return f"with the metadata {self.key}={json.dumps(self.value, ensure_ascii=False)}"
 
-    async def threads(self, backend: FullBackend) -> list[str]:
+    async def list_threads(self, backend: FullBackend) -> list[str]:
         if self.user is not None:
             return await backend.threads_of(self.user)
         return await backend.threads_where(self.key, self.value)
@@ -251,7 +265,7 @@ def forget(
     each.
     """
     owner = _owner(user, where)
-    wheres = [namespace_of(it) for it in namespace or ()]
+    wheres = [parse_namespace(it) for it in namespace or ()]
     if () in wheres:
         raise InvalidArgumentError("the root namespace belongs to all users: name the user's own")
     if wheres and at.all_tenants:
@@ -259,9 +273,9 @@ def forget(
     if dry_run or not yes:
         (held, *each_tenant), left = run(_held(at, owner, wheres))
         if dry_run:
-            say(f"This would delete all {owner}: {held}.")
+            print_line(f"This would delete all {owner}: {held}.")
             for it in each_tenant:
-                say(it)
+                print_line(it)
             _tell_left(left, "not covered")
             at.tell_others()
             return
@@ -269,7 +283,7 @@ def forget(
             note(it)
         confirm(f"This deletes all {owner}: {held}.")
     found, left = run(_forgotten(at, owner, wheres))
-    if not any(total(found).values()):
+    if not any(add_up(found).values()):
         _tell_left(left)
         at.tell_others()
         beside = any(it.namespaces or it.pending_only or it.unowned for it in left)
@@ -277,16 +291,16 @@ def forget(
             f"nothing was found and removed {owner}" if beside else f"nothing is stored {owner}"
         )
     if at.as_json:
-        put_json({**described(found, at), "left": [it.described() for it in left]})
+        put_json({**describe(found, at), "left": [it.to_json() for it in left]})
         at.tell_others()
     else:
         tell(found, _removed, at)
         _tell_left(left)
 
 
-def _tell_left(left: list[Left], told: str = "not removed") -> None:
+def _tell_left(left: list[Left], label: str = "not removed") -> None:
     for it in left:
-        it.tell_unremoved(told)
+        it.tell_unremoved(label)
         it.tell_unattributed()
 
 
@@ -314,38 +328,38 @@ async def _held(
     """Return the amount of data to be deleted, in all and by tenant, and what is left."""
     ids: list[str] = []
     held: list[str] = []
-    async with covered(at) as backends:
+    async with open_covered(at) as backends:
         for backend in backends:
-            found = await owner.threads(backend)
+            found = await owner.list_threads(backend)
             ids += found
-            with progress("counting", len(found)) as advance:
-                told = await contents(backend, found, advance)
-            threads = counted(len(found), "thread")
-            held.append(f"{threads} with {told}" if told else threads)
-        left = await left_of(at, backends, owner.user, wheres)
+            with show_progress("counting", len(found)) as advance:
+                label = await describe_contents(backend, found, advance)
+            threads = format_count(len(found), "thread")
+            held.append(f"{threads} with {label}" if label else threads)
+        left = await find_left(at, backends, owner.user, wheres)
         names = [it.tenant for it in backends]
     if at.all_tenants:
-        told = counted(len(ids), "thread") + of_tenant(names)
+        label = format_count(len(ids), "thread") + format_tenants(names)
         held = [f"tenant {name!r}: {it}" for name, it in zip(names, held, strict=True)]
     else:
-        threads, with_, told = held.pop().partition(" with ")
-        told = threads + of_tenant(names) + with_ + told
+        threads, with_, label = held.pop().partition(" with ")
+        label = threads + format_tenants(names) + with_ + label
     if not wheres:
-        return [told, *held], left
-    async with opened_store(at.url, **at.options) as store:
-        items = sum([await items_in(store, it, recursive=True) for it in wheres])
-    beside = f"{counted(items, 'store item')} of {counted(len(wheres), 'namespace')}"
-    return [f"{told}; {beside}"], left
+        return [label, *held], left
+    async with open_existing_store(at.url, **at.options) as store:
+        items = sum([await count_items(store, it, recursive=True) for it in wheres])
+    beside = f"{format_count(items, 'store item')} of {format_count(len(wheres), 'namespace')}"
+    return [f"{label}; {beside}"], left
 
 
 async def _forgotten(
     at: TenantsOptions, owner: _Owner, wheres: list[Namespace]
 ) -> tuple[Outcome, list[Left]]:
-    with progress("forgetting"):
+    with show_progress("forgetting"):
         cleared = await _cleared(at, wheres) if wheres else 0
-        async with covered(at) as backends:
-            found = await each(backends, owner.forget)
-            left = await left_of(at, backends, owner.user, wheres)
+        async with open_covered(at) as backends:
+            found = await run_each(backends, owner.forget)
+            left = await find_left(at, backends, owner.user, wheres)
     if wheres:
         ((name, counts),) = found.items()
         found[name] = {**counts, "store": counts.get("store", 0) + cleared}
@@ -353,7 +367,7 @@ async def _forgotten(
 
 
 async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
-    async with opened_store(at.url, **at.options) as store:
+    async with open_existing_store(at.url, **at.options) as store:
         removed = sum([await store.clear_namespace(it, recursive=True) for it in wheres])
         await store.expire()  # expired items are not counted, but may be the user's
         return removed
@@ -361,5 +375,5 @@ async def _cleared(at: TenantsOptions, wheres: list[Namespace]) -> int:
 
 def _removed(counts: dict[str, int]) -> str:
     some = {kind: number for kind, number in counts.items() if number}
-    kinds = (counted(number, _NOUNS.get(kind, kind)) for kind, number in some.items())
+    kinds = (format_count(number, _NOUNS.get(kind, kind)) for kind, number in some.items())
     return "removed: " + (", ".join(kinds) or "nothing")

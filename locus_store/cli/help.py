@@ -68,7 +68,7 @@ def make_group(text: str) -> typer.Typer:
 # --- groups of options
 
 
-def command(app: typer.Typer, name: str | None = None) -> Callable[[C], C]:
+def add_command(app: typer.Typer, name: str | None = None) -> Callable[[C], C]:
     """Return a decorator that adds a command; a parameter of a dataclass stands for its fields."""
 
     def add(work: C) -> C:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from locus_store.cli.help import command, make_group
-from locus_store.cli.opening import UrlOptions, opened, run
-from locus_store.cli.output import counted, progress, put_json, say, select
+from locus_store.cli.help import add_command, make_group
+from locus_store.cli.opening import UrlOptions, open_backend, run
+from locus_store.cli.output import format_count, print_line, put_json, select, show_progress
 from locus_store.cli.tenants import TenantsOptions, select_tenant, tell
 from locus_store.cli.transfer import STANDARD, Only, report_moved, translate_errors
 from locus_store.errors import InvalidArgumentError
@@ -38,7 +38,7 @@ def _tell_imported(counts: Counts, tenant: str | None, *, as_json: bool) -> None
     )
 
 
-@command(imports, "file")
+@add_command(imports, "file")
 def import_file(
     file: Annotated[str, typer.Argument(help="Output of 'export'; - is standard input.")],
     *,
@@ -63,8 +63,8 @@ def import_file(
         raise InvalidArgumentError("pass --all-tenants alone, or --tenant and --from-tenant")
 
     async def imported(lines: BinaryIO) -> tuple[Counts, str | None]:
-        async with opened(at.url, creates=True, **select_tenant(tenant)) as backend:
-            with progress("importing", _threads_in(lines)) as advance:
+        async with open_backend(at.url, creates=True, **select_tenant(tenant)) as backend:
+            with show_progress("importing", _threads_in(lines)) as advance:
                 counts = await import_threads(
                     backend,
                     lines,
@@ -102,7 +102,7 @@ SqlSource = Annotated[
 ]
 
 
-@command(imports, "locus")
+@add_command(imports, "locus")
 def import_locus(
     source: Annotated[
         str,
@@ -122,7 +122,7 @@ def import_locus(
     _import_threads("locus", at, source, thread)
 
 
-@command(imports, "langgraph")
+@add_command(imports, "langgraph")
 def import_langgraph(
     source: SqlSource,
     *,
@@ -140,11 +140,11 @@ def import_langgraph(
     options = {}
     if decrypt:
         module = importlib.import_module("locus_store.adapters.langgraph.import_threads")
-        options["cipher"] = module.aes_cipher()
+        options["cipher"] = module.make_aes_cipher()
     _import_threads("langgraph", at, source, thread, **options)
 
 
-@command(imports, "openai-agents")
+@add_command(imports, "openai-agents")
 def import_openai_agents(
     source: SqlSource,
     *,
@@ -161,7 +161,7 @@ def import_openai_agents(
     _import_threads("openai_agents", at, source, thread, messages_table=table)
 
 
-@command(imports, "adk")
+@add_command(imports, "adk")
 def import_adk(source: SqlSource, *, thread: Only = None, at: UrlOptions) -> None:
     """Import the sessions of Google ADK's own SQL services as message logs.
 
@@ -170,7 +170,7 @@ def import_adk(source: SqlSource, *, thread: Only = None, at: UrlOptions) -> Non
     _import_threads("adk", at, source, thread)
 
 
-@command(imports, "langgraph-store")
+@add_command(imports, "langgraph-store")
 def import_langgraph_store(
     source: Annotated[
         str,
@@ -193,7 +193,7 @@ def import_langgraph_store(
     async def imported() -> dict[str, int]:
         module = importlib.import_module("locus_store.adapters.langgraph.import_items")
         async with open_store(at.url, dimension=dimension) as store:
-            with progress("importing") as advance:
+            with show_progress("importing") as advance:
                 done = await module.import_langgraph_store(store, source, progress=advance)
         return select(done, ("written", "same", "newer", "without_embeddings"))
 
@@ -201,12 +201,15 @@ def import_langgraph_store(
     if at.as_json:
         put_json(counts)
         return
-    say(
-        f"{counted(counts['written'], 'item')} imported, {counts['same']:,} there already, "
+    print_line(
+        f"{format_count(counts['written'], 'item')} imported, {counts['same']:,} there already, "
         f"{counts['newer']:,} there with another value"
     )
     if counts["without_embeddings"]:
-        say(f"{counted(counts['without_embeddings'], 'item')} without embeddings: see --dimension")
+        print_line(
+            f"{format_count(counts['without_embeddings'], 'item')} without embeddings: see "
+            "--dimension"
+        )
 
 
 def _import_threads(
@@ -217,8 +220,8 @@ def _import_threads(
     options |= {"thread_ids": threads or None}
 
     async def imported() -> tuple[Counts, str | None]:
-        async with opened(at.url, creates=True) as backend:
-            with progress("importing") as advance:
+        async with open_backend(at.url, creates=True) as backend:
+            with show_progress("importing") as advance:
                 take = getattr(module, f"import_{name}")
                 return await take(backend, source, progress=advance, **options), backend.tenant
 

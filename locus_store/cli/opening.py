@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from locus_store.cli.output import counted
+from locus_store.cli.output import format_count
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.open import open_storage, options_of
+from locus_store.open import list_options, open_storage
 from locus_store.types.arguments import check_names, did_you_mean
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def opened(url: str, *, creates: bool = False, **options: Any) -> FullBackend:
+def open_backend(url: str, *, creates: bool = False, **options: Any) -> FullBackend:
     """Return the backend of ``url``; with ``creates``, a missing database is created.
 
     Statements have no time limit: a person waits for them.
@@ -68,17 +68,17 @@ def opened(url: str, *, creates: bool = False, **options: Any) -> FullBackend:
     Raises:
         InvalidArgumentError: The URL takes no such option.
     """
-    storage = open_storage(url, **options_for(url, options, creates=creates))
+    storage = open_storage(url, **make_options(url, options, creates=creates))
     return cast("FullBackend", storage.backend)
 
 
-def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
+def make_options(url: str, options: dict[str, Any], *, creates: bool = False) -> dict[str, Any]:
     """Return the options with which a command opens ``url``.
 
     Raises:
         InvalidArgumentError: The URL takes no such option.
     """
-    known = options_of(url)
+    known = list_options(url)
     if "tenant" in options.keys() - known:
         scheme = url.partition(":")[0]
         raise InvalidArgumentError(f"a {scheme}: URL has no tenants: leave --tenant out")
@@ -88,7 +88,7 @@ def options_for(url: str, options: dict[str, Any], *, creates: bool = False) -> 
     return {**{name: it for name, it in wanted.items() if name in known}, **options}
 
 
-async def contents(
+async def describe_contents(
     backend: FullBackend, thread_ids: Iterable[str], advance: Callable[[], None] | None = None
 ) -> str:
     """Return the numbers of versions, messages and writes in threads, as text."""
@@ -102,7 +102,7 @@ async def contents(
         counts["message"] += len(thread.messages) if thread else 0
         if advance:
             advance()
-    return ", ".join(counted(number, noun) for noun, number in counts.items() if number)
+    return ", ".join(format_count(number, noun) for noun, number in counts.items() if number)
 
 
 def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -> T:

@@ -28,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from locus_store.runtime.progress import watched
+from locus_store.runtime.progress import watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ _GAP = 2
 # --- texts of users: ids, metadata and states may hold anything
 
 
-def visible(value: object) -> str:
+def escape(value: object) -> str:
     """Return the text with control characters, such as terminal escapes, made visible."""
     text = str(value)
     return text if text.isprintable() else "".join(map(_escaped, text))
@@ -72,7 +72,7 @@ def _escaped(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
 
 
-def json_text(document: object, *, indent: bool = False) -> str:
+def render_json(document: object, *, indent: bool = False) -> str:
     """Return JSON that reads back exactly and is safe to show on a terminal."""
     try:
         text = orjson.dumps(document, option=orjson.OPT_INDENT_2 if indent else None).decode()
@@ -81,7 +81,7 @@ def json_text(document: object, *, indent: bool = False) -> str:
     return _SPECIAL.sub(_escaped_in_json, text)
 
 
-def shown_json(line: bytes) -> bytes:
+def escape_json(line: bytes) -> bytes:
     """Return a line of JSON that is safe to show on a terminal, and reads back the same."""
     return _SPECIAL.sub(_escaped_in_json, line.decode()).encode()
 
@@ -105,7 +105,7 @@ def _is_unicode(encoding: str | None) -> bool:
     return (encoding or "").lower().replace("-", "").startswith("utf")
 
 
-def moment(time: datetime | None) -> str:
+def format_time(time: datetime | None) -> str:
     """Return a time in a form for people."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if time else ""
 
@@ -113,9 +113,9 @@ def moment(time: datetime | None) -> str:
 # --- standard output
 
 
-def say(text: object) -> None:
+def print_line(text: object) -> None:
     """Print one line."""
-    _out().print(Text(visible(text)), soft_wrap=True)
+    _out().print(Text(escape(text)), soft_wrap=True)
 
 
 def show(text: str) -> None:
@@ -125,12 +125,12 @@ def show(text: str) -> None:
 
 def put_json(document: object) -> None:
     """Print one JSON document, the only output on standard output."""
-    sys.stdout.write(json_text(document, indent=True) + "\n")
+    sys.stdout.write(render_json(document, indent=True) + "\n")
 
 
 def put_line(document: object) -> None:
     """Print one line of JSON Lines."""
-    sys.stdout.write(json_text(document) + "\n")
+    sys.stdout.write(render_json(document) + "\n")
 
 
 def select(item: object, names: Iterable[str]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def put_outcome(document: object, text: str, *, as_json: bool) -> None:
     if as_json:
         put_json(document)
     else:
-        say(text)
+        print_line(text)
 
 
 def put_table(
@@ -233,7 +233,7 @@ def _put_records(console: Console, columns: Sequence[str], rows: list[list[Text]
 
 
 def _cell(value: object) -> Text:
-    return Text("" if value is None else visible(value))
+    return Text("" if value is None else escape(value))
 
 
 def _out() -> Console:
@@ -248,7 +248,7 @@ def _out() -> Console:
 
 def note(text: object) -> None:
     """Print a note on standard error."""
-    Console(stderr=True).print(Text(visible(text)), soft_wrap=True)
+    Console(stderr=True).print(Text(escape(text)), soft_wrap=True)
 
 
 class _Bar:
@@ -280,7 +280,7 @@ class _Bar:
 
 
 @contextmanager
-def progress(
+def show_progress(
     what: str, total: int | None = None, *, prints: bool = False
 ) -> Iterator[Callable[..., None]]:
     """Show a bar on standard error if that is a terminal; yield a function that advances it.
@@ -294,7 +294,7 @@ def progress(
         yield lambda *_: None
         return
     bar = _Bar(what, total)
-    with bar.progress, watched(bar):
+    with bar.progress, watch(bar):
         yield lambda *_: bar.step()
 
 
@@ -312,24 +312,24 @@ def confirm(what: str) -> None:
         note("Error: no terminal for the question; pass --yes to confirm")
         raise typer.Exit(USAGE)
     console = Console(stderr=True)
-    console.print(Text(f"{visible(what)} Continue? [y/N] "), soft_wrap=True, end="")
+    console.print(Text(f"{escape(what)} Continue? [y/N] "), soft_wrap=True, end="")
     console.file.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         note("Nothing was changed.")
         raise typer.Exit(FAILED)
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a count with its noun: ``1 thread``, ``2 threads``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def cut(value: Any, characters: int) -> str:
     """Return a value as visible JSON, truncated if it is long."""
-    text = value if isinstance(value, str) else json_text(value)
+    text = value if isinstance(value, str) else render_json(value)
     if len(text) <= characters:
-        return visible(text)
-    return f"{visible(text[:characters])}… ({len(text):,} characters)"
+        return escape(text)
+    return f"{escape(text[:characters])}… ({len(text):,} characters)"
 
 
 class OutputError(Exception):
@@ -366,7 +366,7 @@ class _Notes(io.FileIO):
 
 
 @contextmanager
-def standard_streams() -> Iterator[None]:
+def repair_streams() -> Iterator[None]:
     """Make all three streams usable within the block: open, for any character, with one error."""
     before = sys.stdin, sys.stdout, sys.stderr
     # A closed stream is opened in the wrong mode: its use fails, and no file gets its number.

@@ -11,26 +11,26 @@ from locus_store.cli.opening import (
     DryRun,
     Thread,
     Yes,
-    contents,
+    describe_contents,
     require,
     thread_named,
     version_named,
 )
-from locus_store.cli.output import confirm, counted, put_outcome
+from locus_store.cli.output import confirm, format_count, put_outcome
 from locus_store.cli.tenants import (
     Outcome,
     TenantOptions,
     TenantsOptions,
+    add_up,
     approve,
-    of_tenant,
+    format_tenants,
     tell,
-    total,
 )
-from locus_store.cli.threads import all_versions
+from locus_store.cli.threads import list_all_versions
 from locus_store.errors import ConflictError, InvalidArgumentError
-from locus_store.runtime.progress import steps
+from locus_store.runtime.progress import iterate_steps
 from locus_store.transfer.archive import all_threads
-from locus_store.versions.archives import newest_at
+from locus_store.versions.archives import find_newest_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def delete(
 
     held: list[str] = []
     count = at.ask(removed)
-    text = f"{', '.join(held) or counted(count, 'version')} removed"
+    text = f"{', '.join(held) or format_count(count, 'version')} removed"
     put_outcome({"removed": count}, text, as_json=at.as_json)
 
 
@@ -84,10 +84,10 @@ async def _owned(backend: FullBackend, thread: str, checkpoint: str | None, name
 async def _held(backend: FullBackend, thread: str) -> str:
     """Return a description of a thread's data; "" if there is none."""
     if backend.capabilities.branching:
-        held = await contents(backend, [thread])
+        held = await describe_contents(backend, [thread])
         return held or ("no versions" if await backend.exists(thread) else "")
-    found = await all_versions(backend, thread)
-    return counted(len(found), "version") if found else ""
+    found = await list_all_versions(backend, thread)
+    return format_count(len(found), "version") if found else ""
 
 
 def vacuum(
@@ -110,7 +110,9 @@ def vacuum(
     if dry_run or not yes:
         limit = datetime.now(UTC) - timedelta(days=older_than)  # by this machine's clock
         found = at.ask_each("counting", lambda it, advance: _aged(it, limit, advance))
-        what = f"about {_swept(total(found))}, older than {older_than:g} days{of_tenant(found)}"
+        what = (
+            f"about {_swept(add_up(found))}, older than {older_than:g} days{format_tenants(found)}"
+        )
         if not approve(found, what, at, dry_run=dry_run):
             return
     tell(at.ask_each("removing", lambda it, _: _vacuumed(it, older_than)), _vacuum_told, at)
@@ -122,28 +124,28 @@ async def _vacuumed(backend: FullBackend, days: float) -> dict[str, int]:
 
 def _swept(counts: dict[str, int], done: str = "") -> str:
     """Return what a vacuum deletes, as text."""
-    told = counted(counts.get("removed", 0), "version")
+    summary = format_count(counts.get("removed", 0), "version")
     if counts.get("messages"):
-        told += f" and {counted(counts['messages'], 'message')}"
-    told += done
+        summary += f" and {format_count(counts['messages'], 'message')}"
+    summary += done
     if counts.get("threads"):
-        told += f", with {counted(counts['threads'], 'whole thread')}"
-    return told
+        summary += f", with {format_count(counts['threads'], 'whole thread')}"
+    return summary
 
 
 def _vacuum_told(counts: dict[str, int]) -> str:
-    told = _swept(counts, " removed")
+    summary = _swept(counts, " removed")
     if counts["skipped"]:
-        skipped = counted(counts["skipped"], "thread")
-        told += f"; {skipped} skipped, held by other transactions: run it again later"
+        skipped = format_count(counts["skipped"], "thread")
+        summary += f"; {skipped} skipped, held by other transactions: run it again later"
     if counts["unreadable"]:
-        left = counted(counts["unreadable"], "thread")
-        told += f"; {left} left, damaged or above max_state_bytes: see the warnings"
-    return told
+        left = format_count(counts["unreadable"], "thread")
+        summary += f"; {left} left, damaged or above max_state_bytes: see the warnings"
+    return summary
 
 
 def _threads(counts: dict[str, int]) -> str:
-    return f"{counted(counts['removed'], 'thread')} removed"
+    return f"{format_count(counts['removed'], 'thread')} removed"
 
 
 async def _aged(
@@ -155,7 +157,7 @@ async def _aged(
         old = await _old_versions(backend, thread_id, limit)
         thread = await backend.read_thread(thread_id) if old is None else None
         found["removed"] += old or 0
-        if thread is not None and newest_at(thread) < limit:
+        if thread is not None and find_newest_at(thread) < limit:
             found["threads"] += 1
             found["removed"] += sum(len(it.records) for it in thread.lines)
             found["messages"] += len(thread.messages)
@@ -169,7 +171,7 @@ async def _aged(
 async def _old_versions(backend: FullBackend, thread_id: str, limit: datetime) -> int | None:
     """Return how many of a thread's versions are old, without heads; ``None``: all are."""
     names = await backend.namespaces(thread_id) if backend.capabilities.branching else [""]
-    lines = [await all_versions(backend, thread_id, namespace=it) for it in names]
+    lines = [await list_all_versions(backend, thread_id, namespace=it) for it in names]
     old = [sum(it.created_at < limit for it in line) for line in lines]
     every = [len(it) for it in lines]
     if old == every:
@@ -206,7 +208,7 @@ def prune(
     at.require_one("THREADS", is_named=bool(threads))
     if dry_run or not yes:
         found = _prune_each(at, threads, keep_last, removes=False)
-        what = f"{_versions(total(found))}{of_tenant(found)}, and keeps {keep_last:,} of each"
+        what = f"{_versions(add_up(found))}{format_tenants(found)}, and keeps {keep_last:,} of each"
         if not approve(found, what, at, dry_run=dry_run):
             return
     tell(_prune_each(at, threads, keep_last, removes=True), _told, at)
@@ -218,7 +220,7 @@ def _prune_each(
     async def pruned(backend: FullBackend, advance: Callable[[], None]) -> dict[str, int]:
         counts = dict.fromkeys(("removed", "threads", "skipped"), 0)
         if threads:
-            for typed in steps(threads):
+            for typed in iterate_steps(threads):
                 name = await thread_named(backend, typed, exactly=True)
                 await _prune(backend, name, keep_last, counts, removes=removes)
             return counts
@@ -236,7 +238,7 @@ async def _prune(
     removed = 0
     for namespace in await backend.namespaces(thread):
         head = await backend.version(thread, namespace=namespace)
-        found = [it.checkpoint_id for it in await all_versions(backend, thread, namespace)]
+        found = [it.checkpoint_id for it in await list_all_versions(backend, thread, namespace)]
         old = [it for it in found[keep_last:] if head is None or it != head.checkpoint_id]
         try:
             if old and removes:
@@ -250,13 +252,13 @@ async def _prune(
 
 
 def _versions(counts: dict[str, int]) -> str:
-    of_threads = counted(counts.get("threads", 0), "thread")
-    return f"{counted(counts.get('removed', 0), 'version')} of {of_threads}"
+    of_threads = format_count(counts.get("threads", 0), "thread")
+    return f"{format_count(counts.get('removed', 0), 'version')} of {of_threads}"
 
 
 def _told(counts: dict[str, int]) -> str:
-    told = f"{_versions(counts)} removed"
+    summary = f"{_versions(counts)} removed"
     if counts["skipped"]:
-        skipped = counted(counts["skipped"], "namespace")
-        told += f"; {skipped} skipped, where a version that stays is rebuilt from older ones"
-    return told
+        skipped = format_count(counts["skipped"], "namespace")
+        summary += f"; {skipped} skipped, where a version that stays is rebuilt from older ones"
+    return summary

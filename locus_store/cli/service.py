@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from locus_store.cli.help import command, make_group
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened
-from locus_store.cli.output import note, put_found, say, select
+from locus_store.cli.help import add_command, make_group
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, open_backend
+from locus_store.cli.output import note, print_line, put_found, select
 from locus_store.open import Storage
 from locus_store.server.options import ServeOptions  # noqa: TC001  (Typer reads the annotations)
 
@@ -40,7 +40,7 @@ def _file(path: str) -> Any:
     return importlib.import_module("locus_store.service.access").TokenFile(path)
 
 
-@command(tokens, "add")
+@add_command(tokens, "add")
 def add(
     name: Name,
     *,
@@ -51,27 +51,27 @@ def add(
     rights: Annotated[str, typer.Option(help="Some of read, write, admin.")] = "read,write",
 ) -> None:
     """Add a token; print its secret, which is shown once and stored nowhere."""
-    say(_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))
+    print_line(_file(token_file).add(name, tenant, [it.strip() for it in rights.split(",")]))
 
 
-@command(tokens, "list")
+@add_command(tokens, "list")
 def show(*, token_file: TokenFile, as_json: AsJson = False) -> None:
     """List the tokens without their secrets.
 
     --json: {tokens: [{name, tenant, rights, created_at}]}
     """
-    found = _file(token_file).tokens()
+    found = _file(token_file).read_tokens()
     document = {"tokens": [select(it, ("name", "tenant", "rights", "created_at")) for it in found]}
     columns = ("name", "tenant", "rights", "created")
     rows = ((it.name, it.tenant or "", ",".join(it.rights), it.created_at) for it in found)
     put_found(document, columns, rows, as_json=as_json)
 
 
-@command(tokens, "revoke")
+@add_command(tokens, "revoke")
 def revoke(name: Name, *, token_file: TokenFile) -> None:
     """Remove a token; a running service refuses it from its next request on."""
     _file(token_file).revoke(name)
-    say(f"revoked {name!r}")
+    print_line(f"revoked {name!r}")
 
 
 def inspect(
@@ -98,7 +98,7 @@ def inspect(
         if not no_browser:
             webbrowser.open(server.start_page(link).as_uri())
 
-    backend = opened(url)
+    backend = open_backend(url)
     storage = Storage(backend)
     store = storage.store() if storage.has_store else None
     server.inspect(backend, store, announce, port=port, allow_write=allow_write)

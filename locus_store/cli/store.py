@@ -13,19 +13,19 @@ from urllib.parse import quote, unquote
 import orjson
 import typer
 
-from locus_store.cli.help import command, make_group
-from locus_store.cli.opening import Yes, options_for, run
+from locus_store.cli.help import add_command, make_group
+from locus_store.cli.opening import Yes, make_options, run
 from locus_store.cli.output import (
     confirm,
-    counted,
     cut,
-    json_text,
-    moment,
+    format_count,
+    format_time,
     note,
+    print_line,
     put_found,
     put_json,
     put_outcome,
-    say,
+    render_json,
     select,
     show,
 )
@@ -33,13 +33,13 @@ from locus_store.cli.tenants import (
     Outcome,
     TenantOptions,
     TenantsOptions,
-    covered,
-    each,
-    of_tenant,
-    opened_of,
+    add_up,
+    format_tenants,
+    open_covered,
+    open_one,
+    run_each,
     select_tenant,
     tell,
-    total,
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import open_store
@@ -77,12 +77,12 @@ _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # --- what is typed
 
 
-def opened_store(url: str, **options: Any) -> BaseStore:
+def open_existing_store(url: str, **options: Any) -> BaseStore:
     """Return the store of ``url``, which must exist.
 
     Statements have no time limit, as those of ``opened``.
     """
-    return open_store(url, **options_for(url, options))
+    return open_store(url, **make_options(url, options))
 
 
 def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
@@ -94,49 +94,49 @@ def _ask(at: TenantOptions, work: Callable[[BaseStore], Awaitable[T]]) -> T:
 
     async def asked() -> T:
         if at.tenant is not None:
-            async with opened_of(at.url, at.tenant):
+            async with open_one(at.url, at.tenant):
                 pass
-        async with opened_store(at.url, **select_tenant(at.tenant)) as opened:
+        async with open_existing_store(at.url, **select_tenant(at.tenant)) as opened:
             return await work(opened)
 
     return run(asked())
 
 
-async def each_store(
+async def run_each_store(
     at: TenantsOptions, work: Callable[[BaseStore], Awaitable[dict[str, int]]]
 ) -> Outcome:
     """Return the counts of the store of each tenant that was chosen."""
-    async with opened_store(at.url) as opened, covered(at) as backends:
-        return await each(
+    async with open_existing_store(at.url) as opened, open_covered(at) as backends:
+        return await run_each(
             backends, lambda it: work(opened if it.tenant is None else opened.for_tenant(it.tenant))
         )
 
 
-def namespace_of(typed: str) -> Namespace:
+def parse_namespace(text: str) -> Namespace:
     """Return the namespace that was typed.
 
     Raises:
         InvalidArgumentError: It is none; says how one is typed.
     """
-    if typed == ROOT:
+    if text == ROOT:
         return ()
-    segments = typed.split("/")
+    segments = text.split("/")
     if not all(segments):
-        raise _no_namespace(typed, "it has an empty segment; / alone is the root")
-    if _ESCAPE.search(typed):
-        raise _no_namespace(typed, "% begins an escape; write %25 for one")
+        raise _no_namespace(text, "it has an empty segment; / alone is the root")
+    if _ESCAPE.search(text):
+        raise _no_namespace(text, "% begins an escape; write %25 for one")
     try:
         return tuple(unquote(it, errors="strict") for it in segments)
     except UnicodeDecodeError as exc:
-        raise _no_namespace(typed, "its escapes are no UTF-8") from exc
+        raise _no_namespace(text, "its escapes are no UTF-8") from exc
 
 
-def _no_namespace(typed: str, why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{typed!r} is not a namespace: {why}")
+def _no_namespace(text: str, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{text!r} is not a namespace: {why}")
 
 
-def typed_form(namespace: Namespace) -> str:
-    """Return a namespace as it is typed; the inverse of ``namespace_of``."""
+def format_namespace(namespace: Namespace) -> str:
+    """Return a namespace as it is typed; the inverse of ``parse_namespace``."""
     return "/".join("".join(map(_typed_character, it)) for it in namespace) or ROOT
 
 
@@ -145,33 +145,33 @@ def _typed_character(character: str) -> str:
     return character if is_plain else quote(character, safe="")
 
 
-def _value(typed: str, what: str) -> Any:
+def _value(text: str, what: str) -> Any:
     """Return the JSON that was typed, or that of a file or of standard input.
 
     Raises:
         InvalidArgumentError: It is not JSON, or there is no such file.
     """
     try:
-        if typed == STANDARD:
-            typed = sys.stdin.buffer.read().decode()
-        elif typed.startswith("@"):
-            typed = Path(typed[1:]).read_text("utf-8")
-        _require_json(typed)
-        return json.loads(typed, parse_constant=_no_number)
+        if text == STANDARD:
+            text = sys.stdin.buffer.read().decode()
+        elif text.startswith("@"):
+            text = Path(text[1:]).read_text("utf-8")
+        _require_json(text)
+        return json.loads(text, parse_constant=_no_number)
     except OSError as exc:
-        raise InvalidArgumentError(f"{what}: {typed[1:]} cannot be read: {exc.strerror}") from exc
+        raise InvalidArgumentError(f"{what}: {text[1:]} cannot be read: {exc.strerror}") from exc
     except (ValueError, RecursionError) as exc:
         raise InvalidArgumentError(
             f"{what} is not JSON: {exc}; a string needs double quotes, as in '\"text\"'"
         ) from exc
 
 
-def _require_json(typed: str) -> None:
+def _require_json(text: str) -> None:
     """Check the text by a non-recursive parser: near the recursion limit finalizers fail."""
     try:
-        orjson.loads(typed)
+        orjson.loads(text)
     except orjson.JSONDecodeError:
-        if "NaN" not in typed and "Infinity" not in typed:  # of which more is told
+        if "NaN" not in text and "Infinity" not in text:  # of which more is told
             raise
 
 
@@ -179,8 +179,8 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is none of its numbers")
 
 
-def _object(typed: str | None, what: str) -> dict[str, Any] | None:
-    found = None if typed is None else _value(typed, what)
+def _object(text: str | None, what: str) -> dict[str, Any] | None:
+    found = None if text is None else _value(text, what)
     if found is not None and not isinstance(found, dict):
         raise InvalidArgumentError(f'{what} is a JSON object, such as \'{{"kind": "note"}}\'')
     return found
@@ -195,9 +195,9 @@ def _described(item: StoreItem) -> dict[str, Any]:
 
 
 def _row(item: StoreItem) -> tuple[object, ...]:
-    times = moment(item.updated_at), moment(item.expires_at)
-    value = cut(json_text(item.value), CELL)
-    return typed_form(item.namespace), item.key, item.version, *times, value
+    times = format_time(item.updated_at), format_time(item.expires_at)
+    value = cut(render_json(item.value), CELL)
+    return format_namespace(item.namespace), item.key, item.version, *times, value
 
 
 def _tell(items: list[StoreItem], *, as_json: bool) -> None:
@@ -213,7 +213,7 @@ def _tell_more(how: str) -> None:
 # --- looking
 
 
-@command(store, "list")
+@add_command(store, "list")
 def list_items(
     namespace: Where,
     *,
@@ -225,7 +225,7 @@ def list_items(
 
     --json: [{namespace, key, version, created_at, updated_at, expires_at, metadata, value}].
     """
-    where = namespace_of(namespace)
+    where = parse_namespace(namespace)
     found = _ask(at, lambda it: it.list(where, limit, after))
     _tell(found, as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
@@ -233,27 +233,27 @@ def list_items(
         _tell_more(f"--after={shlex.quote(last)}, or " if last.isprintable() else "")
 
 
-@command(store, "get")
+@add_command(store, "get")
 def get_item(namespace: Where, key: Key, *, at: TenantOptions) -> None:
     """Print an item: its metadata and its value.
 
     --json: {namespace, key, version, created_at, updated_at, expires_at, metadata, value}.
     """
-    where = namespace_of(namespace)
+    where = parse_namespace(namespace)
     item = _ask(at, lambda it: it.get_item(where, key))
     if item is None:
         raise _missing(namespace, key)
     if at.as_json:
         put_json(_described(item))
         return
-    say(f"namespace:  {typed_form(item.namespace)}")
-    say(f"key:        {item.key}")
-    say(f"version:    {item.version}")
-    say(f"created_at: {moment(item.created_at)}")
-    say(f"updated_at: {moment(item.updated_at)}")
-    say(f"expires_at: {moment(item.expires_at) or 'never'}")
-    say(f"metadata:   {json_text(item.metadata)}")
-    show(json_text(item.value, indent=True))
+    print_line(f"namespace:  {format_namespace(item.namespace)}")
+    print_line(f"key:        {item.key}")
+    print_line(f"version:    {item.version}")
+    print_line(f"created_at: {format_time(item.created_at)}")
+    print_line(f"updated_at: {format_time(item.updated_at)}")
+    print_line(f"expires_at: {format_time(item.expires_at) or 'never'}")
+    print_line(f"metadata:   {render_json(item.metadata)}")
+    show(render_json(item.value, indent=True))
 
 
 def _missing(namespace: str, key: str | None = None) -> NotFoundError:
@@ -264,7 +264,7 @@ def _missing(namespace: str, key: str | None = None) -> NotFoundError:
     )
 
 
-@command(store)
+@add_command(store)
 def search(
     namespace: Where,
     *,
@@ -291,7 +291,7 @@ def search(
     The command has no model, so it does not rank by meaning. --json: [{namespace, key, version,
     created_at, updated_at, expires_at, metadata, value}].
     """
-    where = namespace_of(namespace)
+    where = parse_namespace(namespace)
     wanted = _object(filter, "--filter")
     about = _object(metadata_filter, "--metadata-filter")
     items = _ask(at, lambda it: it.search(where, query, wanted, limit, offset, about))
@@ -300,7 +300,7 @@ def search(
         _tell_more(f"--offset={offset + limit}, or ")
 
 
-@command(store)
+@add_command(store)
 def namespaces(
     prefix: Annotated[str, typer.Argument(help="First segments; * matches any one.")] = ROOT,
     *,
@@ -313,10 +313,10 @@ def namespaces(
     at: TenantOptions,
 ) -> None:
     """List the namespaces that have items, in order; --json: a list of lists of their segments."""
-    wanted = namespace_of(prefix), namespace_of(suffix)
+    wanted = parse_namespace(prefix), parse_namespace(suffix)
     found = _ask(at, lambda it: it.list_namespaces(*wanted, depth, limit, offset))
     columns = ("namespace",)
-    rows = ([typed_form(it)] for it in found)
+    rows = ([format_namespace(it)] for it in found)
     put_found(found, columns, rows, ids=columns, as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
         _tell_more(f"--offset={offset + limit}, or ")
@@ -325,7 +325,7 @@ def namespaces(
 # --- changing
 
 
-@command(store, "put")
+@add_command(store, "put")
 def put_item(
     namespace: Where,
     key: Key,
@@ -348,23 +348,23 @@ def put_item(
 
     The item loses its embeddings: the command has no model to compute new ones.
     """
-    where = namespace_of(namespace)
+    where = parse_namespace(namespace)
     document, about = _value(value, "the value"), _object(metadata, "--metadata")
 
     async def stored() -> int:
-        async with opened_store(at.url, **select_tenant(at.tenant)) as opened:
+        async with open_existing_store(at.url, **select_tenant(at.tenant)) as opened:
             return await opened.put(where, key, document, about, ttl, expected_version)
 
     version = run(stored())
     document = {"namespace": where, "key": key, "version": version}
-    text = f"{key!r} in {typed_form(where)}: version {version}"
+    text = f"{key!r} in {format_namespace(where)}: version {version}"
     put_outcome(document, text, as_json=at.as_json)
 
 
 # --- removing
 
 
-@command(store)
+@add_command(store)
 def delete(
     namespace: Where,
     key: Annotated[str | None, typer.Argument(help="Key of the item; or use --all.")] = None,
@@ -380,7 +380,7 @@ def delete(
 
     --json: {removed, tenant}, in items.
     """
-    where = namespace_of(namespace)
+    where = parse_namespace(namespace)
     if (key is None) is not everything or (recursive and not everything):
         raise InvalidArgumentError("name an item's key, or pass --all, with or without --recursive")
     at.require_one("a key", is_named=key is not None)
@@ -388,7 +388,7 @@ def delete(
     async def there(opened: BaseStore) -> dict[str, int]:
         if key is not None:
             return {"removed": int(await opened.exists(where, key))}
-        return {"removed": await items_in(opened, where, recursive=recursive)}
+        return {"removed": await count_items(opened, where, recursive=recursive)}
 
     async def removed(opened: BaseStore) -> dict[str, int]:
         if key is not None:
@@ -396,21 +396,21 @@ def delete(
         return {"removed": await opened.clear_namespace(where, recursive=recursive)}
 
     if not yes:
-        found = _require(run(each_store(at, there)), namespace, key)
-        what = counted(total(found)["removed"], "item") if everything else f"item {key!r}"
+        found = _require(run(run_each_store(at, there)), namespace, key)
+        what = format_count(add_up(found)["removed"], "item") if everything else f"item {key!r}"
         below = " and all below it" if recursive else ""
-        confirm(f"This deletes {what} of namespace {namespace}{below}{of_tenant(found)}.")
-    found = _require(run(each_store(at, removed)), namespace, key)
+        confirm(f"This deletes {what} of namespace {namespace}{below}{format_tenants(found)}.")
+    found = _require(run(run_each_store(at, removed)), namespace, key)
     tell(found, _removed, at)
 
 
 def _require(found: Outcome, namespace: str, key: str | None) -> Outcome:
-    if total(found).get("removed"):
+    if add_up(found).get("removed"):
         return found
     raise _missing(namespace, key)
 
 
-async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
+async def count_items(opened: BaseStore, namespace: Namespace, *, recursive: bool) -> int:
     """Return the number of items of a namespace; ``recursive`` adds those below it."""
     count = offset = 0
     while recursive and (
@@ -419,7 +419,7 @@ async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) 
         offset += len(page)
         for it in page:  # the prefix's `*` stands for any segment
             if it[: len(namespace)] == namespace:
-                count += await items_in(opened, it, recursive=False)
+                count += await count_items(opened, it, recursive=False)
     after = None
     while not recursive and (keys := await opened.list_keys(namespace, PAGE, after)):
         count += len(keys)
@@ -427,7 +427,7 @@ async def items_in(opened: BaseStore, namespace: Namespace, *, recursive: bool) 
     return count
 
 
-@command(store)
+@add_command(store)
 def expire(*, at: TenantsOptions) -> None:
     """Delete the items whose time to live is over, to free their space.
 
@@ -437,8 +437,8 @@ def expire(*, at: TenantsOptions) -> None:
     async def removed(opened: BaseStore) -> dict[str, int]:
         return {"removed": await opened.expire()}
 
-    tell(run(each_store(at, removed)), _removed, at)
+    tell(run(run_each_store(at, removed)), _removed, at)
 
 
 def _removed(counts: dict[str, int]) -> str:
-    return f"{counted(counts['removed'], 'item')} removed"
+    return f"{format_count(counts['removed'], 'item')} removed"

@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from locus_store.backend import SharedByTenants, needs
-from locus_store.cli.help import command, make_group
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, opened, run
-from locus_store.cli.output import confirm, counted, note, progress, put_found, put_json, say
+from locus_store.cli.help import add_command, make_group
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, open_backend, run
+from locus_store.cli.output import (
+    confirm,
+    format_count,
+    note,
+    print_line,
+    put_found,
+    put_json,
+    show_progress,
+)
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
@@ -58,7 +66,7 @@ class OneTenant:
         """Return what ``work`` returns for the opened backend."""
 
         async def asked() -> T:
-            async with opened_of(self.url, self.tenant) as backend:
+            async with open_one(self.url, self.tenant) as backend:
                 return await work(backend)
 
         return run(asked())
@@ -95,7 +103,7 @@ class TenantsOptions:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of ``opened``."""
+        """The options of ``open_backend``."""
         return select_tenant(self.tenant)
 
     def ask_each(
@@ -104,9 +112,9 @@ class TenantsOptions:
         """Return the counts of each tenant, by work that may advance the bar of progress."""
 
         async def asked() -> Outcome:
-            async with covered(self) as backends:
-                with progress(doing) as advance:
-                    return await each(backends, lambda it: work(it, advance))
+            async with open_covered(self) as backends:
+                with show_progress(doing) as advance:
+                    return await run_each(backends, lambda it: work(it, advance))
 
         return run(asked())
 
@@ -126,33 +134,33 @@ class TenantsOptions:
             names = ", ".join(map(repr, self.others[:NAMED]))
             more = ", …" if len(self.others) > NAMED else ""
             note(
-                f"Not covered: {counted(len(self.others), 'other tenant')} ({names}{more});"
+                f"Not covered: {format_count(len(self.others), 'other tenant')} ({names}{more});"
                 " --all-tenants covers all."
             )
 
 
 def select_tenant(tenant: str | None) -> dict[str, Any]:
-    """Return the option of ``opened`` that selects a tenant; none: the URL may name one."""
+    """Return the option of ``open_backend`` that selects a tenant; none: the URL may name one."""
     return {} if tenant is None else {"tenant": tenant}
 
 
 @asynccontextmanager
-async def covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
-    """Open the storage; yield the backends of ``covering``."""
-    async with opened(at.url, **at.options) as backend:
-        yield await covering(backend, at)
+async def open_covered(at: TenantsOptions) -> AsyncIterator[list[FullBackend]]:
+    """Open the storage; yield the backends of ``make_covered``."""
+    async with open_backend(at.url, **at.options) as backend:
+        yield await make_covered(backend, at)
 
 
 @asynccontextmanager
-async def opened_of(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
+async def open_one(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
     """Open the storage of ``url`` for a command that works on one tenant.
 
     Raises:
         NotFoundError: Nothing is stored of the tenant that was named.
     """
-    async with opened(url, **select_tenant(tenant)) as backend:
+    async with open_backend(url, **select_tenant(tenant)) as backend:
         if tenant is not None:
-            await covering(backend, TenantsOptions(tenant=tenant))
+            await make_covered(backend, TenantsOptions(tenant=tenant))
         yield backend
 
 
@@ -161,7 +169,7 @@ def _shared(backend: FullBackend) -> SharedByTenants:
     return needs(backend, SharedByTenants)
 
 
-async def covering(backend: FullBackend, at: TenantsOptions) -> list[FullBackend]:
+async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBackend]:
     """Return a backend for each chosen tenant, by name.
 
     Raises:
@@ -194,7 +202,7 @@ def require_tenants(backend: FullBackend, at: TenantsOptions) -> None:
         )
 
 
-async def each(
+async def run_each(
     backends: list[FullBackend], work: Callable[[FullBackend], Awaitable[dict[str, int]]]
 ) -> Outcome:
     """Return the counts of each tenant; the failure of one does not stop the others.
@@ -221,15 +229,15 @@ async def each(
 # --- what is said of them
 
 
-def of_tenant(names: Iterable[str | None]) -> str:
+def format_tenants(names: Iterable[str | None]) -> str:
     """Return `` of tenant 'acme'`` or `` of 3 tenants``; "" if there are no tenants."""
     found = list(names)
     if len(found) == 1:
         return "" if found[0] is None else f" of tenant {found[0]!r}"
-    return f" of {counted(len(found), 'tenant')}"
+    return f" of {format_count(len(found), 'tenant')}"
 
 
-def total(found: Outcome) -> dict[str, int]:
+def add_up(found: Outcome) -> dict[str, int]:
     """Return the sum over all tenants."""
     counts: Counter[str] = Counter()
     for it in found.values():
@@ -240,12 +248,15 @@ def total(found: Outcome) -> dict[str, int]:
 def tell(found: Outcome, text: Callable[[dict[str, int]], str], at: TenantsOptions) -> None:
     """Print each tenant's counts and the sum, and warn of tenants that are not covered."""
     if at.as_json:
-        put_json(described(found, at))
+        put_json(describe(found, at))
     else:
         for name, counts in found.items():
-            say(text(counts) if name is None else f"tenant {name!r}: {text(counts)}")
+            print_line(text(counts) if name is None else f"tenant {name!r}: {text(counts)}")
         if at.all_tenants:
-            say(f"{counted(len(found), 'tenant')}: {text(total(found)) if found else 'nothing'}")
+            print_line(
+                f"{format_count(len(found), 'tenant')}: "
+                f"{text(add_up(found)) if found else 'nothing'}"
+            )
     at.tell_others()
 
 
@@ -259,17 +270,17 @@ def approve(found: Outcome, what: str, at: TenantsOptions, *, dry_run: bool) -> 
         confirm(f"This deletes {what}.")
         return True
     if at.as_json:
-        put_json(described(found, at))
+        put_json(describe(found, at))
     else:
-        say(f"This would delete {what}.")
+        print_line(f"This would delete {what}.")
     at.tell_others()
     return False
 
 
-def described(found: Outcome, at: TenantsOptions) -> dict[str, Any]:
+def describe(found: Outcome, at: TenantsOptions) -> dict[str, Any]:
     """Return the sum with ``tenant``, or with the counts by name in ``tenants``."""
     if at.all_tenants:
-        return {**total(found), "tenants": found}
+        return {**add_up(found), "tenants": found}
     ((name, counts),) = found.items()
     return counts if name is None else {**counts, "tenant": name}
 
@@ -277,12 +288,12 @@ def described(found: Outcome, at: TenantsOptions) -> dict[str, Any]:
 # --- the command
 
 
-@command(tenants, "list")
+@add_command(tenants, "list")
 def list_tenants(*, at: UrlOptions) -> None:
     """List the tenants that have something stored; --json: [{tenant, threads, items}]."""
 
     async def listed() -> list[Tenant]:
-        async with opened(at.url) as backend:
+        async with open_backend(at.url) as backend:
             return await _shared(backend).tenants()
 
     found = run(listed())

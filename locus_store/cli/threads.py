@@ -9,36 +9,41 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from locus_store.cli.help import command, make_group
+from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import (
     Namespace,
     Thread,
-    contents,
+    describe_contents,
     find_named,
     require,
     thread_named,
 )
 from locus_store.cli.output import (
-    counted,
     cut,
-    json_text,
-    moment,
+    escape,
+    format_count,
+    format_time,
     note,
+    print_line,
     put_found,
     put_json,
     put_outcome,
-    say,
+    render_json,
     select,
     show,
-    visible,
 )
 from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.errors import NotFoundError
 from locus_store.open import Storage
 from locus_store.timeline import readable
-from locus_store.timeline.graph import Cursor, graph, marked
-from locus_store.timeline.paths import shown
-from locus_store.timeline.readable import Difference, changed_part, differences, text_of
+from locus_store.timeline.graph import Cursor, find_marks, graph
+from locus_store.timeline.paths import format_path
+from locus_store.timeline.readable import (
+    Difference,
+    cut_common_ends,
+    find_differences,
+    format_content,
+)
 from locus_store.transfer.building import fork as copy_version
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
@@ -69,7 +74,7 @@ CELL, LINE = 80, 200
 # --- looking
 
 
-@command(threads, "list")
+@add_command(threads, "list")
 def list_threads(
     *,
     pattern: Annotated[str, typer.Option(help="Shell-style pattern: * ? [ab] [!ab].")] = "*",
@@ -85,7 +90,7 @@ def list_threads(
     """
     found, marks = at.ask(lambda it: _newest(it, pattern, limit, after))
     document = [_listed(thread_id, it, marks[thread_id]) for thread_id, it in found]
-    rows = ((it, marks[it], *cells(version)) for it, version in found)
+    rows = ((it, marks[it], *make_cells(version)) for it, version in found)
     columns = ("thread", "", "newest version", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:3:2], as_json=at.as_json)
     if found and len(found) == limit and not at.as_json:
@@ -110,7 +115,7 @@ async def _newest(
         check_text("--after", after)
     ids = await backend.list_threads(limit, pattern, after=after)
     log = Storage(backend).messages() if backend.capabilities.messages else None
-    marks = await marked(backend, log, ids)
+    marks = await find_marks(backend, log, ids)
     return list(await asyncio.gather(*map(newest, ids))), marks
 
 
@@ -121,17 +126,17 @@ def _listed(thread_id: str, version: Version | None, marks: Marked) -> dict[str,
     return {"thread_id": thread_id, **found, **about}
 
 
-def cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
+def make_cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]:
     """Return a version's id, time and metadata for a table."""
     if version is None:
         return "", "", ""
     labels = {name: value for name, value in version.labels.items() if name != STATE_CLASS}
     told = labels | version.metadata
-    told = told if raw else readable.about(told)
-    return version.checkpoint_id, moment(version.created_at), cut(told, CELL) if told else ""
+    told = told if raw else readable.select_metadata(told)
+    return version.checkpoint_id, format_time(version.created_at), cut(told, CELL) if told else ""
 
 
-@command(threads, "show")
+@add_command(threads, "show")
 def show_thread(
     thread: Thread,
     *,
@@ -152,12 +157,12 @@ def show_thread(
         return
     for name, value in _described(found.version, found.head.sequence).items():
         is_told = name == "metadata" and not raw
-        text = readable.about(value) if is_told else value
-        text = moment(value) if isinstance(value, datetime) else text
-        say(f"{name + ':':<15}{text if isinstance(text, str) else json_text(text)}")
-    shown_state = found.state if raw else readable.readable(found.state)
+        text = readable.select_metadata(value) if is_told else value
+        text = format_time(value) if isinstance(value, datetime) else text
+        print_line(f"{name + ':':<15}{text if isinstance(text, str) else render_json(text)}")
+    shown_state = found.state if raw else readable.make_readable(found.state)
     if shown_state == found.state:
-        show(json_text(found.state, indent=True))
+        show(render_json(found.state, indent=True))
     else:
         _show_channels(shown_state)
 
@@ -165,11 +170,11 @@ def show_thread(
 def _show_channels(channels: dict[str, Any]) -> None:
     for name, value in channels.items():
         if isinstance(value, list) and value and all(isinstance(it, str) for it in value):
-            say(f"{name}:")
+            print_line(f"{name}:")
             for it in value:
-                say(f"  {it}")
+                print_line(f"  {it}")
         else:
-            say(f"{name}: {value if isinstance(value, str) else json_text(value)}")
+            print_line(f"{name}: {value if isinstance(value, str) else render_json(value)}")
 
 
 async def _read(
@@ -186,7 +191,7 @@ def _described(version: Version, head: int | None) -> dict[str, Any]:
     return ids | {"is_head": version.mark.sequence == head} | about
 
 
-@command(threads)
+@add_command(threads)
 def history(
     thread: Thread,
     *,
@@ -211,7 +216,7 @@ def history(
 
 
 def _history_row(node: Node, *, raw: bool) -> tuple[str | None, ...]:
-    name, *others = cells(node.version, raw=raw)
+    name, *others = make_cells(node.version, raw=raw)
     place = node.place if node.place in {"head", "side"} else ""
     return name, node.version.parent_id, place, *others
 
@@ -231,7 +236,7 @@ async def _history(
     return page.head.mark.sequence, found
 
 
-async def all_versions(
+async def list_all_versions(
     backend: FullBackend, thread: str, namespace: str = "", before: str | None = None
 ) -> list[Version]:
     """Return all versions, or all below one, newest first."""
@@ -242,7 +247,7 @@ async def all_versions(
     return found
 
 
-@command(threads)
+@add_command(threads)
 def diff(
     thread: Thread,
     a: Annotated[str | None, typer.Argument(help="The older version.")] = None,
@@ -261,8 +266,8 @@ def diff(
     old, new = at.ask(lambda it: _compared(it, thread, namespace, a, b))
     states = old.state if old else {}, new.state
     if not raw and not at.as_json:
-        states = readable.readable(states[0]), readable.readable(states[1])
-    changes = list(differences(*states))
+        states = readable.make_readable(states[0]), readable.make_readable(states[1])
+    changes = list(find_differences(*states))
     names = (old.version.checkpoint_id if old else None, new.version.checkpoint_id)
     if at.as_json:
         document = {
@@ -273,7 +278,7 @@ def diff(
         }
         put_json(document | {"changes": [it.as_json() for it in changes]})
         return
-    say(f"{names[0] or 'nothing'} → {names[1]}: {counted(len(changes), 'difference')}")
+    print_line(f"{names[0] or 'nothing'} → {names[1]}: {format_count(len(changes), 'difference')}")
     for it in changes:
         show(_difference(it))
 
@@ -288,17 +293,17 @@ async def _compared(
 
 
 def _difference(it: Difference) -> str:
-    path = visible(shown(it.path))
+    path = escape(format_path(it.path))
     if it.what != "changed":
         value = it.after if it.what == "added" else it.before
-        return f"{'+' if it.what == 'added' else '-'} {path}: {cut(json_text(value), LINE)}"
+        return f"{'+' if it.what == 'added' else '-'} {path}: {cut(render_json(value), LINE)}"
     before, after = it.before, it.after
     if isinstance(before, str) and isinstance(after, str) and len(before) + len(after) > LINE:
-        before, after = changed_part(before, after)
-    return f"~ {path}: {cut(json_text(before), LINE)} → {cut(json_text(after), LINE)}"
+        before, after = cut_common_ends(before, after)
+    return f"~ {path}: {cut(render_json(before), LINE)} → {cut(render_json(after), LINE)}"
 
 
-@command(threads)
+@add_command(threads)
 def search(
     words: Annotated[list[str], typer.Argument(help="Words; all must occur in the thread.")],
     *,
@@ -320,7 +325,7 @@ def search(
 # --- copying
 
 
-@command(threads)
+@add_command(threads)
 def fork(
     thread: Thread,
     new: Annotated[str, typer.Argument(help="Id of the copy; it must not be in use.")],
@@ -341,11 +346,11 @@ def fork(
         found = await copy_version(backend, source, new, version, namespace=namespace)
         require(found, source, version)
         head = await backend.version(new, namespace=namespace)
-        versions = len(await all_versions(backend, new, namespace))
+        versions = len(await list_all_versions(backend, new, namespace))
         if head is None:
-            return None, versions, await contents(backend, [new])
+            return None, versions, await describe_contents(backend, [new])
         name = head.checkpoint_id
-        return name, versions, f"{counted(versions, 'version')}, the head is {name}"
+        return name, versions, f"{format_count(versions, 'version')}, the head is {name}"
 
     head, versions, told = at.ask(forked)
     document = {"thread_id": new, "checkpoint_id": head, "versions": versions}
@@ -373,7 +378,7 @@ def messages(
         put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
         return
     for it in found.messages:
-        say(f"{it.role}: {text_of(it.content)}")
+        print_line(f"{it.role}: {format_content(it.content)}")
     if found.info.count > len(found.messages):
         note(f"The log has {found.info.count:,} messages: see --newest.")
 

@@ -20,25 +20,25 @@ from locus_store.cli.opening import (
     version_named,
 )
 from locus_store.cli.output import (
-    counted,
     cut,
+    format_count,
     note,
+    print_line,
     put_found,
     put_json,
     put_line,
     put_outcome,
-    say,
     select,
 )
 from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
-from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, cells
+from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
-from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, asked
+from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, make_condition
 from locus_store.timeline.bisect import bisect as bisected
 from locus_store.timeline.blame import blame as blamed
-from locus_store.timeline.graph import channel_of, newer, writers
-from locus_store.timeline.paths import parsed, shown
-from locus_store.timeline.readable import plain
+from locus_store.timeline.graph import find_channel, find_newer, find_writers
+from locus_store.timeline.paths import format_path, parsed
+from locus_store.timeline.readable import strip_tags
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
 
@@ -69,7 +69,7 @@ def _nodes(version: Version, tasks: Writers, channel: str | None = None) -> list
 
 def _saved(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:
     """Return the nodes, time and metadata of a version for a table."""
-    return (", ".join(nodes), *cells(version, raw=raw)[1:])
+    return (", ".join(nodes), *make_cells(version, raw=raw)[1:])
 
 
 def _named(place: Origin | Turn) -> str:
@@ -130,28 +130,28 @@ async def _explained(
     backend: FullBackend, told: Blame, path: Any, limit: int, raw: bool
 ) -> tuple[Blame, list[Blamed], Writers]:
     """Return the values to show: the parts of the value at a path, or the value itself."""
-    at = told.of(path)
+    at = told.find(path)
     if at is None:
         raise NotFoundError(
-            f"there is no {shown(path)} in checkpoint {told.version.checkpoint_id!r}; 'locus-store "
-            "threads blame' without a path shows the parts of the state"
+            f"there is no {format_path(path)} in checkpoint {told.version.checkpoint_id!r}; "
+            "'locus-store threads blame' without a path shows the parts of the state"
         )
-    values = told.parts(path, limit=limit, is_raw=raw) or [at]
+    values = told.list_parts(path, limit=limit, is_raw=raw) or [at]
     versions = {it.version.checkpoint_id: it.version for v in values for it in (v.made, v.changed)}
-    return told, values, await writers(backend, list(versions.values()))
+    return told, values, await find_writers(backend, list(versions.values()))
 
 
 def _value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
     last = value.changed
-    text = cut(value.value if raw else plain(value.value), CELL)
-    nodes = _nodes(last.version, tasks, channel_of(value.path))
+    text = cut(value.value if raw else strip_tags(value.value), CELL)
+    nodes = _nodes(last.version, tasks, find_channel(value.path))
     saved = _saved(last.version, nodes, raw=raw)
-    return shown(value.query), text, _named(value.made), _named(last), *saved
+    return format_path(value.query), text, _named(value.made), _named(last), *saved
 
 
 def _value_json(value: Blamed, tasks: Writers) -> dict[str, Any]:
     def origin(it: Origin) -> dict[str, Any]:
-        nodes = _nodes(it.version, tasks, channel_of(value.path))
+        nodes = _nodes(it.version, tasks, find_channel(value.path))
         return _reported(it.version) | {"is_exact": it.is_exact, "nodes": nodes}
 
     steps = {"made": origin(value.made), "changed": origin(value.changed)}
@@ -184,7 +184,7 @@ class Program:
             self._command,
             shell=True,
             check=False,
-            input=orjson.dumps(folder.state()),
+            input=orjson.dumps(folder.get_state()),
             stdout=STANDARD_ERROR,
             env=os.environ | {"LOCUS_CHECKPOINT_ID": version.checkpoint_id},
         )
@@ -211,11 +211,11 @@ def _condition(path: str | None, text: str | None, command: str | None, **at: An
             "--text, or --run"
         )
     if text is not None:
-        return asked(TEXT, "", text)
+        return make_condition(TEXT, "", text)
     if command is not None:
         return Program(command)
     [(name, value)] = given.items()
-    return asked(name, path or "", str(value))
+    return make_condition(name, path or "", str(value))
 
 
 def bisect(
@@ -273,7 +273,7 @@ def bisect(
         name, version = await find_named(backend, thread, checkpoint, namespace)
         told = await bisected(backend, name, wanted, version, namespace=namespace)
         answers = require(told, name, version)
-        return answers, await writers(backend, [it.version for it in answers.turns])
+        return answers, await find_writers(backend, [it.version for it in answers.turns])
 
     answers, tasks = at.ask(found)
     first = answers.first
@@ -293,7 +293,7 @@ def bisect(
         return
     skipped = f", {answers.skipped:,} skipped" if answers.skipped else ""
     told = f"first in {first.version.checkpoint_id}" if first else "in none"
-    say(f"The condition holds {told} of {counted(answers.asked, 'version')}{skipped}.")
+    print_line(f"The condition holds {told} of {format_count(answers.asked, 'version')}{skipped}.")
 
 
 def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
@@ -331,7 +331,7 @@ def watch(
         if at.as_json:
             put_line(_reported(version) | {"parent_id": version.parent_id})
         else:
-            say("  ".join(filter(None, cells(version, raw=raw))))
+            print_line("  ".join(filter(None, make_cells(version, raw=raw))))
         sys.stdout.flush()
 
     async def watched(backend: FullBackend) -> None:
@@ -354,7 +354,7 @@ async def _newer(
     newest = require(await backend.history(thread, namespace=namespace, limit=1), thread)
     sequence = newest[0].mark.sequence
     while True:
-        for version in await newer(backend, thread, sequence, namespace=namespace) or ():
+        for version in await find_newer(backend, thread, sequence, namespace=namespace) or ():
             yield version
             sequence = version.mark.sequence
         await asyncio.sleep(interval)

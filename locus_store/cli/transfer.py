@@ -14,26 +14,26 @@ from urllib.parse import parse_qsl, urlsplit
 
 import typer
 
-from locus_store.cli.forgetting import left_of
-from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, opened, run
+from locus_store.cli.forgetting import find_left
+from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, open_backend, run
 from locus_store.cli.output import (
     PROBLEMS,
-    counted,
+    escape_json,
+    format_count,
     note,
-    progress,
+    print_line,
     put_line,
     put_table,
-    say,
-    shown_json,
+    show_progress,
 )
 from locus_store.cli.tenants import (
     OfTenant,
     Outcome,
     TenantsOptions,
-    covered,
-    described,
-    each,
+    describe,
+    open_covered,
     require_tenants,
+    run_each,
     tell,
 )
 from locus_store.errors import (
@@ -43,7 +43,7 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from locus_store.open import options_of
+from locus_store.open import list_options
 from locus_store.runtime.progress import expect
 from locus_store.transfer.archive import all_threads, export_threads
 from locus_store.transfer.copying import copy as copy_threads
@@ -82,7 +82,7 @@ def verify(
         check_text("thread", it)
     problems, counts, seen = run(_verified(at, threads or None))
     if at.as_json:
-        put_line({"kind": "summary", **described(counts, at)})
+        put_line({"kind": "summary", **describe(counts, at)})
         at.tell_others()
     else:
         if problems:
@@ -103,7 +103,7 @@ def _show(problems: list[dict[str, Any]], at: TenantsOptions) -> None:
 
 
 def _checked(counts: dict[str, int]) -> str:
-    return ", ".join(counted(number, noun[:-1]) for noun, number in counts.items())
+    return ", ".join(format_count(number, noun[:-1]) for noun, number in counts.items())
 
 
 async def _verified(
@@ -112,8 +112,8 @@ async def _verified(
     found: Outcome = {}
     problems, seen = [], set()
     total = len(threads) if threads else None
-    async with covered(at) as backends:
-        with progress("verifying", total, prints=at.as_json) as advance:
+    async with open_covered(at) as backends:
+        with show_progress("verifying", total, prints=at.as_json) as advance:
             for backend in backends:
                 counts = found[backend.tenant] = {"threads": 0, "versions": 0, "problems": 0}
                 is_first = backend is backends[0]
@@ -183,19 +183,19 @@ async def _copied(
 ) -> tuple[Outcome, str]:
     """Copy; return the outcome, and the target if its tenant differs from the source's."""
     options = _of_target(target, at)
-    async with covered(at) as sources, opened(target, creates=True, **options) as there:
+    async with open_covered(at) as sources, open_backend(target, creates=True, **options) as there:
         require_tenants(there, at)
 
         def place(here: FullBackend) -> FullBackend:
             is_other = at.all_tenants and here.tenant is not None
             return there.for_tenant(str(here.tenant)) if is_other else there
 
-        with progress("copying") as advance:
+        with show_progress("copying") as advance:
 
             async def copied(here: FullBackend) -> dict[str, int]:
                 return asdict(await copy_threads(here, place(here), threads, progress=advance))
 
-            found = await each(sources, copied)
+            found = await run_each(sources, copied)
         to = place(sources[0]).tenant
         is_same = at.all_tenants or to in {None, sources[0].tenant}
         return found, "" if is_same else f", into tenant {to!r}"
@@ -204,13 +204,13 @@ async def _copied(
 def _of_target(target: str, at: TenantsOptions) -> dict[str, Any]:
     """Return the tenant of a copy's target, unless its URL or backend determines it."""
     is_named = "tenant" in dict(parse_qsl(urlsplit(target).query))
-    takes = "tenant" in options_of(target) and not is_named
+    takes = "tenant" in list_options(target) and not is_named
     return at.options if takes else {}
 
 
 def report_moved(counts: dict[str, int], done: str) -> str:
     """Return how many threads were moved."""
-    return f"{counted(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
+    return f"{format_count(counts['written'], 'thread')} {done}, {counts['same']:,} there already"
 
 
 # --- files
@@ -244,7 +244,7 @@ def export(
         found = run(_exported(at, threads, user, file, prints=output == STANDARD))
     for name, counts in found.items():
         about = "" if name is None else f"tenant {name!r}: "
-        note(f"{about}{counted(counts['threads'], 'thread')} exported")
+        note(f"{about}{format_count(counts['threads'], 'thread')} exported")
     at.tell_others()
 
 
@@ -258,8 +258,8 @@ async def _exported(
 ) -> Outcome:
     seen = set()
     total = len(threads) if threads else None
-    async with covered(at) as backends:
-        with progress("exporting", total, prints=prints) as advance:
+    async with open_covered(at) as backends:
+        with show_progress("exporting", total, prints=prints) as advance:
 
             def noted(thread_id: str, _: bool) -> None:
                 seen.add(thread_id)
@@ -276,9 +276,9 @@ async def _exported(
                     )
                 }
 
-            found = await each(backends, exported)
+            found = await run_each(backends, exported)
         if user is not None:
-            for left in await left_of(at, backends, user, []):
+            for left in await find_left(at, backends, user, []):
                 left.tell_unexported()
                 left.tell_unattributed()
     _require_all(threads or (), seen)
@@ -291,7 +291,7 @@ class _Screen:
     """Standard output that is a terminal: it gets no control characters."""
 
     def writelines(self, lines: Iterable[bytes]) -> None:
-        sys.stdout.buffer.writelines(map(shown_json, lines))
+        sys.stdout.buffer.writelines(map(escape_json, lines))
 
 
 @contextmanager
@@ -384,16 +384,16 @@ def backup(
     """
     source = run(_path_of(url))
     try:
-        with _new_file(file, ".backup-") as unfinished, progress("copying") as advance:
+        with _new_file(file, ".backup-") as unfinished, show_progress("copying") as advance:
             size = _copy_database(source, unfinished, advance)
     except sqlite3.Error as exc:
         raise BackendError(f"{file} was not written: {exc}; run the command again") from exc
-    say(f"{file}: {counted(size, 'byte')}")
+    print_line(f"{file}: {format_count(size, 'byte')}")
 
 
 async def _path_of(url: str) -> str:
     """Return the path of the SQLite file that a URL names, if its schema is ours."""
-    async with opened(url) as backend:
+    async with open_backend(url) as backend:
         folder = type(backend).__module__.split(".")[2]
         path = getattr(backend, "path", None)
         if folder != "sqlite" or path in {None, ":memory:"}:

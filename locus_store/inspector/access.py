@@ -59,20 +59,20 @@ class Entrance(ABC):
         self.sessions: Final = Sessions(key or secrets.token_bytes(32))
 
     @abstractmethod
-    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+    async def find_viewer(self, request: LimitedRequest) -> Viewer | None:
         """Return who asks; ``None``: the login page is shown."""
 
-    def subject(self, secret: str) -> str | None:
+    def check_secret(self, secret: str) -> str | None:
         """Return the subject of the session that a secret begins; ``None``: it begins none."""
         del secret
         return None
 
     def _session(self, request: LimitedRequest) -> Session | None:
         value = request.cookies.get(self.sessions.cookie, "")
-        return self.sessions.found(value) if value else None
+        return self.sessions.find(value) if value else None
 
     def _viewer(self, caller: Caller, session: Session, *, is_operator: bool = False) -> Viewer:
-        token = self.sessions.form_token(session.value)
+        token = self.sessions.make_form_token(session.value)
         return Viewer(caller, token, is_operator=is_operator, has_session=True)
 
 
@@ -86,13 +86,13 @@ class Codes(Entrance):
         self._rights = rights
         self._codes: dict[str, float] = {}
 
-    def new_code(self) -> str:
+    def generate_code(self) -> str:
         """Return a code that works once and for a minute."""
         code = secrets.token_urlsafe(24)
         self._codes[code] = monotonic() + CODE_SECONDS
         return code
 
-    def subject(self, secret: str) -> str | None:
+    def check_secret(self, secret: str) -> str | None:
         """Return the operator for a valid code, which is used up."""
         for code in list(self._codes):
             if self._codes[code] < monotonic():
@@ -102,7 +102,7 @@ class Codes(Entrance):
                 return _OPERATOR
         return None
 
-    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+    async def find_viewer(self, request: LimitedRequest) -> Viewer | None:
         """Return the operator, by the cookie."""
         session = self._session(request)
         if session is None or session.subject != _OPERATOR:
@@ -119,20 +119,20 @@ class Tokens(Entrance):
         super().__init__(key)
         self._door = door
 
-    def subject(self, secret: str) -> str | None:
+    def check_secret(self, secret: str) -> str | None:
         """Return the hash of a valid secret."""
-        token = self._door.matching(secret.strip())
+        token = self._door.find_token(secret.strip())
         return None if token is None else token.sha256
 
-    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+    async def find_viewer(self, request: LimitedRequest) -> Viewer | None:
         """Return the holder of a token, by the cookie or by the header ``Authorization``."""
-        if authorization := request.header(b"authorization"):
-            caller = self._door.caller(authorization)
-            return Viewer(caller, self.sessions.form_token(caller.name))
+        if authorization := request.get_header(b"authorization"):
+            caller = self._door.identify(authorization)
+            return Viewer(caller, self.sessions.make_form_token(caller.name))
         session = self._session(request)
         if session is None:
             return None
-        found = self._door.holder(session.subject)
+        found = self._door.find_holder(session.subject)
         return None if found is None else self._viewer(found, session)
 
 
@@ -143,7 +143,7 @@ class Mounted(Entrance):
         super().__init__()
         self._authorize = authorize
 
-    async def viewer(self, request: LimitedRequest) -> Viewer | None:
+    async def find_viewer(self, request: LimitedRequest) -> Viewer | None:
         """Return who asks.
 
         Raises:
@@ -153,20 +153,20 @@ class Mounted(Entrance):
         if inspect.isawaitable(found):
             found = await found
         if found is None:
-            told = (
+            message = (
                 "without authorize=, only requests from this machine that no proxy passed on are"
                 " answered"
                 if self._authorize is None
                 else "the application refused this request: its authorize() returned None"
             )
-            raise RefusalError(403, ConnectionFailedError(told))
-        return Viewer(found, self.sessions.form_token(f"{found.name}:{found.tenant}"))
+            raise RefusalError(403, ConnectionFailedError(message))
+        return Viewer(found, self.sessions.make_form_token(f"{found.name}:{found.tenant}"))
 
     @staticmethod
     def _local(request: LimitedRequest) -> Caller | None:
         client = request.client.host if request.client else ""
         is_near = client in {"127.0.0.1", "::1"}
-        is_proxied = any(map(request.header, _FORWARDED))
+        is_proxied = any(map(request.get_header, _FORWARDED))
         return Caller("", None, EVERYTHING) if is_near and not is_proxied else None
 
 
@@ -176,9 +176,9 @@ def require_same_origin(request: LimitedRequest) -> None:
     Raises:
         RefusalError: Neither ``Sec-Fetch-Site`` nor ``Origin`` says that it is a page of ours.
     """
-    site = request.header(b"sec-fetch-site")
-    origin = request.header(b"origin").partition("://")[2]
-    if site in _SAME if site else origin and origin == request.header(b"host"):
+    site = request.get_header(b"sec-fetch-site")
+    origin = request.get_header(b"origin").partition("://")[2]
+    if site in _SAME if site else origin and origin == request.get_header(b"host"):
         return
     raise RefusalError(403, ConnectionFailedError("this request does not come from a page of ours"))
 
@@ -190,8 +190,8 @@ def require_form_token(viewer: Viewer, given: str) -> None:
         RefusalError: It does not carry the token of this session.
     """
     if not compare_digest(viewer.form_token.encode(), given.encode()):
-        told = "this form is of another session; load the page again"
-        raise RefusalError(403, ConnectionFailedError(told))
+        message = "this form is of another session; load the page again"
+        raise RefusalError(403, ConnectionFailedError(message))
 
 
 SESSION_SECONDS: Final = 12 * 3600
@@ -223,12 +223,12 @@ class Sessions:
         self.cookie: Final = f"locus_inspector_{sha256(key).hexdigest()[:8]}"
         """Cookies do not know ports: each service on a machine has a name of its own."""
 
-    def begun(self, subject: str) -> str:
+    def begin(self, subject: str) -> str:
         """Return the cookie's value of a new session."""
         body = f"{int(time()) + SESSION_SECONDS}.{secrets.token_hex(16)}.{subject}"
         return f"{body}.{self._signed('session', body)}"
 
-    def found(self, value: str) -> Session | None:
+    def find(self, value: str) -> Session | None:
         """Return the session of a cookie's value; ``None`` if it is not valid any more."""
         body, _, signature = value.rpartition(".")
         if not hmac.compare_digest(self._signed("session", body).encode(), signature.encode()):
@@ -236,7 +236,7 @@ class Sessions:
         expires, _, subject = body.split(".", _PARTS - 2)
         return Session(subject, value) if int(expires) > time() else None
 
-    def form_token(self, identity: str) -> str:
+    def make_form_token(self, identity: str) -> str:
         """Return the token that the forms of a session carry."""
         return self._signed("form", identity)
 

@@ -18,10 +18,19 @@ from locus_store.inspector.access import (
     require_form_token,
     require_same_origin,
 )
-from locus_store.inspector.escapes import SECURITY, visible
+from locus_store.inspector.escapes import SECURITY, escape
 from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
-from locus_store.inspector.rendering import FOLDER, rendered
-from locus_store.inspector.visits import HOME, Links, Looks, Method, Page, Query, Redirect, Visit
+from locus_store.inspector.rendering import FOLDER, render
+from locus_store.inspector.visits import (
+    HOME,
+    Links,
+    Method,
+    Page,
+    PageRequest,
+    Poller,
+    Query,
+    Redirect,
+)
 from locus_store.inspector.work import Blames, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
 from locus_store.service.application import Parts, PartsOfTenants
@@ -115,7 +124,7 @@ class Inspector:
         self._jobs = Jobs()
         self._states = States(self._jobs)
         self._blames = Blames(self._jobs)
-        self._looks = Looks()
+        self._looks = Poller()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
@@ -137,14 +146,14 @@ class Inspector:
         except LocusStoreError as error:
             if not failures.is_shown(error):
                 log.warning("%s: %s", request.path[:80], error, exc_info=error)
-            status, told = failures.told(error)
+            status, told = failures.encode_error(error)
             return _failed(status, told["message"], as_json=as_json)
         except Exception:
             log.exception("%s failed", request.path[:80])
             return _failed(500, failures.HIDDEN, as_json=as_json)
 
     async def _dispatched(self, request: LimitedRequest, *, as_json: bool) -> Response:
-        self._door.require_host(request.header(b"host"))
+        self._door.require_host(request.get_header(b"host"))
         if request.method == "POST":
             require_same_origin(request)
         name = request.path.removeprefix("/")
@@ -152,7 +161,7 @@ class Inspector:
             return _file(name)
         if name == "login":
             return await self._login(request, as_json=as_json)
-        viewer = await self._entrance.viewer(request)
+        viewer = await self._entrance.find_viewer(request)
         if viewer is None:
             return self._login_form(401, as_json=as_json)
         self._door.require_rate(viewer.caller)
@@ -176,13 +185,13 @@ class Inspector:
         if request.method == "POST":
             text = f"{text}&{await self._form(request, viewer)}"
         query = Query(text)
-        tenant = query.optional("tenant") if viewer.is_operator else None
-        visit = Visit(
+        tenant = query.get_optional("tenant") if viewer.is_operator else None
+        visit = PageRequest(
             method=cast("Method", request.method),
             query=query,
             viewer=viewer,
             tenant=tenant or viewer.caller.tenant,
-            parts=self._parts.of(tenant or viewer.caller.tenant),
+            parts=self._parts.for_tenant(tenant or viewer.caller.tenant),
             links=Links(tenant),
             jobs=self._jobs,
             states=self._states,
@@ -191,41 +200,41 @@ class Inspector:
             may_write=self._may_write(viewer),
         )
         answer = await _unless_gone(request, route, visit)
-        return rendered(answer, as_json=as_json, visit=visit, to=visit.links.to)
+        return render(answer, as_json=as_json, request=visit, to=visit.links.to)
 
     # --- the session
 
     async def _form(self, request: LimitedRequest, viewer: Viewer) -> str:
         """Return the fields of a form that carries the token of its session."""
         text = (await request.body()).decode("utf-8", "replace")
-        require_form_token(viewer, Query(text).text("form_token"))
+        require_form_token(viewer, Query(text).get_text("form_token"))
         return text
 
     async def _login(self, request: LimitedRequest, *, as_json: bool) -> Response:
         """Begin a session: with a code in the address, or a token in the form."""
         if request.method == "POST" and self._entrance.kind == "token":
-            secret = Query((await request.body()).decode("utf-8", "replace")).text("token")
+            secret = Query((await request.body()).decode("utf-8", "replace")).get_text("token")
         elif request.method == "GET" and self._entrance.kind == "code":
-            secret = Query(_query(request)).text("code")
+            secret = Query(_query(request)).get_text("code")
         else:
             return self._login_form(200, as_json=as_json)
         if secret:
             self._logins.require_room()
-        subject = self._entrance.subject(secret) if secret else None
+        subject = self._entrance.check_secret(secret) if secret else None
         if subject is None:
             return self._login_form(401 if secret else 200, as_json=as_json, was_wrong=bool(secret))
         # From another site the cookie is not sent along a redirect, but from a page of ours.
         page = Page("entered", "Logged in", {"home": HOME})
-        response = rendered(page, as_json=as_json, visit=None)
-        self._set_cookie(response, self._entrance.sessions.begun(subject), SESSION_SECONDS)
+        response = render(page, as_json=as_json, request=None)
+        self._set_cookie(response, self._entrance.sessions.begin(subject), SESSION_SECONDS)
         return response
 
     def _login_form(self, status: int, *, as_json: bool, was_wrong: bool = False) -> Response:
         values = {"kind": self._entrance.kind, "was_wrong": was_wrong}
-        return rendered(Page("login", "Log in", values, status=status), as_json=as_json, visit=None)
+        return render(Page("login", "Log in", values, status=status), as_json=as_json, request=None)
 
     def _logout(self) -> Response:
-        response = rendered(Redirect("login"), as_json=False)
+        response = render(Redirect("login"), as_json=False)
         self._set_cookie(response, "", 0)
         return response
 
@@ -250,21 +259,21 @@ def _query(request: LimitedRequest) -> str:
 def _wants_json(request: LimitedRequest) -> bool:
     if "format=json" in _query(request).split("&"):
         return True
-    accepted = request.header(b"accept")
+    accepted = request.get_header(b"accept")
     return "application/json" in accepted and "text/html" not in accepted
 
 
 def _failed(status: int, message: str, *, as_json: bool) -> Response:
-    values = {"status": status, "message": visible(message)}  # may hold a surrogate of an address
+    values = {"status": status, "message": escape(message)}  # may hold a surrogate of an address
     page = Page("error", "Error", values, status=status)
-    return rendered(page, as_json=as_json, visit=None)
+    return render(page, as_json=as_json, request=None)
 
 
 def _file(name: str) -> Response:
     return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, _FILES[name])
 
 
-async def _unless_gone(request: LimitedRequest, route: Route, visit: Visit) -> Answer:
+async def _unless_gone(request: LimitedRequest, route: Route, visit: PageRequest) -> Answer:
     """Return the answer of a page; cancel its work if the browser leaves."""
     working = asyncio.ensure_future(route.handler(visit))
     leaving = asyncio.ensure_future(_left(request))
@@ -295,28 +304,28 @@ class Route(NamedTuple):
 
 
 ROUTES: Final = {
-    "": Route(threads.page),
-    "threads": Route(threads.page),
-    "version": Route(versions.page),
-    "timeline": Route(timelines.page),
-    "bisect": Route(diffs.answers),
-    "writes": Route(versions.writes),
-    "messages": Route(timelines.messages),
-    "message": Route(timelines.message),
-    "diff": Route(diffs.page),
-    "download": Route(reports.state),
-    "live": Route(reports.live),
-    "store": Route(store.namespaces),
-    "items": Route(store.items),
-    "item": Route(store.item),
-    "value": Route(store.value),
-    "report": Route(reports.page),
-    "report-file": Route(reports.file),
+    "": Route(threads.show_threads),
+    "threads": Route(threads.show_threads),
+    "version": Route(versions.show_version),
+    "timeline": Route(timelines.show_timeline),
+    "bisect": Route(diffs.show_answers),
+    "writes": Route(versions.show_writes),
+    "messages": Route(timelines.show_messages),
+    "message": Route(timelines.download_message),
+    "diff": Route(diffs.show_diff),
+    "download": Route(reports.download_state),
+    "live": Route(reports.show_live),
+    "store": Route(store.show_namespaces),
+    "items": Route(store.show_items),
+    "item": Route(store.show_item),
+    "value": Route(store.download_value),
+    "report": Route(reports.show_report),
+    "report-file": Route(reports.download_report),
     "export": Route(reports.export),
     "fork": Route(changes.fork, writes=True),
     "rewind": Route(changes.rewind, writes=True),
     "delete": Route(changes.delete, writes=True),
-    "image": Route(reports.picture),
+    "image": Route(reports.download_picture),
 }
 """A route with ``writes`` is also called with POST: its form was checked then."""
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.timeline.conversations import conversation
-from locus_store.timeline.paths import CHANNELS, inside, is_bookkeeping, shown
-from locus_store.timeline.readable import about
+from locus_store.timeline.conversations import read_conversation
+from locus_store.timeline.paths import CHANNELS, format_path, is_bookkeeping, unwrap
+from locus_store.timeline.readable import select_metadata
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
@@ -74,11 +74,11 @@ class Room:
 
     def cut(self, value: Any) -> CutText:
         """Return a text, or a value as JSON, within the bounds of one string and of the page."""
-        return self._took(cut(value, self._most)) if isinstance(value, str) else self.json(value)
+        return self._took(cut(value, self._most)) if isinstance(value, str) else self.render(value)
 
-    def json(self, value: Any) -> CutText:
+    def render(self, value: Any) -> CutText:
         """Return a value as JSON, likewise."""
-        return self._took(json_line(value, self._most))
+        return self._took(render_line(value, self._most))
 
     @property
     def _most(self) -> int:
@@ -89,7 +89,7 @@ class Room:
         return found
 
 
-def json_line(value: Any, characters: int = CHARACTERS) -> CutText:
+def render_line(value: Any, characters: int = CHARACTERS) -> CutText:
     """Return the beginning of a value's JSON in one line, which is written no further."""
     text = ""
     for part in _JSON.iterencode(value):
@@ -107,16 +107,16 @@ def cut(text: str, characters: int = CHARACTERS) -> CutText:
     return CutText(text[:characters], len(text))
 
 
-def short(values: Mapping[str, Any]) -> dict[str, Any]:
+def shorten(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata for a row; what is too long is text that ends with an ellipsis."""
     found: dict[str, Any] = {}
     left = ABOUT
     for key, value in values.items():
         if left <= 0:
             return found | {"…": f"{len(values) - len(found)} more"}
-        told = cut(value, CELL) if isinstance(value, str) else json_line(value, CELL)
-        found[key[:CELL]] = f"{told.text}…" if told.is_cut else value
-        left -= len(key) + len(told.text)
+        text = cut(value, CELL) if isinstance(value, str) else render_line(value, CELL)
+        found[key[:CELL]] = f"{text.text}…" if text.is_cut else value
+        left -= len(key) + len(text.text)
     return found
 
 
@@ -132,7 +132,7 @@ class VersionRow:
     """Metadata and labels within the bounds of a row, without what only LangGraph needs."""
 
 
-def row(version: Version) -> VersionRow:
+def make_row(version: Version) -> VersionRow:
     """Return a version as a row."""
     labels = {name: it for name, it in version.labels.items() if name != STATE_CLASS}
     return VersionRow(
@@ -140,7 +140,7 @@ def row(version: Version) -> VersionRow:
         parent_id=version.parent_id,
         created_at=version.created_at,
         sequence=version.mark.sequence,
-        about=short(about(labels | version.metadata)),
+        about=shorten(select_metadata(labels | version.metadata)),
     )
 
 
@@ -172,7 +172,7 @@ class TreeNode:
     """The number of the first part that is not on the page; ``None``: all are."""
 
 
-def tree(
+def make_tree(
     value: Any,
     path: Query = (),
     *,
@@ -191,7 +191,7 @@ def tree(
         hidden: Keys of the value that are shown elsewhere on the page.
         room: For the strings.
     """
-    return _Growing(room or Room(), is_raw=is_raw).node(value, path, LEVELS, start, hidden)
+    return _Growing(room or Room(), is_raw=is_raw).make_node(value, path, LEVELS, start, hidden)
 
 
 class _Growing:
@@ -202,7 +202,7 @@ class _Growing:
         self._is_raw = is_raw
         self._left = NODES
 
-    def node(
+    def make_node(
         self,
         value: Any,
         path: Query,
@@ -210,18 +210,18 @@ class _Growing:
         start: int = 0,
         hidden: Collection[str | int] = (),
     ) -> TreeNode:
-        prefix, content = ((), value) if self._is_raw else inside(value)
-        label, name = (str(path[-1]), shown(path)) if path else ("the state", "")
+        prefix, content = ((), value) if self._is_raw else unwrap(value)
+        label, name = (str(path[-1]), format_path(path)) if path else ("the state", "")
         if not isinstance(content, dict | list):
-            return TreeNode(label, name, kind_of(content), self._room.cut(scalar(content)))
-        found = TreeNode(label, name, kind_of(content), None, len(content))
+            return TreeNode(label, name, name_kind(content), self._room.cut(format_scalar(content)))
+        found = TreeNode(label, name, name_kind(content), None, len(content))
         parts = _parts(content, hidden, of_graph=prefix[:1] == (CHANNELS,))
         for at, (key, item) in enumerate(islice(parts, start, None), start):
             if at - start >= CHILDREN or self._left <= 0 or not levels:
                 found.next = at
                 break
             self._left -= 1
-            found.parts.append(self.node(item, (*path, key), levels - 1))
+            found.parts.append(self.make_node(item, (*path, key), levels - 1))
         return found
 
 
@@ -247,12 +247,12 @@ _KINDS: Final = {
 }
 
 
-def kind_of(value: Any) -> str:
+def name_kind(value: Any) -> str:
     """Return the name of a value's type; those of ``timeline.bisect``."""
     return _KINDS.get(type(value), "text")
 
 
-def scalar(value: Any) -> str:
+def format_scalar(value: Any) -> str:
     """Return a value without parts as text."""
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -261,7 +261,9 @@ NAME = 200
 """Characters of a role, a name and an id."""
 
 
-def talk(value: list[Any], path: Query, start: int | None, room: Room) -> dict[str, Any]:
+def make_conversation(
+    value: list[Any], path: Query, start: int | None, room: Room
+) -> dict[str, Any]:
     """Return messages of a list, with their places in it, and with their calls and results.
 
     Args:
@@ -271,9 +273,9 @@ def talk(value: list[Any], path: Query, start: int | None, room: Room) -> dict[s
         room: For their strings.
     """
     first = max(len(value) - MESSAGES, 0) if start is None else start
-    said = conversation(value, path, first, first + MESSAGES)
+    said = read_conversation(value, path, first, first + MESSAGES)
     return {
-        "path": shown(path) if path else "",
+        "path": format_path(path) if path else "",
         "start": first,
         "length": len(value),
         "messages": [_message(it, room) for it in said],
@@ -286,7 +288,7 @@ def _message(message: SaidMessage, room: Room) -> dict[str, Any]:
         "role": message.role[:NAME],
         "name": message.name and message.name[:NAME],
         "message_id": message.message_id and message.message_id[:NAME],
-        "path": shown(message.path),
+        "path": format_path(message.path),
         "parts": _message_parts(message.parts, room),
         "calls": [_call(it, room) for it in message.calls[:CHILDREN]],
         "results": [_result(it, room) for it in message.results[:CHILDREN]],
@@ -301,9 +303,9 @@ def _part(part: MessagePart, room: Room) -> dict[str, Any]:
     is_image = part.kind == "image" and isinstance(part.value, str)
     return {
         "kind": part.kind[:NAME],
-        "path": shown(part.path),
+        "path": format_path(part.path),
         "text": room.cut(part.value),
-        "image_type": image_type(part.value) if is_image else None,
+        "image_type": find_image_type(part.value) if is_image else None,
     }
 
 
@@ -311,26 +313,26 @@ def _call(call: CalledTool, room: Room) -> dict[str, Any]:
     return {
         "call_id": call.call_id and call.call_id[:NAME],
         "name": call.name[:NAME],
-        "path": shown(call.path),
+        "path": format_path(call.path),
         "arguments": room.cut(call.arguments),
         "result": None if call.result is None else _result(call.result, room),
     }
 
 
 def _result(result: ToolResult, room: Room) -> dict[str, Any]:
-    return {"path": shown(result.path), "parts": _message_parts(result.parts, room)}
+    return {"path": format_path(result.path), "parts": _message_parts(result.parts, room)}
 
 
 _DATA: Final = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,([A-Za-z0-9+/]+={0,2})")
 
 
-def image_type(address: str) -> str | None:
+def find_image_type(address: str) -> str | None:
     """Return the type of an image in an address; ``None`` if the address holds none."""
     found = _DATA.match(address[:80])
     return found[1] if found else None
 
 
-def image(address: str) -> tuple[str, bytes] | None:
+def decode_image(address: str) -> tuple[str, bytes] | None:
     """Return the type and the bytes of an image in an address; ``None`` if it holds none."""
     found = _DATA.fullmatch(address)
     return (found[1], b64decode(found[2])) if found and len(found[2]) % 4 == 0 else None

@@ -41,14 +41,14 @@ def has_hidden(text: str) -> bool:
     return any(map(is_hidden, text))
 
 
-def visible(text: str) -> str:
+def escape(text: str) -> str:
     r"""Return a text with escapes such as ``\\u202e``."""
     if not has_hidden(text):
         return text
     return "".join(_escape(it) if is_hidden(it) else it for it in text)
 
 
-def runs(text: str) -> Iterator[Run]:
+def split_runs(text: str) -> Iterator[Run]:
     """Yield the parts of a text: those to show unchanged, and escapes."""
     start = 0
     for at, character in enumerate(text if has_hidden(text) else ""):
@@ -61,15 +61,15 @@ def runs(text: str) -> Iterator[Run]:
         yield Run(text[start:], is_escape=False)
 
 
-def typed(text: str) -> str:
+def encode_typed(text: str) -> str:
     """Return a text with hidden characters for a field that a person may change.
 
-    Backslashes are escapes as well, so that ``untyped`` returns exactly the text.
+    Backslashes are escapes as well, so that ``decode_typed`` returns exactly the text.
     """
-    return visible(text.replace("\\", "\\\\")) if has_hidden(text) else text
+    return escape(text.replace("\\", "\\\\")) if has_hidden(text) else text
 
 
-def untyped(text: str) -> str:
+def decode_typed(text: str) -> str:
     """Return the text of a field with escapes."""
     return _ESCAPE.sub(lambda it: it[0].encode().decode("unicode_escape"), text)
 

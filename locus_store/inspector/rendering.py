@@ -12,8 +12,8 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import RedirectResponse, Response
 
-from locus_store.inspector.bounds import MESSAGES, json_line
-from locus_store.inspector.escapes import SECURITY, has_hidden, runs, typed, visible
+from locus_store.inspector.bounds import MESSAGES, render_line
+from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, split_runs
 from locus_store.inspector.visits import ESCAPED, Download, Redirect
 from locus_store.values.encoding import encode
 
@@ -34,15 +34,15 @@ BAR: Final = 40
 
 def _finalized(value: Any) -> Any:
     """Return the value of an expression in a template with hidden characters as escapes."""
-    return visible(value) if type(value) is str else value
+    return escape(value) if type(value) is str else value
 
 
-def moment(time: datetime) -> str:
+def format_time(time: datetime) -> str:
     """Return a time for people."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def amount(size: int) -> str:
+def format_size(size: int) -> str:
     """Return a number of bytes for people."""
     for unit, bytes_ in (("MB", 1_000_000), ("kB", 1_000)):
         if size >= bytes_:
@@ -50,7 +50,7 @@ def amount(size: int) -> str:
     return f"{size:,} B"
 
 
-def compact(value: Any) -> str:
+def encode_compact(value: Any) -> str:
     """Return a value as the JSON of an address."""
     return encode(value).decode()
 
@@ -100,36 +100,36 @@ class _Drawn:
 
 def _drawn(versions: Iterable[tuple[str, str | None]]) -> list[_Drawn]:
     """Return the lines of versions, newest first, by their ids and the ids of their parents."""
-    lanes: list[str | None] = []
-    return [_row(lanes, *it) for it in versions]
+    columns: list[str | None] = []
+    return [_row(columns, *it) for it in versions]
 
 
-def _row(lanes: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
+def _row(columns: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
     """Return the lines of a version; change the lanes to those below it.
 
     A lane holds the id of the version that it leads to.
     """
-    came = [at for at, it in enumerate(lanes) if it == version_id]
-    at = came[0] if came else _free(lanes)
+    came = [at for at, it in enumerate(columns) if it == version_id]
+    at = came[0] if came else _free(columns)
     lines = [_line(it, 0, at, _HEIGHT // 2) for it in came]
     lines += [
-        _line(it, 0, it, _HEIGHT) for it, target in enumerate(lanes) if target and it not in came
+        _line(it, 0, it, _HEIGHT) for it, target in enumerate(columns) if target and it not in came
     ]
     for it in came:
-        lanes[it] = None
+        columns[it] = None
     if parent_id is not None:
-        lanes[at] = parent_id
+        columns[at] = parent_id
         lines.append(_line(at, _HEIGHT // 2, at, _HEIGHT))
-    while lanes and lanes[-1] is None:
-        lanes.pop()
-    width = _WIDTH * min(max([len(lanes), at + 1, *(it + 1 for it in came)]), _MOST)
+    while columns and columns[-1] is None:
+        columns.pop()
+    width = _WIDTH * min(max([len(columns), at + 1, *(it + 1 for it in came)]), _MOST)
     return _Drawn(_middle(at), " ".join(dict.fromkeys(lines)), width)  # the last lane has many
 
 
-def _free(lanes: list[str | None]) -> int:
-    if None not in lanes:
-        lanes.append(None)
-    return lanes.index(None)
+def _free(columns: list[str | None]) -> int:
+    if None not in columns:
+        columns.append(None)
+    return columns.index(None)
 
 
 def _middle(lane: int) -> int:
@@ -151,12 +151,12 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     found.filters |= {
-        "moment": moment,
-        "amount": amount,
-        "json_line": json_line,
-        "compact": compact,
-        "runs": runs,
-        "typed": typed,
+        "moment": format_time,
+        "amount": format_size,
+        "json_line": render_line,
+        "compact": encode_compact,
+        "runs": split_runs,
+        "typed": encode_typed,
         "field": _field,
         "lines": _lines,
         "largest": _largest,
@@ -169,7 +169,7 @@ def _environment() -> Environment:
 TEMPLATES: Final = _environment()
 
 
-def rendered(answer: Answer, *, as_json: bool, **context: Any) -> Response:
+def render(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     """Return the answer of a page.
 
     Args:
@@ -184,8 +184,8 @@ def rendered(answer: Answer, *, as_json: bool, **context: Any) -> Response:
     if as_json:
         return Response(_json(answer.values), answer.status, SECURITY, JSON)
     template = TEMPLATES.get_template(f"{answer.template}.html")
-    told = answer.values | {"page_values": answer.values, "title": answer.title} | context
-    return Response(template.render(told), answer.status, SECURITY, HTML)
+    values = answer.values | {"page_values": answer.values, "title": answer.title} | context
+    return Response(template.render(values), answer.status, SECURITY, HTML)
 
 
 def _download(answer: Download) -> dict[str, str]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.inspector.escapes import untyped
+from locus_store.inspector.escapes import decode_typed
 from locus_store.service.exchange import DIGITS
-from locus_store.timeline.graph import newer
+from locus_store.timeline.graph import find_newer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -49,31 +49,31 @@ class Query:
             kind, plain = _kind(name)
             self._values[plain] = _DECODERS[kind](it)
 
-    def text(self, name: str, default: str = "") -> str:
+    def get_text(self, name: str, default: str = "") -> str:
         """Return a parameter."""
         return self._values.get(name, default)
 
-    def optional(self, name: str) -> str | None:
+    def get_optional(self, name: str) -> str | None:
         """Return a parameter; ``None`` if it is missing or empty."""
         return self._values.get(name) or None
 
-    def required(self, name: str) -> str:
+    def require(self, name: str) -> str:
         """Return a parameter.
 
         Raises:
             InvalidArgumentError: It is missing or empty.
         """
-        if found := self.optional(name):
+        if found := self.get_optional(name):
             return found
         raise InvalidArgumentError(f"the address of this page needs the parameter {name!r}")
 
-    def number(self, name: str, default: int = 0) -> int:
+    def get_number(self, name: str, default: int = 0) -> int:
         """Return a whole number from 0 on.
 
         Raises:
             InvalidArgumentError: It is not one.
         """
-        text = self.text(name)
+        text = self.get_text(name)
         if not text:
             return default
         if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS):
@@ -81,7 +81,11 @@ class Query:
         return int(text)
 
 
-_DECODERS: Final[dict[str, Callable[[str], str]]] = {ENCODED: unquote, ESCAPED: untyped, "": str}
+_DECODERS: Final[dict[str, Callable[[str], str]]] = {
+    ENCODED: unquote,
+    ESCAPED: decode_typed,
+    "": str,
+}
 
 
 def _kind(name: str) -> tuple[str, str]:
@@ -98,7 +102,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Visit:
+class PageRequest:
     """A request for a page."""
 
     method: Method
@@ -112,7 +116,7 @@ class Visit:
     jobs: Jobs
     states: States
     blames: Blames
-    looks: Looks
+    looks: Poller
     may_write: bool
 
     @property
@@ -123,12 +127,12 @@ class Visit:
     @cached_property
     def thread(self) -> str:
         """The thread of the page."""
-        return self.query.required("thread")
+        return self.query.require("thread")
 
     @cached_property
     def namespace(self) -> str:
         """The namespace of the page."""
-        return self.query.text("namespace")
+        return self.query.get_text("namespace")
 
     def to(self, page: str, **query: str | int | None) -> str:
         """Return the address of a page of the same thread and namespace."""
@@ -154,9 +158,9 @@ class Visit:
         place = {"thread_id": self.thread, "namespace": self.namespace}
         return Page(template, title, place | values)
 
-    def hidden(self, **query: str | int | None) -> str:
+    def encode_place(self, **query: str | int | None) -> str:
         """Return the place of this page for the field ``at`` of a form."""
-        return self.links.hidden(thread=self.thread, namespace=self.namespace, **query)
+        return self.links.encode_place(thread=self.thread, namespace=self.namespace, **query)
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,7 @@ class Redirect:
 
 
 Answer: TypeAlias = "Page | Download | Redirect"
-Handler: TypeAlias = "Callable[[Visit], Awaitable[Answer]]"
+Handler: TypeAlias = "Callable[[PageRequest], Awaitable[Answer]]"
 
 
 HOME = "threads"
@@ -209,7 +213,7 @@ class Links:
         text = urlencode(self._kept | given, quote_via=quote)
         return f"{page}?{text}" if text else page
 
-    def hidden(self, **query: str | int | None) -> str:
+    def encode_place(self, **query: str | int | None) -> str:
         """Return parameters as the value of a form's field ``at``.
 
         A form changes line ends in a value, and ids may have them; here they are encoded.
@@ -221,7 +225,7 @@ SECONDS: Final = 0.5
 """Between the beginnings of two looks at one line."""
 
 
-class Looks:
+class Poller:
     """The looks of one process: at most one each half second for each line.
 
     A look begins after all of the requests that it answers, so that no viewer gets an older head
@@ -231,15 +235,15 @@ class Looks:
     def __init__(self) -> None:
         self._lines: dict[tuple[str | None, str, str], _Line] = {}
 
-    async def newer(
+    async def find_newer(
         self, backend: StorageBackend, thread_id: str, sequence: int, *, namespace: str
     ) -> Found:
-        """See ``timeline.graph.newer``."""
+        """See ``timeline.graph.find_newer``."""
         key = backend.tenant, thread_id, namespace
         if key not in self._lines:
             self._lines = {name: it for name, it in self._lines.items() if not it.is_idle()}
             self._lines[key] = _Line(backend, thread_id, namespace)
-        found = await self._lines[key].after(sequence)
+        found = await self._lines[key].find_after(sequence)
         return found and [it for it in found if it.mark.sequence > sequence]
 
 
@@ -259,7 +263,7 @@ class _Line:
     def is_idle(self) -> bool:
         return self.next is None and monotonic() > self.begun + SECONDS
 
-    async def after(self, sequence: int) -> Found:
+    async def find_after(self, sequence: int) -> Found:
         """Return the versions above a sequence, and maybe some before it."""
         if self.next is None:
             self.least = sequence
@@ -271,7 +275,7 @@ class _Line:
     async def _look(self) -> Found:
         await asyncio.sleep(self.begun + SECONDS - monotonic())
         self.next, self.begun = None, monotonic()
-        return await newer(self.backend, self.thread_id, self.least, namespace=self.namespace)
+        return await find_newer(self.backend, self.thread_id, self.least, namespace=self.namespace)
 
 
 def _read(look: asyncio.Task[Found]) -> None:

@@ -11,11 +11,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from locus_store.errors import BackendError
-from locus_store.inspector.bounds import row
+from locus_store.inspector.bounds import make_row
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.blame import trace
-from locus_store.timeline.graph import channel_of, writers
-from locus_store.versions import state_alone
+from locus_store.timeline.graph import find_channel, find_writers
+from locus_store.versions import decode_state_alone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -58,8 +58,8 @@ class Pace:
             RefusalError: Its time is over, or the caller has left.
         """
         if self._is_cancelled.is_set() or monotonic() > self._end:
-            told = f"this page took longer than {self.seconds:g} seconds and was stopped; "
-            raise RefusalError(503, BackendError(told + "the command line has no limit of time"))
+            message = f"this page took longer than {self.seconds:g} seconds and was stopped; "
+            raise RefusalError(503, BackendError(message + "the command line has no limit of time"))
 
 
 class Jobs:
@@ -74,7 +74,7 @@ class Jobs:
         self._gate = asyncio.Semaphore(AT_ONCE)
 
     @asynccontextmanager
-    async def paced(self) -> AsyncIterator[Pace]:
+    async def wait_for_turn(self) -> AsyncIterator[Pace]:
         """Wait for a turn; yield the time of the job, which ends with the caller."""
         async with self._gate, self._timed() as pace:
             yield pace
@@ -152,18 +152,20 @@ class States:
             self._readings[key] = _Reading(self._read(backend, found))
         reading = self._readings[key]
         try:
-            return await reading.seen()
+            return await reading.get_seen()
         finally:
             if not reading.waiting and self._readings.get(key) is reading:
                 del self._readings[key]
 
     async def _read(self, backend: StorageBackend, version: Version) -> Seen | None:
         thread, name = version.thread_id, version.checkpoint_id
-        async with self._jobs.paced():
+        async with self._jobs.wait_for_turn():
             stored = await backend.fetch(thread, namespace=version.namespace, checkpoint_id=name)
             if stored is None:
                 return None
-            state, size = await asyncio.to_thread(state_alone, stored, backend.max_state_bytes)
+            state, size = await asyncio.to_thread(
+                decode_state_alone, stored, backend.max_state_bytes
+            )
             seen = Seen(stored.version, state, size)
         self._keep(backend.tenant, seen)
         return seen
@@ -181,7 +183,7 @@ class _Reading:
         self._task = asyncio.ensure_future(reading)
         self.waiting = 0
 
-    async def seen(self) -> Seen | None:
+    async def get_seen(self) -> Seen | None:
         """Return the version with its state."""
         self.waiting += 1
         try:
@@ -204,7 +206,7 @@ class Blames:
         self._jobs = jobs
         self._kept: OrderedDict[tuple[str | None, Mark], Trace] = OrderedDict()
 
-    async def of(self, backend: StorageBackend, seen: Seen, path: Query) -> dict[str, Any] | None:
+    async def find(self, backend: StorageBackend, seen: Seen, path: Query) -> dict[str, Any] | None:
         """Return the versions that a value came with (``made``), and that changed it last.
 
         ``None`` if the value does not exist any more.
@@ -214,11 +216,11 @@ class Blames:
             UnsupportedError: The backend does not list what its versions are made of.
         """
         found = await self._trace(backend, seen)
-        value = found.of(seen.state).of(path) if found else None
+        value = found.make_blame(seen.state).find(path) if found else None
         if value is None:
             return None
         steps = {"made": value.made, "changed": value.changed}
-        tasks = await writers(backend, [it.version for it in steps.values()])
+        tasks = await find_writers(backend, [it.version for it in steps.values()])
         return {name: _origin_row(value, it, tasks) for name, it in steps.items()}
 
     async def _trace(self, backend: StorageBackend, seen: Seen) -> Trace | None:
@@ -226,7 +228,7 @@ class Blames:
         key = backend.tenant, version.mark
         found = self._kept.get(key)
         if found is None:
-            async with self._jobs.paced() as pace:
+            async with self._jobs.wait_for_turn() as pace:
                 found = await trace(
                     backend,
                     version.thread_id,
@@ -245,11 +247,11 @@ class Blames:
 
 def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
     """Return a version, with LangGraph's nodes and tasks that wrote the value."""
-    channel = channel_of(value.path)
+    channel = find_channel(value.path)
     made = tasks.get(origin.version.checkpoint_id, ())
     found = [it for it in made if channel in {None, it.channel}]
     return {
-        "version": row(origin.version),
+        "version": make_row(origin.version),
         "is_exact": origin.is_exact,
         "nodes": list(dict.fromkeys(it.node for it in found if it.node is not None)),
         "tasks": list(dict.fromkeys(it.task_id for it in found)),

@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.stepping import Begun, begin, ended, may_block
+from locus_store.runtime.stepping import Begun, begin, may_block, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
@@ -60,7 +60,7 @@ class Background:
         if task is None:
             return
         if isinstance(task, Begun):
-            await ended(task, seconds)
+            await wait_for_end(task, seconds)
         else:
             await asyncio.wait([task], timeout=seconds)
         self._waiting.clear()
@@ -110,7 +110,7 @@ class Saving:
     def __enter__(self) -> Self:
         if may_block():
             return self
-        self._all = _saves.here()
+        self._all = _saves.get()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._all.setdefault(self._key, set()).add(self._ended)
         return self
@@ -126,7 +126,7 @@ class Saving:
             del self._all[self._key]
 
 
-async def saved(storage: str, thread_id: str) -> None:
+async def wait_for_saves(storage: str, thread_id: str) -> None:
     """Wait for the saves of a thread that this event loop has begun.
 
     An asynchronous generator that was abandoned, such as an agent's run after its first event, is
@@ -136,5 +136,5 @@ async def saved(storage: str, thread_id: str) -> None:
         return
     for _ in range(2):
         await asyncio.sleep(0)
-    if under_way := _saves.here().get((storage, thread_id)):
+    if under_way := _saves.get().get((storage, thread_id)):
         await asyncio.wait(under_way, timeout=PATIENCE_SECONDS)

@@ -358,7 +358,7 @@ class DrivenLoop:
         """Wait for a call; raise if it waits for the event loop that the caller blocks."""
         if outer is None or not call.done.acquire(timeout=stepping.PATIENCE_SECONDS):
             if outer is not None and is_at_work(outer):
-                raise stepping.waits_for_itself(owner)
+                raise stepping.make_deadlock_error(owner)
             # A signal that comes as the wait begins is seen when it ends.
             while not call.done.acquire(timeout=SIGNAL_SECONDS):
                 pass

@@ -31,7 +31,7 @@ def keep_available(names: list[str]) -> None:
     names[:] = [it for it in names if not any(it in absent for absent in missing)]
 
 
-def loaded(package: str, modules: dict[str, str], name: str) -> Any:
+def load_name(package: str, modules: dict[str, str], name: str) -> Any:
     """Return a public name of a package, from the module that defines it.
 
     Raises:
@@ -55,7 +55,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def factory(made: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
+def make_factory(made: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
     """Return a function that makes an object of a generic class.
 
     The options are stated once, by the class. Type checkers, ``help`` and the documentation see

@@ -60,7 +60,7 @@ class GroupLimits:
     count: int
     """The number of things that the group's calls ask for."""
 
-    senders: int = 2
+    workers: int = 2
     """Groups under way at once."""
 
     size: int = 0
@@ -83,7 +83,7 @@ class PerLoop(Generic[T]):
         self._without: dict[int, T] = {}
         """Those without a loop, by process."""
 
-    def here(self) -> T:
+    def get(self) -> T:
         """Return the object of the running loop."""
         if may_block():
             pid = os.getpid()
@@ -106,9 +106,9 @@ class Turns:
     def __init__(self) -> None:
         self._locks: PerLoop[WeakValueDictionary[str, asyncio.Lock]] = PerLoop(WeakValueDictionary)
 
-    def of(self, name: str) -> asyncio.Lock:
+    def get_lock(self, name: str) -> asyncio.Lock:
         """Return the lock of a name."""
-        locks = self._locks.here()
+        locks = self._locks.get()
         lock = locks[name] = locks.get(name) or asyncio.Lock()
         return lock
 
@@ -168,7 +168,7 @@ class Gathering(Generic[Q, A]):
         """Calls of the last group."""
         self._ready: deque[_Call[Q, A]] = deque()
         self._alone: deque[_Call[Q, A]] = deque()
-        self._idle, self._idle_alone = limits.senders, LONE
+        self._idle, self._idle_alone = limits.workers, LONE
         self._under_way: set[Hashable] = set()
         self._aside: Counter[Hashable] = Counter()
         """Names of the calls that run alone, or are to."""

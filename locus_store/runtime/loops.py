@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, finalize
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.stepping import in_thread
+from locus_store.runtime.stepping import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 T = TypeVar("T")
-H = TypeVar("H", bound="Home")
+H = TypeVar("H", bound="LoopResources")
 
 
 THREADED_BYTES: Final = 256 * 1024
@@ -39,12 +39,12 @@ def fail(future: asyncio.Future[Any], error: BaseException) -> None:
     future.exception()
 
 
-async def off_loop(work: Callable[[], T], size: int) -> T:
+async def run_off_loop(work: Callable[[], T], size: int) -> T:
     """Return what ``work`` returns; in a thread above ``THREADED_BYTES`` of ``size``."""
-    return await in_thread(work) if size > THREADED_BYTES else work()
+    return await run_in_thread(work) if size > THREADED_BYTES else work()
 
 
-async def outlasting(work: asyncio.Future[T]) -> T:
+async def await_to_end(work: asyncio.Future[T]) -> T:
     """Await work that continues when the caller is cancelled; its error is marked as retrieved.
 
     ``asyncio.shield`` has a future of its own, whose error asyncio prints; see ``fail``.
@@ -61,7 +61,7 @@ async def outlasting(work: asyncio.Future[T]) -> T:
     return work.result()
 
 
-async def settled(work: Awaitable[T]) -> T:
+async def settle(work: Awaitable[T]) -> T:
     """Return the result of a change; a cancelled caller waits for it, too, before it is cancelled.
 
     Raises:
@@ -85,7 +85,7 @@ def _retrieve(work: asyncio.Future[Any]) -> None:
         work.exception()
 
 
-class Home(ABC):
+class LoopResources(ABC):
     """The resources that one event loop has opened, since a connection belongs to its loop."""
 
     def __init__(self) -> None:
@@ -143,11 +143,11 @@ class Home(ABC):
 
         _run_on(work, end)
 
-    async def shielded(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` to its end, even if the caller is cancelled."""
-        return await outlasting(self.spawn(work))
+        return await await_to_end(self.spawn(work))
 
-    async def in_order(
+    async def run_in_order(
         self, name: str, work: Callable[[], Coroutine[Any, Any, T]], *others: str
     ) -> T:
         """Run a write after all earlier writes of the line, even if the caller is cancelled.
@@ -165,7 +165,7 @@ class Home(ABC):
         task = self.spawn(turn())
         self._last.update(dict.fromkeys(names, task))
         task.add_done_callback(lambda it: self._forget(names, it))
-        return await outlasting(task)
+        return await await_to_end(task)
 
     def _forget(self, names: set[str], task: asyncio.Task[Any]) -> None:
         for name in names:
@@ -195,7 +195,7 @@ class Home(ABC):
         """Release what was opened."""
 
 
-class Homes(Generic[H]):
+class ResourcesPerLoop(Generic[H]):
     """The homes of a backend, one for each event loop.
 
     Args:
@@ -206,18 +206,18 @@ class Homes(Generic[H]):
     def __init__(self, make: Callable[[], H], refusal: str | None) -> None:
         self._make = make
         self._refusal = refusal
-        self._homes: dict[asyncio.AbstractEventLoop, H] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, H] = {}
         self._lock = threading.Lock()
-        finalize(self, _abandon, self._homes)
+        finalize(self, _abandon, self._clients)
 
-    async def mine(self) -> H:
+    async def get(self) -> H:
         """Return the home of the running loop.
 
         Raises:
             InvalidArgumentError: Another loop has what is not to be shared.
         """
         loop = asyncio.get_running_loop()
-        home = self._homes.get(loop)
+        home = self._clients.get(loop)
         if home is None or home.pid != os.getpid():
             home = self._new(loop)
             await home.begin()
@@ -225,22 +225,22 @@ class Homes(Generic[H]):
 
     def _new(self, loop: asyncio.AbstractEventLoop) -> H:
         with self._lock:
-            for other in list(self._homes):
-                if self._homes[other].pid != os.getpid():  # the parent's: not even closed here
-                    _inherited.append(self._homes.pop(other))
+            for other in list(self._clients):
+                if self._clients[other].pid != os.getpid():  # the parent's: not even closed here
+                    _inherited.append(self._clients.pop(other))
                 elif other.is_closed():
-                    _abandon({other: self._homes.pop(other)})
+                    _abandon({other: self._clients.pop(other)})
                 elif self._refusal is not None and other.is_running():
                     raise InvalidArgumentError(self._refusal)
-            home = self._homes[loop] = self._make()
+            home = self._clients[loop] = self._make()
             return home
 
     async def close(self) -> None:
         """Close the home of the running loop; the others close in their own loops."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            mine, others = self._homes.pop(loop, None), dict(self._homes)
-            self._homes.clear()
+            mine, others = self._clients.pop(loop, None), dict(self._clients)
+            self._clients.clear()
         if mine is not None and mine.pid != os.getpid():
             others[loop], mine = mine, None
         _abandon(others)
@@ -258,7 +258,7 @@ def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
 _stepping: WeakKeyDictionary[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = (
     WeakKeyDictionary()
 )
-"""The unfinished steps of ``Home.step``, by event loop."""
+"""The unfinished steps of ``LoopResources.step``, by event loop."""
 
 
 def _run_on(work: Coroutine[Any, Any, T], end: Callable[[T | BaseException], None]) -> None:

@@ -1,6 +1,6 @@
 """Reports of operations to the standard library's logging and to OpenTelemetry.
 
-``observed`` wraps the public methods. It begins an ``Operation``, which the code that works for it
+``observe`` wraps the public methods. It begins an ``Operation``, which the code that works for it
 fills (``note``, ``count``), in other tasks too, and reports it at its end. This module never sees
 a state, metadata or a password. It reports an error by its class.
 """
@@ -63,13 +63,13 @@ class Operation:
 _current: ContextVar[Operation | None] = ContextVar("locus_store_operation", default=None)
 
 
-def current() -> Operation | None:
+def get_current() -> Operation | None:
     """Return the current operation, to continue it in another context."""
     return _current.get()
 
 
 @contextmanager
-def within(operation: Operation | None) -> Iterator[None]:
+def enter(operation: Operation | None) -> Iterator[None]:
     """Make ``operation`` the current one."""
     token = _current.set(operation)
     try:
@@ -97,7 +97,7 @@ def is_listening() -> bool:
     return operations.isEnabledFor(logging.DEBUG) or _has_provider()
 
 
-def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
+def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
     """Report each call of a method of a backend, or of an object with ``self.backend``.
 
     A call within another one of the same backend is part of that one.
@@ -114,10 +114,10 @@ def observed(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
                 try:
                     return await method(self, *args, **kwargs)
                 except IntegrityError as exc:
-                    damaged(exc, name, _named(names, args, kwargs))
+                    report_damage(exc, name, _named(names, args, kwargs))
                     raise
             operation = Operation(name, backend, _named(names, args, kwargs))
-            with within(operation), _telling(operation):
+            with enter(operation), _telling(operation):
                 result = await method(self, *args, **kwargs)
                 if isinstance(result, list):
                     operation.facts.setdefault("rows", len(result))
@@ -150,7 +150,7 @@ def _telling(operation: Operation) -> Iterator[None]:
     telemetry = _telemetry()
     begun = time.perf_counter()
     error: str | None = None
-    with telemetry.span(operation) if telemetry else nullcontext() as span:
+    with telemetry.begin_span(operation) if telemetry else nullcontext() as span:
         try:
             yield
         except CancelledError:
@@ -161,20 +161,20 @@ def _telling(operation: Operation) -> Iterator[None]:
             if isinstance(exc, ConflictError):
                 operation.facts["outcome"] = "conflict"
             if isinstance(exc, IntegrityError):
-                damaged(exc, operation.name, operation.facts)
+                report_damage(exc, operation.name, operation.facts)
             raise
         finally:
             seconds = time.perf_counter() - begun
             _log(operation, seconds, error)
             if telemetry:
-                telemetry.ended(span, operation, seconds, error)
+                telemetry.end_span(span, operation, seconds, error)
 
 
 def _log(operation: Operation, seconds: float, error: str | None) -> None:
     if operations.isEnabledFor(logging.DEBUG):
-        told, milliseconds = error or "done", seconds * 1000
+        outcome, milliseconds = error or "done", seconds * 1000
         facts = _listed(operation.facts)
-        operations.debug("%s: %s in %.2f ms%s", operation.name, told, milliseconds, facts)
+        operations.debug("%s: %s in %.2f ms%s", operation.name, outcome, milliseconds, facts)
 
 
 def _listed(facts: dict[str, Any]) -> str:
@@ -186,19 +186,19 @@ def _listed(facts: dict[str, Any]) -> str:
 _told: WeakSet[IntegrityError] = WeakSet()
 
 
-def damaged(exc: IntegrityError, name: str, facts: dict[str, Any]) -> None:
+def report_damage(exc: IntegrityError, name: str, facts: dict[str, Any]) -> None:
     """Report damaged data, once for each error, under the name of the outermost method."""
     if exc not in _told:
         _told.add(exc)
         operations.error("%s: stored data is damaged (IntegrityError)%s", name, _listed(facts))
 
 
-def not_joined(thread_id: str, exc: Exception) -> None:
+def report_not_joined(thread_id: str, exc: Exception) -> None:
     """Report records that were not joined; they are read one by one, and joined later."""
     operations.debug("the records of thread %r were not joined (%s)", thread_id, _class_of(exc))
 
 
-def kept_beside(thread_id: str, checkpoint_id: str) -> None:
+def report_branch(thread_id: str, checkpoint_id: str) -> None:
     """Report that a conflicting save was stored as a side branch."""
     operations.warning(
         "thread %r was moved on by another writer; checkpoint %r is kept as a side branch",
@@ -207,7 +207,7 @@ def kept_beside(thread_id: str, checkpoint_id: str) -> None:
     )
 
 
-def skipped_too_large(thread_id: str) -> None:
+def report_too_large(thread_id: str) -> None:
     """Report that a search skipped a thread because one of its states is too large."""
     count("skipped_threads", 1)
     operations.warning(
@@ -217,7 +217,7 @@ def skipped_too_large(thread_id: str) -> None:
         telemetry.skipped.add(1, {"db.operation.name": "search"})
 
 
-def skips_too_large(look: Looks) -> Looks:
+def skip_too_large(look: Looks) -> Looks:
     """Decorate a search of one thread, its first argument, to skip it if it is too large."""
 
     @wraps(look)
@@ -225,13 +225,13 @@ def skips_too_large(look: Looks) -> Looks:
         try:
             return look(self, thread_id, *args)
         except TooLargeError:
-            skipped_too_large(thread_id)
+            report_too_large(thread_id)
             return None
 
     return looked  # type: ignore[return-value]  # of the same signature
 
 
-def retried(reason: str, exc: BaseException) -> None:
+def report_retry(reason: str, exc: BaseException) -> None:
     """Report that an operation is retried."""
     count("retries", 1)
     connections.warning("%s: doing it again after %s", reason, _class_of(exc))
@@ -239,13 +239,13 @@ def retried(reason: str, exc: BaseException) -> None:
         telemetry.retries.add(1, {"locus_store.reason": reason})
 
 
-def replaced(what: str, exc: BaseException | None = None) -> None:
+def report_replaced(what: str, exc: BaseException | None = None) -> None:
     """Report that an unusable connection was replaced."""
     because = f" ({_class_of(exc)})" if exc else ""
     connections.warning("%s; opening it again%s", what, because)
 
 
-def skipped(what: str, threads: int) -> None:
+def report_skipped(what: str, threads: int) -> None:
     """Report threads that were left unchanged because other transactions held them."""
     note(skipped=threads)
     noun = "thread" if threads == 1 else "threads"
@@ -254,17 +254,17 @@ def skipped(what: str, threads: int) -> None:
     )
 
 
-def unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
+def report_unswept(what: str, thread_id: str, exc: IntegrityError) -> None:
     """Report old versions that stay, as the later ones cannot be rewritten without them."""
     operations.warning("%s: old versions of thread %r stay: %s", what, thread_id, exc)
 
 
-def unremoved(thread_id: str, exc: LocusStoreError) -> None:
+def report_unremoved(thread_id: str, exc: LocusStoreError) -> None:
     """Report data that is stored beside a thread and is not its own any more."""
     operations.warning("thread %r: old data stays until a vacuum: %s", thread_id, exc)
 
 
-def divided(members: list[Operation | None], exc: BaseException) -> None:
+def report_divided(members: list[Operation | None], exc: BaseException) -> None:
     """Report that a group of saves failed, and each save runs again alone."""
     for operation in members:
         if operation is not None:
@@ -278,7 +278,7 @@ def divided(members: list[Operation | None], exc: BaseException) -> None:
         telemetry.retries.add(len(members), {"locus_store.reason": "group"})
 
 
-def cache_failed(cache: object, exc: BaseException, *, is_first: bool) -> None:
+def report_cache_failure(cache: object, exc: BaseException, *, is_first: bool) -> None:
     """Report that a cache could not be used; warn only of the first failure in a row."""
     if is_first:
         connections.warning("%r: going on with the database alone after %s", cache, _class_of(exc))
@@ -286,28 +286,28 @@ def cache_failed(cache: object, exc: BaseException, *, is_first: bool) -> None:
         telemetry.cache_failures.add(1, {"error.type": _class_of(exc)})
 
 
-def cache_entry_dropped(cache: object, exc: BaseException) -> None:
+def report_dropped_entry(cache: object, exc: BaseException) -> None:
     """Report an entry that could not be read."""
     connections.warning("%r: dropped an entry: %s", cache, exc)
 
 
-def committed(database: object, writes: int) -> None:
+def record_commit(database: object, writes: int) -> None:
     """Record the number of writes that shared a commit."""
     if telemetry := _telemetry():
-        telemetry.groups.record(writes, {"db.system.name": system_of(type(database))})
+        telemetry.groups.record(writes, {"db.system.name": find_system(type(database))})
 
 
-def opened(database: object) -> None:
+def report_opened(database: object) -> None:
     """Report that the schema was verified or created."""
     connections.info("opened %s", _place(database))
 
 
-def migrated(place: str) -> None:
+def report_migrated(place: str) -> None:
     """Report that the schema was created or migrated to another revision."""
     connections.info("migrated the schema of %s", place)
 
 
-def closed(database: object) -> None:
+def report_closed(database: object) -> None:
     """Report that connections were released."""
     connections.info("closed %s", _place(database))
 
@@ -316,7 +316,7 @@ def _place(database: object) -> str:
     """Return a database's place as error messages name it, without the password."""
     if isinstance(database, str):
         return database
-    return f"{system_of(type(database))} {getattr(database, '_where', '')}".rstrip()
+    return f"{find_system(type(database))} {getattr(database, '_where', '')}".rstrip()
 
 
 def _class_of(exc: BaseException) -> str:
@@ -335,7 +335,7 @@ _SHARED: Final = frozenset(
 """Modules of classes that backends of several systems derive from."""
 
 
-def system_of(kind: type) -> str:
+def find_system(kind: type) -> str:
     """Return the database system's name, by the first class that this library defines."""
     return _system(kind.__mro__)
 
@@ -347,9 +347,9 @@ def _system(classes: tuple[type, ...]) -> str:
     return (found or classes[0]).__name__.removesuffix("Backend").removesuffix("Database").lower()
 
 
-def stored_bytes(change: Change) -> int:
+def measure_stored(change: Change) -> int:
     """Return the size of what a save wrote: frames, or the whole state if it was needed."""
-    whole = change.snapshot._packed  # noqa: SLF001  (told nowhere else)
+    whole = change.packed_state._packed  # noqa: SLF001  (told nowhere else)
     return len(whole if whole is not None else change.frames or b"")
 
 
@@ -410,9 +410,9 @@ class Telemetry:
             "locus_store.group.size", "{write}", "Writes that shared a commit"
         )
 
-    def span(self, operation: Operation) -> AbstractContextManager[Any]:
+    def begin_span(self, operation: Operation) -> AbstractContextManager[Any]:
         """Begin a span that is current within the block."""
-        system = system_of(type(operation.backend))
+        system = find_system(type(operation.backend))
         kind = self._trace.SpanKind
         span = self._tracer.start_span(
             f"locus_store.{operation.name}",
@@ -423,9 +423,9 @@ class Telemetry:
             span, end_on_exit=True, record_exception=False, set_status_on_exception=False
         )
 
-    def ended(self, span: Any, operation: Operation, seconds: float, error: str | None) -> None:
+    def end_span(self, span: Any, operation: Operation, seconds: float, error: str | None) -> None:
         """Record the operation's facts when it ends."""
-        facts, system = operation.facts, system_of(type(operation.backend))
+        facts, system = operation.facts, find_system(type(operation.backend))
         about = {"db.system.name": system, "db.operation.name": operation.name}
         self._measure(about, facts)
         if error is not None:

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def blocking_form(
+def make_blocking(
     method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """Return the blocking form of an async method: a method with the same signature and docstring.
@@ -39,11 +39,11 @@ def blocking_form(
     return run_method  # type: ignore[return-value]  # of the same signature
 
 
-def blocking_twin(
+def make_sync_wrapper(
     method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """Return the blocking form of an ``a…`` method of ``Twins``; its name has no ``a``."""
-    twin = blocking_form(method)
+    """Return the blocking form of an ``a…`` method of ``SyncWrappers``; its name has no ``a``."""
+    twin = make_blocking(method)
     twin.__name__ = method.__name__[1:]
     return twin
 
@@ -89,7 +89,7 @@ class Portals:
                     _inherited.append(self._loop)
                     self._end.detach()
                 self._loop = DrivenLoop(moves=self._moves)
-                self._end = when_dropped(self, self._loop.end)
+                self._end = call_when_dropped(self, self._loop.end)
             return self._loop
 
     def run(self, owner: str, call: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
@@ -127,7 +127,7 @@ class Portals:
             loop.end()
 
 
-class Twins:
+class SyncWrappers:
     """An object whose blocking methods call its own async ones."""
 
     _portals: Portals
@@ -153,7 +153,9 @@ _under_way: list[tuple[int, Lock]] = []
 """The process of each thread that ends an object, and a lock that it has until it is done."""
 
 
-def when_dropped(owner: object, end: Callable[[], None]) -> finalize[[Callable[[], None]], object]:
+def call_when_dropped(
+    owner: object, end: Callable[[], None]
+) -> finalize[[Callable[[], None]], object]:
     """Call ``end`` after an object was dropped, in another thread, or when the process ends.
 
     The garbage collector may begin within any call, in a thread that holds any lock, even one of

@@ -27,7 +27,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("locus_store_progress", defaul
 
 
 @contextmanager
-def watched(watcher: Watcher) -> Iterator[None]:
+def watch(watcher: Watcher) -> Iterator[None]:
     """Report the progress of the calls within the block to ``watcher``."""
     token = _watcher.set(watcher)
     try:
@@ -47,15 +47,15 @@ def expect(steps: int) -> None:
         watcher.expect(steps)
 
 
-def expected(things: C) -> C:
+def expect_steps(things: C) -> C:
     """Return ``things``, each of which will be a step."""
     expect(len(things))
     return things
 
 
-def steps(things: Collection[T]) -> Iterator[T]:
+def iterate_steps(things: Collection[T]) -> Iterator[T]:
     """Yield ``things``; each is a step, which ends when the next one begins."""
-    for it in expected(things):
+    for it in expect_steps(things):
         yield it
         step()
 

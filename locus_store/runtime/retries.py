@@ -34,7 +34,7 @@ class Pauses:
         self._longest = longest
         self._until = math.inf if within is None else time.monotonic() + within
 
-    def next(self, at_least: float = 0.0) -> float | None:
+    def get_next(self, at_least: float = 0.0) -> float | None:
         """Return the seconds before the next attempt; ``None`` if time does not suffice for it."""
         seconds = at_least + random.uniform(0, self._most)  # noqa: S311
         self._most = min(2 * self._most, self._longest)
@@ -42,10 +42,10 @@ class Pauses:
 
     def sleep(self) -> None:
         """Block the thread until the next attempt, if there is one."""
-        time.sleep(self.next() or 0.0)
+        time.sleep(self.get_next() or 0.0)
 
 
-async def unraced(
+async def retry_lost_races(
     work: Callable[[], Awaitable[T]], lost_race: Callable[[BaseException], bool]
 ) -> T:
     """Run work; run it again if it lost a race with another transaction."""
@@ -56,6 +56,6 @@ async def unraced(
         except Exception as exc:
             if not lost_race(exc):
                 raise
-            observe.retried("race", exc)
-        await pause(pauses.next() or 0.0)
+            observe.report_retry("race", exc)
+        await pause(pauses.get_next() or 0.0)
     return await work()

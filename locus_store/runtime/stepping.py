@@ -1,8 +1,8 @@
 """Sync calls without an event loop: the calling thread runs the coroutine of the async method.
 
-A coroutine that awaits only work of this library yields that work (``now``, ``ended``). Its thread
-does it, and sends the result. No event loop runs meanwhile, not even one that the thread has;
-``may_block`` tells a coroutine so.
+A coroutine that awaits only work of this library yields that work (``run_now``, ``wait_for_end``).
+Its thread does it, and sends the result. No event loop runs meanwhile, not even one that the
+thread has; ``may_block`` tells a coroutine so.
 
 A call can be ended between two pieces of its work: by ``Ctrl-C``, or because the caller no longer
 waits. A piece of work is never interrupted. In the main thread, ``Ctrl-C`` is put off; if the
@@ -56,12 +56,12 @@ def _asked(work: object) -> Generator[object, Any, Any]:
     return (yield work)
 
 
-async def now(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_now(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Have the thread of a sync call do work that is not interrupted."""
     return cast("T", await _asked(lambda: work(*args, **kwargs)))
 
 
-async def in_thread(work: Callable[[], T], *, pool: Executor | None = None) -> T:
+async def run_in_thread(work: Callable[[], T], *, pool: Executor | None = None) -> T:
     """Do work that would stop an event loop: in another thread if there is one.
 
     Args:
@@ -69,12 +69,12 @@ async def in_thread(work: Callable[[], T], *, pool: Executor | None = None) -> T
         pool: The other thread is of this one; ``None``: of the loop's.
     """
     if may_block():
-        return await now(work)
+        return await run_now(work)
     loop, context = asyncio.get_running_loop(), copy_context()
     return await loop.run_in_executor(pool, context.run, work)
 
 
-async def ended(what: Future[Any] | Begun[Any], seconds: float | None = None) -> None:
+async def wait_for_end(what: Future[Any] | Begun[Any], seconds: float | None = None) -> None:
     """Wait until something is done, at most so long; a cancelled caller leaves it alone."""
     if isinstance(what, Begun):
         await _asked(_Wait(what.over, seconds))
@@ -87,7 +87,7 @@ async def ended(what: Future[Any] | Begun[Any], seconds: float | None = None) ->
         await asyncio.wait([asyncio.wrap_future(what)], timeout=seconds)
 
 
-async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
+async def run_together(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Return the results of calls: at once in an event loop, else one after the other."""
     if may_block():
         return [await it for it in calls]
@@ -97,7 +97,7 @@ async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
 async def pause(seconds: float) -> None:
     """Wait."""
     if may_block():
-        await now(time.sleep, seconds)
+        await run_now(time.sleep, seconds)
     else:
         await asyncio.sleep(seconds)
 
@@ -272,10 +272,10 @@ class _Wait:
         if is_over:
             self._over.release()
         elif self._seconds is None:
-            raise waits_for_itself("this object")
+            raise make_deadlock_error("this object")
 
 
-def waits_for_itself(owner: str) -> RuntimeError:
+def make_deadlock_error(owner: str) -> RuntimeError:
     """Return the error of a sync call that waits for the event loop that it has stopped."""
     return RuntimeError(
         f"a sync method of {owner} waited for {PATIENCE_SECONDS:g} s in a running event loop whose "

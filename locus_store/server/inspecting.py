@@ -14,7 +14,7 @@ from starlette.routing import Router
 
 from locus_store.inspector.access import Codes
 from locus_store.inspector.application import Inspector
-from locus_store.server.listener import listening, require_uvicorn, served
+from locus_store.server.listener import listen, require_uvicorn, serve_socket
 from locus_store.service.access import EVERYTHING, LOOPBACK
 from locus_store.service.application import Parts, PartsOfTenants
 
@@ -63,9 +63,9 @@ def inspect(
             yield
 
     application = Router(default=pages, lifespan=running, redirect_slashes=False)
-    with listening("127.0.0.1", port) as listener:
-        announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.new_code()}")
-        served(application, listener)
+    with listen("127.0.0.1", port) as listener:
+        announce(f"http://127.0.0.1:{listener.getsockname()[1]}/login?code={codes.generate_code()}")
+        serve_socket(application, listener)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import ConnectionFailedError, MissingExtraError, pip_install
+from locus_store.errors import ConnectionFailedError, MissingExtraError, make_install_command
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -38,11 +38,11 @@ def require_uvicorn() -> None:
         importlib.import_module("uvicorn")
     except ImportError as exc:
         raise MissingExtraError(
-            f"the service needs uvicorn: {pip_install('service')}", name="uvicorn"
+            f"the service needs uvicorn: {make_install_command('service')}", name="uvicorn"
         ) from exc
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Return a listening socket.
 
     Its protocol is named: asyncio turns Nagle's algorithm off for such sockets only, and with it
@@ -60,7 +60,7 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def served(application: ASGIApp, listener: socket.socket) -> None:
+def serve_socket(application: ASGIApp, listener: socket.socket) -> None:
     """Serve an application on a socket until a signal."""
     log_to_stderr()
     uvicorn = importlib.import_module("uvicorn")

@@ -15,10 +15,10 @@ from locus_store.errors import InvalidArgumentError
 from locus_store.open import open_storage
 from locus_store.server.listener import (
     GRACE_SECONDS,
-    listening,
+    listen,
     log_to_stderr,
     require_uvicorn,
-    served,
+    serve_socket,
 )
 from locus_store.service.access import LOOPBACK, Door
 from locus_store.service.application import WORKERS_FOLDER, Parts, PartsOfTenants, app
@@ -75,21 +75,23 @@ def serve(url: str, settings: ServeOptions, announce: Callable[[str], None]) -> 
         )
     if not 0 <= settings.port <= MAX_PORT:
         raise InvalidArgumentError(f"--port must be from 0 to {MAX_PORT}")
-    service = opened(url, settings)  # raises for a wrong option, before the port is announced
-    with listening(settings.host, settings.port) as listener:
+    service = make_application(
+        url, settings
+    )  # raises for a wrong option, before the port is announced
+    with listen(settings.host, settings.port) as listener:
         announce(f"http://{settings.literal_host}:{listener.getsockname()[1]}")
         if settings.workers == 1:
-            served(service, listener)
+            serve_socket(service, listener)
         else:
             _supervise(settings.workers, run, url, settings, listener)
 
 
 def run(url: str, settings: ServeOptions, listener: socket.socket) -> None:
     """Serve on a socket, as a worker, which opens a service of its own."""
-    served(opened(url, settings), listener)
+    serve_socket(make_application(url, settings), listener)
 
 
-def opened(url: str, settings: ServeOptions) -> ASGIApp:
+def make_application(url: str, settings: ServeOptions) -> ASGIApp:
     """Return the service over the storage of a URL, which it opens and closes, with its pages.
 
     Raises:

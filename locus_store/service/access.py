@@ -90,7 +90,7 @@ class Door:
             )
         self._file = None if token_file is None else TokenFile(token_file)
         if self._file is not None:
-            self._file.tokens()
+            self._file.read_tokens()
         self._granted: frozenset[str] = frozenset({"read"}) if read_only else EVERYTHING
         self._hosts = None if allowed_hosts is None else frozenset(allowed_hosts)
         self._rate = requests_per_second
@@ -115,7 +115,7 @@ class Door:
                 ),
             )
 
-    def caller(self, authorization: str) -> Caller:
+    def identify(self, authorization: str) -> Caller:
         """Return who sent a header ``Authorization``.
 
         Raises:
@@ -138,7 +138,7 @@ class Door:
         if self._file is None:
             return Caller("", None, self._granted)
         scheme, _, secret = authorization.partition(" ")
-        found = self.matching(secret.strip()) if scheme.lower() == "bearer" else None
+        found = self.find_token(secret.strip()) if scheme.lower() == "bearer" else None
         if found is None:
             raise RefusalError(
                 401,
@@ -147,35 +147,35 @@ class Door:
             )
         return self._holder(found)
 
-    def holder(self, sha256: str) -> Caller | None:
+    def find_holder(self, sha256: str) -> Caller | None:
         """Return the caller whose token has a hash; ``None`` if there is none any more."""
-        found = next((it for it in self.tokens() if it.sha256 == sha256), None)
+        found = next((it for it in self.read_tokens() if it.sha256 == sha256), None)
         return None if found is None else self._holder(found)
 
     def _holder(self, token: _Token) -> Caller:
         return Caller(token.name, token.tenant, self._granted & set(token.rights))
 
-    def tokens(self) -> list[_Token]:
+    def read_tokens(self) -> list[_Token]:
         """Return the tokens that are valid now; none if the service has no token file.
 
         Raises:
             RefusalError: The file cannot be read. The log says why, once.
         """
         try:
-            found = [] if self._file is None else self._file.tokens()
+            found = [] if self._file is None else self._file.read_tokens()
         except BackendError as exc:
             if self._failure != (failure := f"{exc}: {exc.__cause__}"):
                 log.warning("%s", failure)
             self._failure = failure
-            told = "the service cannot read its tokens; its log says why"
-            raise RefusalError(503, ConnectionFailedError(told)) from exc
+            message = "the service cannot read its tokens; its log says why"
+            raise RefusalError(503, ConnectionFailedError(message)) from exc
         self._failure = ""
         return found
 
-    def matching(self, secret: str) -> _Token | None:
+    def find_token(self, secret: str) -> _Token | None:
         """Return the token of a secret, in a time that does not depend on the secret."""
         wanted, found = _hashed(secret), None
-        for token in self.tokens():
+        for token in self.read_tokens():
             if compare_digest(token.sha256, wanted):
                 found = token
         return found
@@ -250,7 +250,7 @@ class TokenFile:
         self._seen: tuple[int, int, int] | None = None
         self._tokens: list[_Token] = []
 
-    def tokens(self) -> list[_Token]:
+    def read_tokens(self) -> list[_Token]:
         """Return the tokens that are valid now.
 
         Raises:
@@ -291,7 +291,7 @@ class TokenFile:
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         with self._lock:
-            tokens = self.tokens() if self._path.exists() else []
+            tokens = self.read_tokens() if self._path.exists() else []
             if name in {it.name for it in tokens}:
                 raise ConflictError(f"there is a token {name!r} already; revoke it first")
             self._write([*tokens, made])
@@ -304,7 +304,7 @@ class TokenFile:
             NotFoundError: There is no token of this name.
         """
         with self._lock:
-            tokens = self.tokens()
+            tokens = self.read_tokens()
             left = [it for it in tokens if it.name != name]
             if len(left) == len(tokens):
                 raise NotFoundError(f"there is no token {name!r}")

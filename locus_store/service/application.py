@@ -28,12 +28,12 @@ from locus_store.service.exchange import (
     BodyLimits,
     LimitedRequest,
     RefusalError,
-    admitted,
     answer,
-    failed,
-    refused,
+    check_arguments,
+    respond_error,
+    respond_refusal,
 )
-from locus_store.service.openapi import document
+from locus_store.service.openapi import make_document
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.wire import bodies, failures
 from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description
@@ -63,7 +63,7 @@ class Parts:
     store: BaseStore | None
     messages: BaseMessageLog | None
 
-    def target(self, call: WireCall) -> Any:
+    def find_target(self, call: WireCall) -> Any:
         """Return the object that has the method of a call.
 
         Raises:
@@ -78,7 +78,7 @@ class Parts:
             raise UnsupportedError("the storage of this service keeps no facts of threads")
         return found
 
-    def of(self, tenant: str) -> Parts:
+    def for_tenant(self, tenant: str) -> Parts:
         """Return the same parts for a tenant."""
         return Parts(
             self.threads.for_tenant(tenant), _of(self.store, tenant), _of(self.messages, tenant)
@@ -96,13 +96,13 @@ class PartsOfTenants:
         self.parts: Final = parts
         self._of: OrderedDict[str, Parts] = OrderedDict()
 
-    def of(self, tenant: str | None) -> Parts:
+    def for_tenant(self, tenant: str | None) -> Parts:
         """Return the parts of a tenant; ``None`` is the one that they were opened for."""
         if tenant is None:
             return self.parts
         found = self._of.get(tenant)
         if found is None:
-            found = self._of[tenant] = self.parts.of(tenant)
+            found = self._of[tenant] = self.parts.for_tenant(tenant)
             if len(self._of) > TENANTS:
                 self._of.popitem(last=False)
         self._of.move_to_end(tenant)
@@ -218,17 +218,17 @@ class Service:
         try:
             return await self._dispatched(request)
         except RefusalError as refusal:
-            return refused(refusal)
+            return respond_refusal(refusal)
         except LocusStoreError as error:
             if not failures.is_shown(error):
                 log.warning("%s: %s", self._name(request.path), error, exc_info=error)
-            return failed(error)
+            return respond_error(error)
         except Exception:
             log.exception("%s failed", self._name(request.path))
-            return refused(RefusalError(500, BackendError(failures.HIDDEN)))
+            return respond_refusal(RefusalError(500, BackendError(failures.HIDDEN)))
 
     async def _dispatched(self, request: LimitedRequest) -> Response:
-        self._access.require_host(request.header(b"host"))
+        self._access.require_host(request.get_header(b"host"))
         path = request.path
         if call := BY_PATH.get(path):
             return await self._called(call, request)
@@ -237,8 +237,8 @@ class Service:
             return await page(request)
         if path.startswith("/threads/"):
             caller = self._caller(request)
-            backend = self._tenants.of(caller.tenant).threads
-            return await sdk_threads.answered(request, caller, backend)
+            backend = self._tenants.for_tenant(caller.tenant).threads
+            return await sdk_threads.answer_request(request, caller, backend)
         raise RefusalError(404, UnsupportedError("this service has nothing at this path"))
 
     # --- the backend contract
@@ -247,23 +247,25 @@ class Service:
         request.require_method("POST")
         caller = self._caller(request)
         caller.require(call.right)
-        target = self._tenants.of(caller.tenant).target(call)
-        value, payloads = bodies.received(await request.body(), request.header(b"content-type"))
-        arguments = await admitted(call, target, call.arguments.read(value, payloads))
+        target = self._tenants.for_tenant(caller.tenant).find_target(call)
+        value, payloads = bodies.decode_body(
+            await request.body(), request.get_header(b"content-type")
+        )
+        arguments = await check_arguments(call, target, call.arguments.read(value, payloads))
         result = await getattr(target, call.name)(**arguments)
-        if bodies.FRAMED in request.header(b"accept"):
-            body, kind = bodies.framed(result)
+        if bodies.FRAMED in request.get_header(b"accept"):
+            body, kind = bodies.encode_body(result)
             return Response(body, 200, NO_STORE, kind)
         return answer(result)
 
     def _caller(self, request: LimitedRequest) -> Caller:
-        return self._access.caller(request.header(b"authorization"))
+        return self._access.identify(request.get_header(b"authorization"))
 
     # --- pages
 
     async def _description(self, request: LimitedRequest) -> Response:
         caller = self._caller(request)
-        parts = self._tenants.of(caller.tenant)
+        parts = self._tenants.for_tenant(caller.tenant)
         return answer(
             Description(
                 version=__version__,
@@ -281,16 +283,16 @@ class Service:
         return answer({"status": "ok", "service": SERVICE})
 
     async def _ready(self, _: LimitedRequest) -> Response:
-        self._access.tokens()
+        self._access.read_tokens()
         await self._tenants.parts.threads.has_thread("locus-store/ready")
         return answer({"status": "ok"})
 
     async def _shown_metrics(self, request: LimitedRequest) -> Response:
         self._caller(request).require("admin")
-        return Response(self._metrics.shown(), 200, NO_STORE, PROMETHEUS)
+        return Response(self._metrics.render(), 200, NO_STORE, PROMETHEUS)
 
     async def _openapi(self, _: LimitedRequest) -> Response:
-        return answer(document())
+        return answer(make_document())
 
 
 WORKERS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -323,7 +325,7 @@ class _Metrics:
         self._requests(path, status).inc()
         self._seconds(path).observe(seconds)
 
-    def shown(self) -> bytes:
+    def render(self) -> bytes:
         """Return the text of ``/metrics``: the sum over all workers of the service."""
         registry = self._registry
         if WORKERS_FOLDER in os.environ:

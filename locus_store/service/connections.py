@@ -179,8 +179,8 @@ class LimitedConnection(HttpToolsProtocol):
         """Refuse a request that no application sees, and close the connection."""
         del msg
         status, text = self._refusal
-        _, value = failures.told(InvalidArgumentError(text))
-        body = bodies.plain(value)
+        _, value = failures.encode_error(InvalidArgumentError(text))
+        body = bodies.encode_json(value)
         head = f"content-type: {bodies.JSON}\r\ncontent-length: {len(body)}\r\nconnection: close"
         self.transport.write(STATUS_LINE[status] + head.encode() + b"\r\n\r\n" + body)
         self.transport.close()

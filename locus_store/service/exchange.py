@@ -18,7 +18,7 @@ from locus_store.errors import (
     SerializationError,
     UnsupportedError,
 )
-from locus_store.types.arguments import check_writes, checked_ttl
+from locus_store.types.arguments import check_ttl, check_writes
 from locus_store.types.items import PutItem, Remove, check_name
 from locus_store.types.messages import check_put, require_distinct
 from locus_store.types.thread_info import check_put as check_facts
@@ -72,18 +72,18 @@ class RefusalError(Exception):
 
 def answer(value: Any, status: int = 200, **headers: str) -> Response:
     """Return a value as JSON."""
-    return Response(bodies.plain(value), status, {**NO_STORE, **headers}, bodies.JSON)
+    return Response(bodies.encode_json(value), status, {**NO_STORE, **headers}, bodies.JSON)
 
 
-def failed(error: LocusStoreError) -> Response:
+def respond_error(error: LocusStoreError) -> Response:
     """Return an error of a call."""
-    status, value = failures.told(error)
+    status, value = failures.encode_error(error)
     return answer(value, status)
 
 
-def refused(refusal: RefusalError) -> Response:
+def respond_refusal(refusal: RefusalError) -> Response:
     """Return a refusal, whose message is for the caller."""
-    _, value = failures.told(refusal.error)
+    _, value = failures.encode_error(refusal.error)
     return answer({**value, "message": str(refusal)}, refusal.status, **refusal.headers)
 
 
@@ -117,14 +117,14 @@ class LimitedRequest(Request):
 
     def __init__(self, scope: Scope, receive: Receive, limits: BodyLimits) -> None:
         super().__init__(scope, receive)
-        self.path = raw_path(scope)
+        self.path = get_raw_path(scope)
         self._limits = limits
         self._is_read = False
         # One dict for the four headers of a request: Starlette's Headers scan the list for each.
         self._first = dict(reversed(scope["headers"]))
         self._has_repeated = len(self._first) < len(scope["headers"])
 
-    def header(self, name: bytes) -> str:
+    def get_header(self, name: bytes) -> str:
         """Return the first header of a name; empty if there is none.
 
         Raises:
@@ -148,10 +148,10 @@ class LimitedRequest(Request):
         Raises:
             RefusalError: It is too long or too slow, or the caller went away.
         """
-        if self.header(b"content-encoding").lower() not in {"", "identity"}:
+        if self.get_header(b"content-encoding").lower() not in {"", "identity"}:
             error = UnsupportedError("the body is encoded; send it without Content-Encoding")
             raise RefusalError(415, error)
-        length = self.header(b"content-length")
+        length = self.get_header(b"content-length")
         self._require_short(int(length[:DIGITS]) if length.isdecimal() else 0)
         try:
             async with asyncio.timeout(self._limits.seconds):
@@ -210,8 +210,8 @@ class LimitedRequest(Request):
         await send({"type": "http.response.body"})
 
     def _has_body(self) -> bool:
-        length = self.header(b"content-length")
-        return bool(self.header(b"transfer-encoding")) or length not in {"", "0"}
+        length = self.get_header(b"content-length")
+        return bool(self.get_header(b"transfer-encoding")) or length not in {"", "0"}
 
     async def _linger(self) -> None:
         """Drop the rest of the body, within bounds."""
@@ -226,7 +226,7 @@ class LimitedRequest(Request):
             pass  # the connection is closed all the same
 
 
-def raw_path(scope: Scope) -> str:
+def get_raw_path(scope: Scope) -> str:
     """Return the path below the place where the application is mounted, as it was sent.
 
     In a decoded path ``a%2Fb`` would be two segments.
@@ -236,7 +236,7 @@ def raw_path(scope: Scope) -> str:
     return raw.removeprefix(mounted).partition("?")[0] or "/"
 
 
-async def admitted(call: WireCall, target: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+async def check_arguments(call: WireCall, target: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments for a call, checked.
 
     Raises:
@@ -254,7 +254,7 @@ async def admitted(call: WireCall, target: Any, arguments: dict[str, Any]) -> di
 
 
 def _check_save(backend: StorageBackend, save: Save) -> None:
-    checked_ttl(save.ttl_seconds)
+    check_ttl(save.ttl_seconds)
     change: SentChange = save.change  # type: ignore[assignment]
     most = backend.max_state_bytes
     if not 0 <= change.state_bytes <= most * LONGEST_JSON:
@@ -319,13 +319,13 @@ def _vector(store: BaseStore, vector: bytes) -> bytes:
         raise UnsupportedError("the store of this service keeps no embeddings")
     if len(vector) % vectors.FLOAT_BYTES:
         raise InvalidArgumentError("an embedding is float32, little-endian")
-    return vectors.packed(vectors.unpacked(vector), store.dimension, store.metric)
+    return vectors.pack(vectors.unpack(vector), store.dimension, store.metric)
 
 
 def _check_change(log: BaseMessageLog, change: LogChange) -> None:
-    checked_ttl(change.ttl_seconds)
+    check_ttl(change.ttl_seconds)
     require_distinct(change)
-    for edit in change.edits():
+    for edit in change.split():
         for put in edit.puts:
             check_put(put, edit.namespace, log.max_state_bytes)
 
@@ -334,7 +334,7 @@ _CHECKS: Final[dict[str, Callable[..., object]]] = {
     "/v1/commit": _check_save,
     "/v1/store_writes": lambda _, writes, **_others: check_writes(writes),
     "/v1/restore": lambda backend, thread: require_whole(thread, backend.max_state_bytes),
-    "/v1/renew": lambda _, ttl_seconds, **_others: checked_ttl(ttl_seconds),
+    "/v1/renew": lambda _, ttl_seconds, **_others: check_ttl(ttl_seconds),
     "/v1/put_facts": lambda _, put: check_facts(put),
     "/v1/store/vectors_of": lambda _, namespace, key: check_name(namespace, key),
     "/v1/messages/change": _check_change,

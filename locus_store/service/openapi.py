@@ -59,10 +59,10 @@ ID: Final = {"type": "string", "minLength": 1, "maxLength": 255}
 
 
 @cache
-def document() -> dict[str, Any]:
+def make_document() -> dict[str, Any]:
     """Return the document."""
     schemas = _Schemas()
-    described = _json(schemas.of(DESCRIPTION))
+    described = _json(schemas.make(DESCRIPTION))
     paths = {
         **{it.path: {"post": _operation(it, schemas)} for it in CALLS},
         VERSION: {"get": _get("What this service can do", described, REFUSALS)},
@@ -93,7 +93,7 @@ class _Schemas(GenerateJsonSchema):
         super().__init__(by_alias=False)
         self.records: dict[str, Any] = {}
 
-    def of(self, validator: Validator) -> dict[str, Any]:
+    def make(self, validator: Validator) -> dict[str, Any]:
         """Return the JSON Schema of what a validator reads."""
         return self.generate_inner(validator.schema)
 
@@ -144,8 +144,10 @@ def _operation(call: WireCall, schemas: _Schemas) -> dict[str, Any]:
         "operationId": f"{call.part}_{call.name}",
         "summary": _summary(call),
         "tags": [call.part, call.right],
-        "requestBody": {"required": True, "content": _json(schemas.of(call.arguments))},
-        "responses": _responses(_json(schemas.of(call.answer)), {**BODIES, **REFUSALS, **FAILURES}),
+        "requestBody": {"required": True, "content": _json(schemas.make(call.arguments))},
+        "responses": _responses(
+            _json(schemas.make(call.answer)), {**BODIES, **REFUSALS, **FAILURES}
+        ),
     }
 
 

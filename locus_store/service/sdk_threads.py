@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.service.exchange import RefusalError, answer
 from locus_store.types.arguments import check_text
-from locus_store.types.codec import labels_of
+from locus_store.types.codec import get_labels
 from locus_store.wire import bodies
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ _MANY_DIGITS: Final = re.compile(rb"\d{19}")
 FIELDS: Final = frozenset({"checkpoint_id", "thread_id", "created_at", "state", "metadata"})
 
 
-async def answered(request: LimitedRequest, caller: Caller, backend: StorageBackend) -> Response:
+async def answer_request(
+    request: LimitedRequest, caller: Caller, backend: StorageBackend
+) -> Response:
     """Answer a request of that client.
 
     Raises:
@@ -50,7 +52,7 @@ async def answered(request: LimitedRequest, caller: Caller, backend: StorageBack
     request.require_method("GET", "POST", "DELETE")
     caller.require("write")
     body = await request.body()
-    sent, _ = bodies.received(body, request.header(b"content-type"))
+    sent, _ = bodies.decode_body(body, request.get_header(b"content-type"))
     _require_exact(body)
     return await _saved(sent, backend, thread_id)
 
@@ -110,7 +112,7 @@ async def _saved(sent: Any, backend: StorageBackend, thread_id: str) -> Response
         state,
         checkpoint_id=sent.get("checkpoint_id"),
         metadata=sent.get("metadata"),
-        labels=labels_of(state),
+        labels=get_labels(state),
     )
     return answer({"checkpoint_id": written.checkpoint_id})
 

@@ -114,8 +114,8 @@ class LocalCache(StateCache):
         *,
         ttl_seconds: float = CACHE_TTL_SECONDS,
     ) -> None:
-        self.max_threads = checked_max_threads(max_threads)
-        self.ttl_seconds = checked_cache_ttl(ttl_seconds)
+        self.max_threads = check_max_threads(max_threads)
+        self.ttl_seconds = check_cache_ttl(ttl_seconds)
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, tuple[float, CachedState]] = OrderedDict()
         """The least recently used one first, with the time of its last use."""
@@ -167,7 +167,7 @@ class LocalCache(StateCache):
             self._entries.popitem(last=False)
 
 
-def checked_max_threads(max_threads: int | None) -> int | None:
+def check_max_threads(max_threads: int | None) -> int | None:
     """Return the option if it is valid.
 
     Raises:
@@ -180,7 +180,7 @@ def checked_max_threads(max_threads: int | None) -> int | None:
     )
 
 
-def checked_cache_ttl(ttl_seconds: float) -> float:
+def check_cache_ttl(ttl_seconds: float) -> float:
     """Return the option if it is valid.
 
     Raises:
@@ -275,10 +275,10 @@ class GuardedCache:
             return True, found
 
     def _turn(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if may_block() else self._turns.here()
+        return nullcontext() if may_block() else self._turns.get()
 
     def _failed(self, exc: Exception, before: int) -> None:
-        observe.cache_failed(self.cache, exc, is_first=not self._failures)
+        observe.report_cache_failure(self.cache, exc, is_first=not self._failures)
         if self._failures != before:  # a call beside this one has failed of the same
             return
         self._failures += 1

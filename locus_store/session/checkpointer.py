@@ -8,22 +8,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from locus_store.backend import StorageBackend
-from locus_store.checkpointer import checked_keep_last
+from locus_store.checkpointer import check_keep_last
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import Storage
-from locus_store.runtime.portals import Portals, blocking_twin
+from locus_store.runtime.portals import Portals, make_sync_wrapper
 from locus_store.session import states
 from locus_store.session.config import VERSION_KEY, call_of, check_options, checked_state_class
-from locus_store.session.models import MODELS, from_log, info_of, require_exact, to_log
-from locus_store.session.owners import Owners, owner_label
-from locus_store.session.reads import StateReads, made_of
-from locus_store.session.runs import RunMethods, Values, Writes, writing
+from locus_store.session.models import MODELS, from_log, make_info, require_exact, to_log
+from locus_store.session.owners import Owners, make_owner_label
+from locus_store.session.reads import StateReads, make_entry
+from locus_store.session.runs import RunMethods, Values, Writes, make_writer
 from locus_store.types import Expected
-from locus_store.types.arguments import MAX_COUNT, checked_ttl, id_text
-from locus_store.types.codec import labels_of
-from locus_store.types.thread_info import checked_user_id_type, user_name, user_of
+from locus_store.types.arguments import MAX_COUNT, check_id, check_ttl
+from locus_store.types.codec import get_labels
+from locus_store.types.thread_info import check_user_id_type, format_user, parse_user
 from locus_store.values.encoding import decode
-from locus_store.values.surrogates import restored
+from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from locus_store.session.config import Call
     from locus_store.session.models import Message, Models, ThreadInfo
     from locus_store.types import Version
-    from locus_store.types.marks import Lineage
+    from locus_store.types.marks import LoadOrigin
     from locus_store.types.thread_info import ThreadFacts, UserIdType
 
 
@@ -88,10 +88,10 @@ class SessionCheckpointer(RunMethods):
     ) -> None:
         check_options(backend, cache, on_conflict, release_resources)
         self._given = backend, cache
-        self.user_id_type = checked_user_id_type(user_id_type)
+        self.user_id_type = check_user_id_type(user_id_type)
         self.on_conflict: Final = on_conflict
-        self.keep_last = checked_keep_last(keep_last)
-        self.ttl_seconds = checked_ttl(ttl_seconds)
+        self.keep_last = check_keep_last(keep_last)
+        self.ttl_seconds = check_ttl(ttl_seconds)
         self.release_resources = release_resources
         self._state_class: type[BaseModel] | None = None
         self._writes = Writes()
@@ -152,7 +152,7 @@ class SessionCheckpointer(RunMethods):
         """
         _ = self.log, self._owners.threads
         await self.backend.open()
-        await self._owners.opened()
+        await self._owners.open()
 
     async def arelease(self) -> None:
         """Wait for the writes that have begun, and release what this object opened.
@@ -169,7 +169,7 @@ class SessionCheckpointer(RunMethods):
 
     # --- states
 
-    @writing
+    @make_writer
     async def aput_state(self, config: Mapping[str, Any], state: Any) -> Any:
         """Save a version of the thread's state; return the state, which is now made from it.
 
@@ -180,8 +180,8 @@ class SessionCheckpointer(RunMethods):
         """
         call = self._call(config)
         data, kind = states.dump(state)
-        lineage = _lineage(call, state, self._reads)
-        labels = {**labels_of(data), **kind, **owner_label(call)}
+        origin = _find_origin(call, state, self._reads)
+        labels = {**get_labels(data), **kind, **make_owner_label(call)}
         claim = await self._owners.to_claim(call)
         began = time.monotonic()
         written = await self.backend.write_state(
@@ -189,22 +189,22 @@ class SessionCheckpointer(RunMethods):
             data,
             metadata=call.meta,
             labels=labels,
-            expected=Expected(made_from=lineage.made_from, head=lineage.head),
+            expected=Expected(made_from=origin.made_from, head=origin.head),
             on_conflict=self.on_conflict,
-            writer=lineage.nonce,
+            writer=origin.load_id,
             keep_last=self.keep_last,
             ttl_seconds=self.ttl_seconds,
             claim=claim,
         )
         if claim is not None:
-            self._owners.claimed(claim, began)
-        made = call.made(written.mark, lineage)
+            self._owners.remember_claim(claim, began)
+        made = call.make_origin(written.mark, origin)
         self._reads.note(made)
         self._hand_on(config, made)
         states.carry(state, made)
-        self._reads.wrote(call.thread_id, written.mark, began)
+        self._reads.remember_write(call.thread_id, written.mark, began)
         if self.cache is not None:
-            await self._reads.work(call.thread_id, made_of(data, written.mark, labels))
+            await self._reads.cache_state(call.thread_id, make_entry(data, written.mark, labels))
         return state
 
     async def aget_state(self, config: Mapping[str, Any]) -> Any:
@@ -214,13 +214,13 @@ class SessionCheckpointer(RunMethods):
             SerializationError: The state's class is not imported.
         """
         call = self._call(config)
-        found = await self._reads.head(call.thread_id)
+        found = await self._reads.read_head(call.thread_id)
         if found is None or not await self._owners.may_load(call, found.version.labels):
-            self._hand_on(config, call.made(None))
+            self._hand_on(config, call.make_origin(None))
             return None
         return self._restored(call, config, found.state, found.version)
 
-    @writing
+    @make_writer
     async def aclear_state(self, config: Mapping[str, Any]) -> None:
         """Remove the state with all its versions in one transaction, then its cache entry.
 
@@ -232,9 +232,9 @@ class SessionCheckpointer(RunMethods):
         call = self._call(config)
         await self._owners.require(call)
         await self._owners.threads.clear_versions(call.thread_id)
-        await self._reads.removed(call.thread_id)
+        await self._reads.drop(call.thread_id)
 
-    @writing
+    @make_writer
     async def aput_state_cache(self, config: Mapping[str, Any], state: Any) -> Any:
         """Keep a working state in the cache, over the version that it was made from.
 
@@ -247,19 +247,21 @@ class SessionCheckpointer(RunMethods):
         """
         call = self._call(config)
         data, kind = states.dump(state)
-        lineage = _lineage(call, state, self._reads)
+        origin = _find_origin(call, state, self._reads)
         states.require_exact(data, self.backend.max_state_bytes)
         if self.cache is None:
             await self._owners.require(call)
             return state
         await self._owners.claim(call)
-        mark = self._reads.made_from(lineage)
+        mark = self._reads.get_base(origin)
         if mark is None:
             mark = await self._reads.mark(call.thread_id)
             if mark is not None:  # a commit outranks the state already
                 return state
-        labels = {**kind, **owner_label(call)}
-        await self._reads.work(call.thread_id, made_of(data, mark, labels, is_working=True))
+        labels = {**kind, **make_owner_label(call)}
+        await self._reads.cache_state(
+            call.thread_id, make_entry(data, mark, labels, is_working=True)
+        )
         return state
 
     async def aget_state_cache(self, config: Mapping[str, Any]) -> Any:
@@ -268,11 +270,11 @@ class SessionCheckpointer(RunMethods):
         Reads the database otherwise, and fills the cache. ``None`` if there is no state.
         """
         call = self._call(config)
-        entry = await self._reads.cached(call.thread_id)
+        entry = await self._reads.get_cached(call.thread_id)
         if entry is None or not await self._owners.may_load(
             call, entry.labels, is_working=entry.is_working
         ):
-            self._hand_on(config, call.made(None))
+            self._hand_on(config, call.make_origin(None))
             return None
         data: Any = decode(entry.state)
         return self._restored(call, config, data, entry)
@@ -284,14 +286,14 @@ class SessionCheckpointer(RunMethods):
         data: dict[str, Any],
         found: Version | CachedState,
     ) -> Any:
-        lineage = call.made(found.mark)
-        self._hand_on(config, lineage)
+        origin = call.make_origin(found.mark)
+        self._hand_on(config, origin)
         kind = call.state_class or self._state_class
-        return states.restore(restored(data), found.labels, kind, self.models.state, lineage)
+        return states.restore(restore(data), found.labels, kind, self.models.state, origin)
 
     # --- messages
 
-    @writing
+    @make_writer
     async def aput_messages(
         self,
         config: Mapping[str, Any],
@@ -326,7 +328,7 @@ class SessionCheckpointer(RunMethods):
         call = self._call(config)
         if not await self._owners.may_read(call):
             return None
-        found = await self.log.get(call.thread_id, id_text("message_id", message_id))
+        found = await self.log.get(call.thread_id, check_id("message_id", message_id))
         return None if found is None else from_log(found, self.models.message)
 
     async def alist_messages(
@@ -351,7 +353,7 @@ class SessionCheckpointer(RunMethods):
         found = await self.log.page(call.thread_id, search=search, offset=offset or 0, limit=most)
         return [from_log(it, self.models.message) for it in found]
 
-    @writing
+    @make_writer
     async def adelete_message(self, config: Mapping[str, Any], message_id: str | int) -> None:
         """Delete the message with an id, if there is one.
 
@@ -360,11 +362,11 @@ class SessionCheckpointer(RunMethods):
         """
         call = self._call(config)
         await self._owners.require(call)
-        await self.log.remove(call.thread_id, [id_text("message_id", message_id)])
+        await self.log.remove(call.thread_id, [check_id("message_id", message_id)])
 
     # --- threads
 
-    @writing
+    @make_writer
     async def aput_thread(
         self, config: Mapping[str, Any], thread_info: ThreadInfo | Mapping[str, Any]
     ) -> None:
@@ -374,16 +376,16 @@ class SessionCheckpointer(RunMethods):
             InvalidArgumentError: The config names another thread or user than ``thread_info``.
             NotOwnerError: The thread is another user's; nothing was written.
         """
-        info = info_of(thread_info)
-        thread_id = id_text("thread_id", info.thread_id)
+        info = make_info(thread_info)
+        thread_id = check_id("thread_id", info.thread_id)
         call = self._call({"thread_id": thread_id, **config})
-        user_id = user_name(info.user_id, self.user_id_type) or call.user_id
+        user_id = format_user(info.user_id, self.user_id_type) or call.user_id
         if call.thread_id != thread_id or call.user_id not in {None, user_id}:
             raise InvalidArgumentError(
                 "the config and thread_info name different threads or users; nothing was written"
             )
         at = info.updated_at
-        threads = await self._owners.opened()
+        threads = await self._owners.open()
         await threads.put_thread(
             thread_id,
             user_id=user_id,
@@ -396,7 +398,7 @@ class SessionCheckpointer(RunMethods):
     async def aget_thread(self, config: Mapping[str, Any]) -> ThreadInfo | None:
         """Return the facts of a thread; ``None`` if it does not exist."""
         call = self._call(config)
-        threads = await self._owners.opened()
+        threads = await self._owners.open()
         found = await threads.thread_facts(call.thread_id, user_id=call.user_id)
         return None if found is None else self._info(found)
 
@@ -417,7 +419,7 @@ class SessionCheckpointer(RunMethods):
             limit: At most this many; 0: none; ``None``: all.
         """
         call = call_of(config, self.user_id_type, needs_thread=False)
-        threads = await self._owners.opened()
+        threads = await self._owners.open()
         found = await threads.threads_by_activity(
             call.user_id,
             search=search,
@@ -426,7 +428,7 @@ class SessionCheckpointer(RunMethods):
         )
         return [self._info(it) for it in found]
 
-    @writing
+    @make_writer
     async def aclean_thread(self, config: Mapping[str, Any]) -> None:
         """Delete the thread's state, messages and facts in one transaction, then its cache entry.
 
@@ -438,7 +440,7 @@ class SessionCheckpointer(RunMethods):
         await self.backend.remove_thread(call.thread_id)
         await self._values.clear_thread(call.thread_id)
         self._owners.forget(call.thread_id)
-        await self._reads.removed(call.thread_id)
+        await self._reads.drop(call.thread_id)
 
     # --- blocking
 
@@ -448,20 +450,20 @@ class SessionCheckpointer(RunMethods):
             self._block("arelease")
             self._portals.close()
 
-    setup = blocking_twin(asetup)
-    put_state = blocking_twin(aput_state)
-    get_state = blocking_twin(aget_state)
-    clear_state = blocking_twin(aclear_state)
-    put_state_cache = blocking_twin(aput_state_cache)
-    get_state_cache = blocking_twin(aget_state_cache)
-    put_messages = blocking_twin(aput_messages)
-    get_message = blocking_twin(aget_message)
-    list_messages = blocking_twin(alist_messages)
-    delete_message = blocking_twin(adelete_message)
-    put_thread = blocking_twin(aput_thread)
-    get_thread = blocking_twin(aget_thread)
-    list_threads = blocking_twin(alist_threads)
-    clean_thread = blocking_twin(aclean_thread)
+    setup = make_sync_wrapper(asetup)
+    put_state = make_sync_wrapper(aput_state)
+    get_state = make_sync_wrapper(aget_state)
+    clear_state = make_sync_wrapper(aclear_state)
+    put_state_cache = make_sync_wrapper(aput_state_cache)
+    get_state_cache = make_sync_wrapper(aget_state_cache)
+    put_messages = make_sync_wrapper(aput_messages)
+    get_message = make_sync_wrapper(aget_message)
+    list_messages = make_sync_wrapper(alist_messages)
+    delete_message = make_sync_wrapper(adelete_message)
+    put_thread = make_sync_wrapper(aput_thread)
+    get_thread = make_sync_wrapper(aget_thread)
+    list_threads = make_sync_wrapper(alist_threads)
+    clean_thread = make_sync_wrapper(aclean_thread)
 
     # --- between a caller's form and the stored one
 
@@ -469,23 +471,23 @@ class SessionCheckpointer(RunMethods):
         _ = self.backend, self.cache  # a wrong option fails before anything is written
         return call_of(config, self.user_id_type)
 
-    def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:
+    def _hand_on(self, config: Mapping[str, Any], origin: LoadOrigin) -> None:
         """Give the version of a state to the next call, where the config has room for it."""
         if VERSION_KEY in config and isinstance(config, dict):
-            config[VERSION_KEY] = lineage.token()
+            config[VERSION_KEY] = origin.to_token()
 
     def _info(self, found: ThreadFacts) -> Any:
         return self.models.thread_info(
             thread_id=found.thread_id,
             thread_name=found.name,
-            user_id=user_of(found.user_id, self.user_id_type),
-            metadata=restored(found.metadata),
+            user_id=parse_user(found.user_id, self.user_id_type),
+            metadata=restore(found.metadata),
             updated_at=found.updated_at,
             run_id=found.run_id,
         )
 
 
-def _lineage(call: Call, state: object, reads: StateReads) -> Lineage:
+def _find_origin(call: Call, state: object, reads: StateReads) -> LoadOrigin:
     """Return the origin of a state: its own, else the config's, else what was seen last."""
-    known = call.of_thread(states.carried(state)) or call.of_thread(call.lineage)
-    return known or call.made(reads.newest(call.thread_id))
+    known = call.select_for_thread(states.get_carried(state)) or call.select_for_thread(call.origin)
+    return known or call.make_origin(reads.get_newest(call.thread_id))

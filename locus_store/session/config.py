@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.cache import StateCache
-from locus_store.types.arguments import id_text
-from locus_store.types.marks import Lineage, thread_key
+from locus_store.types.arguments import check_id
+from locus_store.types.marks import LoadOrigin, make_thread_key
 from locus_store.types.state_classes import is_model
-from locus_store.types.thread_info import user_name
+from locus_store.types.thread_info import format_user
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -34,17 +34,19 @@ class Call:
     thread_name: str | None
     thread_meta: Mapping[str, Any] | None
     meta: Mapping[str, Any] | None
-    lineage: Lineage | None
+    origin: LoadOrigin | None
     """Of the state that the caller saves, where the configuration has it."""
 
-    def of_thread(self, lineage: Lineage | None) -> Lineage | None:
+    def select_for_thread(self, origin: LoadOrigin | None) -> LoadOrigin | None:
         """Return the lineage if it is of this call's thread: a state may be saved elsewhere."""
-        return lineage if lineage and lineage.thread == thread_key(self.thread_id) else None
+        return origin if origin and origin.thread == make_thread_key(self.thread_id) else None
 
-    def made(self, mark: Mark | None, before: Lineage | None = None) -> Lineage:
+    def make_origin(self, mark: Mark | None, before: LoadOrigin | None = None) -> LoadOrigin:
         """Return the lineage of a state that was made from, or saved as, a version."""
-        nonce = {"nonce": before.nonce} if before else {}
-        return Lineage(thread=thread_key(self.thread_id), made_from=mark, head=mark, **nonce)
+        load_id = {"load_id": before.load_id} if before else {}
+        return LoadOrigin(
+            thread=make_thread_key(self.thread_id), made_from=mark, head=mark, **load_id
+        )
 
 
 def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool = True) -> Call:
@@ -59,29 +61,29 @@ def call_of(config: Mapping[str, Any], users: UserIdType, *, needs_thread: bool 
         raise InvalidArgumentError('config has no "thread_id"')
     thread_id = config.get("thread_id")
     return Call(
-        thread_id="" if thread_id is None else id_text("thread_id", thread_id),
-        user_id=user_name(config.get("user_id"), users),
+        thread_id="" if thread_id is None else check_id("thread_id", thread_id),
+        user_id=format_user(config.get("user_id"), users),
         state_class=checked_state_class(config.get("state_class")),
         thread_name=config.get("thread_name"),
         thread_meta=config.get("thread_meta"),
         meta=config.get("meta"),
-        lineage=_lineage_of(config.get(VERSION_KEY)),
+        origin=_parse_origin(config.get(VERSION_KEY)),
     )
 
 
-def _lineage_of(token: object) -> Lineage | None:
+def _parse_origin(token: object) -> LoadOrigin | None:
     """Return the version that a caller's dict names, if any.
 
     Raises:
         InvalidArgumentError: The value was not set by a read or write.
     """
-    lineage = None if token is None else Lineage.from_token(token)
-    if lineage is None and token is not None:
+    origin = None if token is None else LoadOrigin.from_token(token)
+    if origin is None and token is not None:
         raise InvalidArgumentError(
             f"{VERSION_KEY} is not a version that a read or write has set: {token!r:.80}; "
             "set it to None, and load the state again"
         )
-    return lineage
+    return origin
 
 
 def checked_state_class(kind: object) -> type[BaseModel] | None:

@@ -10,10 +10,10 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from locus_store.errors import IntegrityError, InvalidArgumentError
-from locus_store.types.arguments import id_text, json_object
-from locus_store.types.marks import Lineage, Provenance
+from locus_store.types.arguments import check_id, copy_json_object
+from locus_store.types.marks import LoadOrigin, Provenance
 from locus_store.types.messages import NewMessage, put_of
-from locus_store.types.state import dumped, refused_fields
+from locus_store.types.state import describe_refused_fields, dump_state
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class StateProvenance(Provenance):
 
 
 def _copied(token: str | None) -> StateProvenance:
-    lineage = Lineage.from_token(token) if token else None
-    return StateProvenance(lineage.another().token() if lineage else None)
+    origin = LoadOrigin.from_token(token) if token else None
+    return StateProvenance(origin.with_new_load().to_token() if origin else None)
 
 
 class AgentState(BaseModel):
@@ -144,7 +144,7 @@ MODELS: Final = Models(AgentState, Message, ThreadInfo)
 """The classes of this package."""
 
 
-def info_of(info: BaseModel | Mapping[str, Any]) -> ThreadInfo:
+def make_info(info: BaseModel | Mapping[str, Any]) -> ThreadInfo:
     """Return the facts of a thread as this package's class.
 
     Raises:
@@ -185,8 +185,8 @@ def to_log(message: object, kind: type[Any]) -> NewMessage:
     """
     if not isinstance(message, kind):
         raise InvalidArgumentError(f"a message is a {_named(kind)}, not {_named(type(message))}")
-    content = _content(message) if isinstance(message, Message) else dumped(message)[0]
-    message_id = id_text("message_id", content["message_id"])
+    content = _content(message) if isinstance(message, Message) else dump_state(message)[0]
+    message_id = check_id("message_id", content["message_id"])
     read = _read(content, kind)
     text = _text(read.text() if type(message) is type(read) else message.text(), content)
     role, metadata = content.pop("role"), content.pop("metadata")
@@ -211,7 +211,7 @@ def _text(said: str, content: Mapping[str, Any]) -> str:
         for it in blocks
         if isinstance(it, dict)
     ]
-    return READABLE.text([said, {**content, "content": others}])
+    return READABLE.get_text([said, {**content, "content": others}])
 
 
 def _read(content: dict[str, Any], kind: type[Any]) -> Any:
@@ -225,7 +225,7 @@ def _read(content: dict[str, Any], kind: type[Any]) -> Any:
     except ValidationError as exc:
         raise InvalidArgumentError(
             f"message {content['message_id']!r:.80} does not fit {_named(kind)}: "
-            f"{refused_fields(exc)}; nothing was written"
+            f"{describe_refused_fields(exc)}; nothing was written"
         ) from exc
 
 
@@ -260,7 +260,7 @@ def require_exact(
     Raises:
         InvalidArgumentError, SerializationError: See ``BaseMessageLog.append``.
     """
-    shared = json_object("metadata", metadata)
+    shared = copy_json_object("metadata", metadata)
     for it in messages:
         put_of(it, "", shared, max_state_bytes)
 

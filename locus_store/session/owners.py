@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from locus_store.runtime.gathering import Turns
-from locus_store.types.thread_info import claim_of, describing, may_see, require_owner
+from locus_store.types.thread_info import claim_of, may_see, require_describing, require_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -48,9 +48,9 @@ class Owners:
         Raises:
             UnsupportedError: It does not.
         """
-        return describing(self._backend())
+        return require_describing(self._backend())
 
-    async def opened(self) -> DescribesThreads:
+    async def open(self) -> DescribesThreads:
         """Return the backend, whose users' ids are of the session's type.
 
         Raises:
@@ -70,7 +70,7 @@ class Owners:
         """
         if call.user_id is None:
             return None
-        owner = await self.owner(call.thread_id)
+        owner = await self.find_owner(call.thread_id)
         if owner is not None:
             require_owner(call.thread_id, owner, call.user_id)
             return None
@@ -78,7 +78,7 @@ class Owners:
             call.thread_id, call.user_id, name=call.thread_name, metadata=call.thread_meta
         )
 
-    def claimed(self, claim: PutThread, began: float) -> None:
+    def remember_claim(self, claim: PutThread, began: float) -> None:
         """Remember a claim that a save has made, which was true at a time."""
         self._seen.put(claim.thread_id, str(claim.user_id), began)
 
@@ -96,16 +96,16 @@ class Owners:
         if claim is None:
             return
         check()
-        async with self._turns.of(call.thread_id):
+        async with self._turns.get_lock(call.thread_id):
             if await self.to_claim(call) is None:  # a call beside this one has claimed it
                 return
             began = time.monotonic()
             await self.threads.put_facts(claim)
-            self.claimed(claim, began)
+            self.remember_claim(claim, began)
 
     async def may_read(self, call: Call) -> bool:
         """Return whether the call's user may see the thread; also if it does not exist."""
-        return call.user_id is None or may_see(await self.owner(call.thread_id), call.user_id)
+        return call.user_id is None or may_see(await self.find_owner(call.thread_id), call.user_id)
 
     async def require(self, call: Call) -> None:
         """Refuse a write of another user, without claiming the thread.
@@ -114,7 +114,7 @@ class Owners:
             NotOwnerError: The thread is another user's.
         """
         if call.user_id is not None:
-            require_owner(call.thread_id, await self.owner(call.thread_id), call.user_id)
+            require_owner(call.thread_id, await self.find_owner(call.thread_id), call.user_id)
 
     async def may_load(
         self, call: Call, labels: Mapping[str, Any], *, is_working: bool = False
@@ -130,19 +130,19 @@ class Owners:
         """Forget the user of a thread that was deleted."""
         self._seen.forget(thread_id)
 
-    async def owner(self, thread_id: str) -> str | None:
+    async def find_owner(self, thread_id: str) -> str | None:
         """Return the user of a thread, as it was at most so many seconds ago."""
-        if (seen := self._seen.within(thread_id, self._seconds)) is not None:
+        if (seen := self._seen.get(thread_id, self._seconds)) is not None:
             return seen
         began = time.monotonic()
-        found = await (await self.opened()).thread_facts(thread_id)
+        found = await (await self.open()).thread_facts(thread_id)
         if found is None or found.user_id is None:
             return None
         self._seen.put(thread_id, found.user_id, began)
         return found.user_id
 
 
-def owner_label(call: Call) -> dict[str, str]:
+def make_owner_label(call: Call) -> dict[str, str]:
     """Return the label of the call's user."""
     return {} if call.user_id is None else {OWNER: call.user_id}
 
@@ -160,7 +160,7 @@ class SeenThreads(Generic[T]):
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, tuple[T, float]] = OrderedDict()
 
-    def within(self, thread_id: str, seconds: float) -> T | None:
+    def get(self, thread_id: str, seconds: float) -> T | None:
         """Return what was true at most so many seconds ago."""
         with self._lock:
             found = self._seen.get(thread_id)

@@ -15,13 +15,13 @@ from uuid import uuid4
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.loops import outlasting
+from locus_store.runtime.loops import await_to_end
 from locus_store.runtime.stepping import may_block
 from locus_store.session.cache import CachedState, GuardedCache
 from locus_store.session.owners import SeenThreads
-from locus_store.types.thread_info import describing
+from locus_store.types.thread_info import require_describing
 from locus_store.values.encoding import encode
-from locus_store.values.surrogates import escaped_within
+from locus_store.values.surrogates import escape_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from locus_store.backend import StorageBackend
     from locus_store.session.cache import StateCache
     from locus_store.types import Mark, Snapshot
-    from locus_store.types.marks import Lineage
+    from locus_store.types.marks import LoadOrigin
 
 
 class _Flight:
@@ -87,7 +87,7 @@ class StateReads:
 
     # --- reading
 
-    async def head(self, thread_id: str) -> Snapshot | None:
+    async def read_head(self, thread_id: str) -> Snapshot | None:
         """Return the head as the database has it; ``None`` if there is none."""
         began = time.monotonic()
         found = await self._backend().read_state(thread_id)
@@ -102,33 +102,33 @@ class StateReads:
         found = await self._backend().version(thread_id)
         return found.mark if found else None
 
-    def newest(self, thread_id: str) -> Mark | None:
+    def get_newest(self, thread_id: str) -> Mark | None:
         """Return the head that this object has read or saved last."""
-        return self._confirmed.within(thread_id, float("inf"))
+        return self._confirmed.get(thread_id, float("inf"))
 
     async def _born(self, thread_id: str) -> str:
         """Return what tells a thread from a later one of the same id."""
-        found = await describing(self._backend()).facts_of(thread_id)
+        found = await require_describing(self._backend()).facts_of(thread_id)
         return found.created_at.isoformat() if found else self._here
 
-    def note(self, made: Lineage) -> None:
+    def note(self, made: LoadOrigin) -> None:
         """Remember a version that was saved."""
-        if made.nonce is not None and made.made_from is not None:
-            self._saved.put(made.nonce, made.made_from, time.monotonic())
+        if made.load_id is not None and made.made_from is not None:
+            self._saved.put(made.load_id, made.made_from, time.monotonic())
 
-    def made_from(self, lineage: Lineage) -> Mark | None:
+    def get_base(self, origin: LoadOrigin) -> Mark | None:
         """Return the newest version that was saved from a load, else the one that was loaded."""
-        if lineage.nonce is None:
+        if origin.load_id is None:
             return None
-        return self._saved.within(lineage.nonce, float("inf")) or lineage.made_from
+        return self._saved.get(origin.load_id, float("inf")) or origin.made_from
 
     async def _committed(self, thread_id: str) -> CachedState | None:
-        found = await self.head(thread_id)
+        found = await self.read_head(thread_id)
         if found is None:
             return None
-        return made_of(found.state, found.version.mark, found.version.labels)
+        return make_entry(found.state, found.version.mark, found.version.labels)
 
-    async def cached(self, thread_id: str) -> CachedState | None:
+    async def get_cached(self, thread_id: str) -> CachedState | None:
         """Return the working state or head, from the cache if it is confirmed.
 
         Callers of one event loop that ask at once share one read.
@@ -137,11 +137,11 @@ class StateReads:
             return await self._committed(thread_id)
         if may_block():
             return await self._found(thread_id, self.cache)
-        flights = self._flights.here()
+        flights = self._flights.get()
         flight = flights.get(thread_id)
         if flight is None or not flight.may_serve(self.verify_seconds):
             flight = flights[thread_id] = self._begin(thread_id, self.cache, flights)
-        return await outlasting(flight.task)
+        return await await_to_end(flight.task)
 
     def _begin(self, thread_id: str, cache: GuardedCache, flights: dict[str, _Flight]) -> _Flight:
         flight = _Flight()
@@ -174,7 +174,7 @@ class StateReads:
             born = entry.born
             is_same = born == self._here or born == await self._born(thread_id)
             return is_same and await self.mark(thread_id) is None
-        if self._confirmed.within(thread_id, self.verify_seconds) == entry.mark:
+        if self._confirmed.get(thread_id, self.verify_seconds) == entry.mark:
             return True
         now = time.monotonic()
         head = await self._backend().fetch_head(thread_id, known=entry.mark)
@@ -185,7 +185,7 @@ class StateReads:
 
     # --- after writes
 
-    def wrote(self, thread_id: str, mark: Mark, began: float) -> None:
+    def remember_write(self, thread_id: str, mark: Mark, began: float) -> None:
         """Remember the head after a commit.
 
         Args:
@@ -196,7 +196,7 @@ class StateReads:
         self._forget_flight(thread_id)
         self._confirmed.put(thread_id, mark, began)
 
-    async def work(self, thread_id: str, entry: CachedState) -> None:
+    async def cache_state(self, thread_id: str, entry: CachedState) -> None:
         """Cache an entry."""
         if self.cache is not None:
             if entry.mark is None:
@@ -204,7 +204,7 @@ class StateReads:
             self._forget_flight(thread_id)
             await self.cache.put(self._key(thread_id), entry)
 
-    async def removed(self, thread_id: str) -> None:
+    async def drop(self, thread_id: str) -> None:
         """Drop the cached entry after a deletion."""
         self._forget_flight(thread_id)
         self._confirmed.forget(thread_id)
@@ -217,14 +217,14 @@ class StateReads:
 
     def _forget_flight(self, thread_id: str) -> None:
         """Make later readers read again, since they must see what was written."""
-        self._flights.here().pop(thread_id, None)
+        self._flights.get().pop(thread_id, None)
 
     def _key(self, thread_id: str) -> str:
         tenant = self._backend().tenant or ""
         return f"{len(tenant)}:{tenant}:{thread_id}"
 
 
-def made_of(
+def make_entry(
     state: Mapping[str, Any],
     mark: Mark | None,
     labels: Mapping[str, Any],
@@ -242,7 +242,7 @@ def made_of(
     try:
         encoded = encode(state)
     except TypeError:
-        encoded = encode(escaped_within(state))
+        encoded = encode(escape_within(state))
     return CachedState(mark=mark, is_working=is_working, labels=labels, state=encoded)
 
 

@@ -12,8 +12,8 @@ from locus_store.session.cache import (
     CACHE_TTL_SECONDS,
     MAX_CACHED_THREADS,
     LocalCache,
-    checked_cache_ttl,
-    checked_max_threads,
+    check_cache_ttl,
+    check_max_threads,
 )
 from locus_store.session.checkpointer import SessionCheckpointer
 
@@ -76,9 +76,9 @@ class PgCheckpointer(SessionCheckpointer):
         max_cached_threads: int | None = None,
         **options: Unpack[SessionOptions],
     ) -> None:
-        checked_max_threads(max_cached_threads)
+        check_max_threads(max_cached_threads)
         if cache_ttl is not None:
-            checked_cache_ttl(cache_ttl)
+            check_cache_ttl(cache_ttl)
         given = {"dsn": postgres_dsn, "pool": pg_pool, "engine": engine}
         place = {name: it for name, it in given.items() if it is not None}
         made = partial(_postgresql, place, schema)
@@ -124,7 +124,7 @@ class SqliteCheckpointer(SessionCheckpointer):
         if (path is None) is (engine is None):
             raise InvalidArgumentError("give a path or an engine")
         backend = SQLiteBackend(path) if path is not None else SQLiteBackend(engine=engine)
-        cache = made_cache(redis_url, redis, cache_ttl, max_cached_threads)
+        cache = make_cache(redis_url, redis, cache_ttl, max_cached_threads)
         super().__init__(backend, cache, **options)
 
 
@@ -175,10 +175,10 @@ def _cache(
             raise InvalidArgumentError(
                 f"{TTL_VARIABLE}={text!r} is not a number of seconds"
             ) from exc
-    return made_cache(redis_url, redis, cache_ttl, max_cached_threads)
+    return make_cache(redis_url, redis, cache_ttl, max_cached_threads)
 
 
-def made_cache(
+def make_cache(
     redis_url: str | None, redis: Any, cache_ttl: float, max_cached_threads: int | None
 ) -> StateCache:
     """Return the cache that these options name: in Redis, else in this process.

@@ -16,8 +16,8 @@ from locus_store.session.cache import (
     CACHE_TTL_SECONDS,
     CachedState,
     StateCache,
-    checked_cache_ttl,
-    checked_max_threads,
+    check_cache_ttl,
+    check_max_threads,
 )
 from locus_store.types import Mark
 from locus_store.types.arguments import check_text
@@ -81,20 +81,20 @@ class RedisCache(StateCache):
             raise InvalidArgumentError("give the URL of a Redis, or a client")
         check_text("prefix", prefix, maximum=200)
         self._connections: Connections = (
-            addresses.named(url, pool_size=POOL_SIZE, retry_seconds=0)
+            addresses.connect(url, pool_size=POOL_SIZE, retry_seconds=0)
             if url is not None
-            else addresses.handed_in(client=client, pool_size=POOL_SIZE, retry_seconds=0)
+            else addresses.connect_client(client=client, pool_size=POOL_SIZE, retry_seconds=0)
         )
         self._prefix = prefix
-        self.max_threads = checked_max_threads(max_threads)
-        self.ttl_seconds = checked_cache_ttl(ttl_seconds)
+        self.max_threads = check_max_threads(max_threads)
+        self.ttl_seconds = check_cache_ttl(ttl_seconds)
 
     def __repr__(self) -> str:
         return f"RedisCache({self._connections.where!r}, prefix={self._prefix!r})"
 
     async def get(self, key: str) -> CachedState | None:
         """See ``StateCache``, also for the following methods."""
-        home = await self._connections.home()
+        home = await self._connections.get_client()
         is_limited = int(self.max_threads is not None)
         found = await home.read(scripts.CACHE["get"], self._keys(key), self._ttl(), is_limited)
         if found is None:
@@ -102,22 +102,22 @@ class RedisCache(StateCache):
         try:
             return _unpacked(found)
         except IntegrityError as exc:
-            observe.cache_entry_dropped(self, exc)
+            observe.report_dropped_entry(self, exc)
             await self.drop(key)
             return None
 
     async def put(
         self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
     ) -> None:
-        home, wrong = await self._connections.home(), instead_of.mark if instead_of else None
+        home, wrong = await self._connections.get_client(), instead_of.mark if instead_of else None
         args = (
             *(self._ttl(), self.max_threads or 0, *_place(entry.mark), int(entry.is_working)),
             *(_packed(entry), "".join(_place(wrong))),
         )
-        await home.once(lambda: home.write(scripts.CACHE["put"], self._keys(key), *args))
+        await home.run_once(lambda: home.write(scripts.CACHE["put"], self._keys(key), *args))
 
     async def drop(self, key: str) -> None:
-        await (await self._connections.home()).command("DEL", self._keys(key)[0])
+        await (await self._connections.get_client()).run_command("DEL", self._keys(key)[0])
 
     async def close(self) -> None:
         await self._connections.close()
@@ -158,11 +158,11 @@ def _unpacked(raw: bytes) -> CachedState:
         IntegrityError: It is damaged, or another program's.
     """
     body = raw[8:]
-    told, _, state = body.partition(b"\n")
+    header, _, state = body.partition(b"\n")
     try:
         if int(raw[:8], 16) != crc32(body):
             raise IntegrityError("an entry of the cache is damaged")
-        head = _HEAD.validate_json(told, strict=True)
+        head = _HEAD.validate_json(header, strict=True)
     except ValueError as exc:
         raise IntegrityError("an entry of the cache is another program's") from exc
     mark = head["mark"]

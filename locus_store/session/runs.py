@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 
 from locus_store.errors import ConflictError
 from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.loops import outlasting
-from locus_store.runtime.portals import Twins, blocking_twin
-from locus_store.runtime.stepping import ended, may_block
+from locus_store.runtime.loops import await_to_end
+from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
+from locus_store.runtime.stepping import may_block, wait_for_end
 from locus_store.session.cache import CACHE_TTL_SECONDS
-from locus_store.types.arguments import MAX_ID_CHARACTERS, id_text, json_object
-from locus_store.types.thread_info import user_of
+from locus_store.types.arguments import MAX_ID_CHARACTERS, check_id, copy_json_object
+from locus_store.types.thread_info import parse_user
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -44,14 +44,14 @@ class Writes:
         """Return the result of a write, which continues when the caller is cancelled."""
         if may_block():
             return await self._awaited(work)
-        tasks, task = self._tasks.here(), asyncio.create_task(work, name="locus-store")
+        tasks, task = self._tasks.get(), asyncio.create_task(work, name="locus-store")
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        return await outlasting(task)
+        return await await_to_end(task)
 
     async def _awaited(self, work: Coroutine[Any, Any, T]) -> T:
         mine: Future[None] = Future()
-        writes = self._without_loop.here()
+        writes = self._without_loop.get()
         writes.add(mine)
         try:
             return await work
@@ -62,11 +62,11 @@ class Writes:
     async def drain(self) -> None:
         """Wait for the writes of this loop, also of tasks that were created but not yet begun."""
         if may_block():
-            for it in list(self._without_loop.here()):
-                await ended(it)
+            for it in list(self._without_loop.get()):
+                await wait_for_end(it)
             return
         await asyncio.sleep(0)
-        while tasks := self._tasks.here():
+        while tasks := self._tasks.get():
             await asyncio.wait(tasks)
 
 
@@ -77,7 +77,7 @@ class _Writer(Protocol):
 W = TypeVar("W", bound=_Writer)
 
 
-def writing(
+def make_writer(
     method: Callable[Concatenate[W, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[W, P], Coroutine[Any, Any, T]]:
     """Make a method a write."""
@@ -98,7 +98,7 @@ TOOL_RESULT_SECONDS: Final = 7 * 86_400
 STOP: Final = "requested"
 
 
-class RunMethods(Twins, ABC):
+class RunMethods(SyncWrappers, ABC):
     """Methods that AgentFlow's graphs call beside those of PyAgenity.
 
     Stop requests and results of tools belong to a thread, and to its user. They are kept in the
@@ -128,7 +128,7 @@ class RunMethods(Twins, ABC):
         metadata: Mapping[str, Any] | None = None,
     ) -> None: ...
 
-    @writing
+    @make_writer
     async def aput_checkpoint(
         self,
         config: Mapping[str, Any],
@@ -153,12 +153,12 @@ class RunMethods(Twins, ABC):
 
     async def aget_thread_owner(self, thread_id: str | int) -> str | int | None:
         """Return the user of a thread to any caller; ``None``: no such thread, or no user."""
-        found = await self._owners.threads.thread_facts(id_text("thread_id", thread_id))
-        return None if found is None else user_of(found.user_id, self.user_id_type)
+        found = await self._owners.threads.thread_facts(check_id("thread_id", thread_id))
+        return None if found is None else parse_user(found.user_id, self.user_id_type)
 
     # --- stop requests
 
-    @writing
+    @make_writer
     async def arequest_stop(self, config: Mapping[str, Any]) -> None:
         """Ask the run of a thread to stop; the request expires after an hour.
 
@@ -175,7 +175,7 @@ class RunMethods(Twins, ABC):
         is_requested = await self._values.get(await self._place(call, "stop"), STOP)
         return bool(is_requested) and await self._owners.may_read(call)
 
-    @writing
+    @make_writer
     async def aclear_stop_request(self, config: Mapping[str, Any]) -> None:
         """Drop the stop request of a thread, if there is one.
 
@@ -189,7 +189,7 @@ class RunMethods(Twins, ABC):
 
     # --- results of tools
 
-    @writing
+    @make_writer
     async def aput_tool_result(
         self, config: Mapping[str, Any], tool_call_id: str, result: Mapping[str, Any]
     ) -> None:
@@ -200,7 +200,7 @@ class RunMethods(Twins, ABC):
             SerializationError: JSON cannot keep the result; nothing was written.
         """
         call = self._call(config)
-        await self._owners.claim(call, lambda: json_object("result", result))
+        await self._owners.claim(call, lambda: copy_json_object("result", result))
         place = await self._place(call, "tools")
         with suppress(ConflictError):
             await self._values.put(place, str(tool_call_id), result, TOOL_RESULT_SECONDS, 0)
@@ -219,12 +219,12 @@ class RunMethods(Twins, ABC):
         """Return the namespace of the values of a thread and its user."""
         user = call.user_id
         if user is None:
-            user = await self._owners.owner(call.thread_id)
-        return of_thread(call.thread_id, kind, user)
+            user = await self._owners.find_owner(call.thread_id)
+        return make_namespace(call.thread_id, kind, user)
 
     # --- cached values of no thread
 
-    @writing
+    @make_writer
     async def aput_cache_value(
         self, namespace: str, key: str, value: Any, ttl_seconds: float | None = None
     ) -> None:
@@ -241,7 +241,7 @@ class RunMethods(Twins, ABC):
         """Return a value; ``None`` if there is none."""
         return await self._values.get(_cached(namespace), key)
 
-    @writing
+    @make_writer
     async def aclear_cache_value(self, namespace: str, key: str) -> None:
         """Remove a value, if there is one."""
         await self._values.drop(_cached(namespace), key)
@@ -254,17 +254,17 @@ class RunMethods(Twins, ABC):
 
     # --- blocking
 
-    put_checkpoint = blocking_twin(aput_checkpoint)
-    get_thread_owner = blocking_twin(aget_thread_owner)
-    request_stop = blocking_twin(arequest_stop)
-    is_stop_requested = blocking_twin(ais_stop_requested)
-    clear_stop_request = blocking_twin(aclear_stop_request)
-    put_tool_result = blocking_twin(aput_tool_result)
-    get_tool_result = blocking_twin(aget_tool_result)
-    put_cache_value = blocking_twin(aput_cache_value)
-    get_cache_value = blocking_twin(aget_cache_value)
-    clear_cache_value = blocking_twin(aclear_cache_value)
-    list_cache_keys = blocking_twin(alist_cache_keys)
+    put_checkpoint = make_sync_wrapper(aput_checkpoint)
+    get_thread_owner = make_sync_wrapper(aget_thread_owner)
+    request_stop = make_sync_wrapper(arequest_stop)
+    is_stop_requested = make_sync_wrapper(ais_stop_requested)
+    clear_stop_request = make_sync_wrapper(aclear_stop_request)
+    put_tool_result = make_sync_wrapper(aput_tool_result)
+    get_tool_result = make_sync_wrapper(aget_tool_result)
+    put_cache_value = make_sync_wrapper(aput_cache_value)
+    get_cache_value = make_sync_wrapper(aget_cache_value)
+    clear_cache_value = make_sync_wrapper(aclear_cache_value)
+    list_cache_keys = make_sync_wrapper(alist_cache_keys)
 
 
 def _cached(namespace: str) -> Namespace:
@@ -277,7 +277,7 @@ ROOT: Final = "locus.session"
 PAGE: Final = 1000
 
 
-def of_thread(thread_id: str, kind: str, user_id: str | None) -> Namespace:
+def make_namespace(thread_id: str, kind: str, user_id: str | None) -> Namespace:
     """Return the namespace of a user's values of a thread; another user of its id sees none."""
     whose = () if user_id is None else (user_id,)
     return ROOT, "threads", thread_id, kind, *whose
@@ -325,7 +325,7 @@ class Values:
 
     async def clear_thread(self, thread_id: str) -> None:
         """Remove the values of a thread."""
-        await self._store.clear_namespace(of_thread(thread_id, "", None)[:-1], recursive=True)
+        await self._store.clear_namespace(make_namespace(thread_id, "", None)[:-1], recursive=True)
 
 
 def _short(key: str) -> str:

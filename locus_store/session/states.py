@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import SerializationError
 from locus_store.session.models import AgentState, StateProvenance
-from locus_store.types.marks import Lineage, LoadedDict, Provenance
-from locus_store.types.state import dumped, restored
-from locus_store.types.state_classes import is_model, label_name
-from locus_store.values.canonical import canonical_json
+from locus_store.types.marks import LoadedDict, LoadOrigin, Provenance
+from locus_store.types.state import dump_state, restore_state
+from locus_store.types.state_classes import is_model, make_label_name
+from locus_store.values.canonical import encode_canonical_json
 from locus_store.values.encoding import require_size
 from locus_store.values.filters import STATE_CLASS
 
@@ -35,9 +35,9 @@ def dump(state: object) -> tuple[dict[str, Any], dict[str, str]]:
         raise SerializationError(
             f"a session's state is an AgentState or another pydantic model, not a {kind.__name__}"
         )
-    data = dumped(state)[0]
-    restored(kind, data, None, "nothing was written: assign a value of the field's type")
-    return data, {STATE_CLASS: label_name(kind)}
+    data = dump_state(state)[0]
+    restore_state(kind, data, None, "nothing was written: assign a value of the field's type")
+    return data, {STATE_CLASS: make_label_name(kind)}
 
 
 def require_exact(data: dict[str, Any], max_state_bytes: int) -> None:
@@ -46,7 +46,7 @@ def require_exact(data: dict[str, Any], max_state_bytes: int) -> None:
     Raises:
         SerializationError: JSON cannot keep it, or it is too large.
     """
-    require_size(len(canonical_json(data, "")), max_state_bytes)
+    require_size(len(encode_canonical_json(data, "")), max_state_bytes)
 
 
 def restore(
@@ -54,7 +54,7 @@ def restore(
     labels: Mapping[str, Any],
     kind: type[BaseModel] | None,
     base: type[BaseModel],
-    lineage: Lineage,
+    origin: LoadOrigin,
 ) -> Any:
     """Return the state of a version.
 
@@ -63,38 +63,38 @@ def restore(
         labels: Of the version.
         kind: The class to return; ``None``: the class that was saved.
         base: The class of a session's states, which the one that was saved extends.
-        lineage: The state's origin, which our own classes carry.
+        origin: The state's origin, which our own classes carry.
 
     Raises:
         SerializationError: The class is not imported, or ``data`` does not fit it.
     """
-    state = restored(kind or _class_of(labels, base), data, None, CHOOSE)
-    carry(state, lineage)
+    state = restore_state(kind or _class_of(labels, base), data, None, CHOOSE)
+    carry(state, origin)
     return state
 
 
-def carry(state: object, lineage: Lineage) -> None:
+def carry(state: object, origin: LoadOrigin) -> None:
     """Note the version that a state was made from, if its class has room for it.
 
     A framework's state has room in ``execution_meta.internal_data``: a dict that remembers the
     version, also in copies, and is equal to the plain dict.
     """
     if isinstance(state, AgentState):
-        state._version = StateProvenance(lineage.token())  # noqa: SLF001  (our own class)
+        state._version = StateProvenance(origin.to_token())  # noqa: SLF001  (our own class)
     elif (run := _run_of(state)) is not None:
-        provenance = Provenance(lineage.token())
+        provenance = Provenance(origin.to_token())
         noted = LoadedDict(run.internal_data, provenance, {})
         vars(run)["internal_data"] = noted  # also where the class is frozen, or copies what is set
 
 
-def carried(state: object) -> Lineage | None:
+def get_carried(state: object) -> LoadOrigin | None:
     """Return what ``carry`` noted."""
     if isinstance(state, AgentState):
         token = state._version.token  # noqa: SLF001  (our own class)
     else:
         noted = getattr(_run_of(state), "internal_data", None)
         token = noted.provenance.token if isinstance(noted, LoadedDict) else None
-    return Lineage.from_token(token) if token else None
+    return LoadOrigin.from_token(token) if token else None
 
 
 def _run_of(state: object) -> Any:
@@ -108,7 +108,7 @@ def _class_of(labels: Mapping[str, Any], base: type[BaseModel]) -> type[BaseMode
     name = labels.get(STATE_CLASS)
     if name is None:
         return base
-    found = [it for it in _loaded(base) if label_name(it) == name]
+    found = [it for it in _loaded(base) if make_label_name(it) == name]
     if not found:
         module, _, qualname = str(name).partition(":")
         raise SerializationError(

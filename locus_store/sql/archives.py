@@ -11,8 +11,8 @@ from locus_store.sql import message_log
 from locus_store.sql.columns.types import now
 from locus_store.sql.schema import vectors
 from locus_store.sql.threads import pending
-from locus_store.sql.threads.statements import is_live, same_thread
-from locus_store.sql.threads.thread_rows import of_user
+from locus_store.sql.threads.statements import is_live, make_same_thread_condition
+from locus_store.sql.threads.thread_rows import make_user_condition
 from locus_store.types import (
     ArchivedLine,
     ArchivedLog,
@@ -23,8 +23,8 @@ from locus_store.types import (
 )
 from locus_store.types.thread_info import require_user_id
 from locus_store.values.filters import has_value, is_found
-from locus_store.versions.archives import last_active_at, occupied
-from locus_store.versions.segments import filled
+from locus_store.versions.archives import compute_last_active_at, make_occupied_error
+from locus_store.versions.segments import fill_payloads
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -68,26 +68,26 @@ def store_writes(
     return stored
 
 
-def writes_of(
+def read_writes(
     it: Repository, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """See ``StorageBackend.writes_of``."""
     threads, lines = it.tables.threads, it.tables.lines
     line = it.connection.execute(
         sa.select(lines.c.line)
-        .join(threads, same_thread(it.tables))
+        .join(threads, make_same_thread_condition(it.tables))
         .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
         .where(lines.c.namespace == namespace, is_live(it.tables))
     ).scalar()
-    return {} if line is None else pending.by_checkpoint(it, line, checkpoint_ids)
+    return {} if line is None else pending.group_by_checkpoint(it, line, checkpoint_ids)
 
 
-def namespaces(it: Repository, thread_id: str) -> list[str]:
+def list_namespaces(it: Repository, thread_id: str) -> list[str]:
     """See ``StorageBackend.namespaces``."""
     threads, lines = it.tables.threads, it.tables.lines
     query = (
         sa.select(lines.c.namespace)
-        .join(threads, same_thread(it.tables))
+        .join(threads, make_same_thread_condition(it.tables))
         .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
         .where(lines.c.head.is_not(None), is_live(it.tables))
     )
@@ -124,7 +124,7 @@ def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
     return ArchivedThread(
         **dict(zip(_THREAD, row[1:], strict=True)),
         lines=_lines(it, thread_id),
-        messages=message_log.of_thread(it, row.thread, thread_id),
+        messages=message_log.read_thread(it, row.thread, thread_id),
         logs=[
             ArchivedLog(**dict(zip(_LOG, log, strict=True)))
             for log in it.connection.execute(of_thread)
@@ -146,7 +146,7 @@ def _lines(it: Repository, thread_id: str) -> list[ArchivedLine]:
             floor=row.floor,
             last_sequence=row.last_sequence,
             records=_records(it, row.line),
-            writes=sorted(_archived_writes(it, row.line), key=versions.archive_order),
+            writes=sorted(_archived_writes(it, row.line), key=versions.make_archive_sort_key),
         )
         for row in it.connection.execute(query).all()
     ]
@@ -163,7 +163,9 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
     rows = it.connection.execute(query).all()
     own = [(row.sequence, row.payload) for row in rows]
     is_whole = all(payload for _, payload in own)
-    payloads = dict(filled(own, () if is_whole else [one for _, one in it.all_segments(line)]))
+    payloads = dict(
+        fill_payloads(own, () if is_whole else [one for _, one in it.read_all_segments(line)])
+    )
     return [
         ArchivedRecord(**{**row._mapping, "payload": payloads[row.sequence]})  # noqa: SLF001
         for row in rows
@@ -171,7 +173,7 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
 
 
 def _archived_writes(it: Repository, line: int) -> Iterable[ArchivedWrite]:
-    for row in pending.rows(it, line):
+    for row in pending.read_rows(it, line):
         yield ArchivedWrite(
             checkpoint_id=row["checkpoint_id"],
             write=pending.write_of(row),
@@ -183,7 +185,7 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
     """See ``StorageBackend.restore``."""
     require_user_id(thread.user_id, it.tables.user_id_type)
     if not it.open_thread(thread.thread_id):
-        raise occupied(thread.thread_id, "written")
+        raise make_occupied_error(thread.thread_id, "written")
     threads = it.tables.threads
     which = threads.c.tenant == it.scope.tenant, threads.c.thread_id == thread.thread_id
     values = {threads.c[name]: getattr(thread, name) for name in _THREAD[1:]}
@@ -196,7 +198,7 @@ def restore(it: Repository, thread: ArchivedThread) -> None:
     it.connection.execute(
         lines.update()
         .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread.thread_id)
-        .values(updated_at=last_active_at(thread))
+        .values(updated_at=compute_last_active_at(thread))
     )
 
 
@@ -217,7 +219,7 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
         it.tables.writes,
         [
             {
-                **pending.row_of(line.line, write.checkpoint_id, write.write),
+                **pending.make_row(line.line, write.checkpoint_id, write.write),
                 "created_at": write.created_at,
             }
             for write in archived.writes
@@ -226,7 +228,7 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
     versions.settle(it, line)
     it.update(line)
     if it.has_index:
-        it.reindex(line.line)
+        it.index_line(line.line)
 
 
 # --- versions and threads by what they say
@@ -237,7 +239,7 @@ def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> l
     threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
     may_match = it.may_have(threads.c.metadata, key, value)
     if user_id is not None:
-        may_match = sa.or_(of_user(it, user_id), may_match)
+        may_match = sa.or_(make_user_condition(it, user_id), may_match)
     named = sa.select(threads.c.thread_id, threads.c.user_id, threads.c.metadata).where(
         threads.c.tenant == it.scope.tenant, is_live(it.tables), may_match
     )
@@ -246,7 +248,7 @@ def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> l
         for row in it.connection.execute(named)
         if (user_id is not None and row.user_id == user_id) or has_value(row.metadata, key, value)
     ]
-    told = _of_live_lines(it, lines.c.thread_id, versions_.c.metadata, versions_.c.labels).where(
+    query = _of_live_lines(it, lines.c.thread_id, versions_.c.metadata, versions_.c.labels).where(
         sa.or_(
             it.may_have(versions_.c.metadata, key, value),
             it.may_have(versions_.c.labels, key, value),
@@ -254,13 +256,13 @@ def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> l
     )
     found += [
         row.thread_id
-        for row in it.connection.execute(told)
+        for row in it.connection.execute(query)
         if is_found(row.metadata, row.labels, key, value)
     ]
     return list(dict.fromkeys(found))
 
 
-def tagged(it: Repository, key: str, value: Any) -> list[tuple[str, str, str]]:
+def find_tagged(it: Repository, key: str, value: Any) -> list[tuple[str, str, str]]:
     """See ``StorageBackend.tagged``."""
     lines, versions_ = it.tables.lines, it.tables.checkpoints
     columns = lines.c.thread_id, lines.c.namespace, versions_.c.checkpoint_id, versions_.c.metadata
@@ -278,7 +280,7 @@ def _of_live_lines(it: Repository, *columns: sa.ColumnElement[Any]) -> sa.Select
     return (
         sa.select(*columns)
         .join_from(versions_, lines, versions_.c.line == lines.c.line)
-        .join(threads, same_thread(it.tables))
+        .join(threads, make_same_thread_condition(it.tables))
         .where(lines.c.tenant == it.scope.tenant, is_live(it.tables))
     )
 
@@ -289,13 +291,13 @@ def forget_items(it: Repository, key: str, value: Any) -> int:
     Their embeddings are removed with them.
     """
     store = it.tables.store
-    told = sa.select(store.c.item, store.c.metadata).where(
+    query = sa.select(store.c.item, store.c.metadata).where(
         store.c.tenant == it.scope.tenant, it.may_have(store.c.metadata, key, value)
     )
-    gone = [row.item for row in it.connection.execute(told) if has_value(row.metadata, key, value)]
+    gone = [row.item for row in it.connection.execute(query) if has_value(row.metadata, key, value)]
     embeddings = it.tables.embeddings
     has_embeddings = vectors.find(it.connection, it.tables).dimension is not None
-    for items in pending.batches(gone):
+    for items in pending.split_batches(gone):
         it.connection.execute(store.delete().where(store.c.item.in_(items)))
         if has_embeddings:
             it.connection.execute(sa.delete(embeddings).where(embeddings.c.item.in_(items)))
@@ -305,7 +307,7 @@ def forget_items(it: Repository, key: str, value: Any) -> int:
 # --- tenants
 
 
-def tenants(it: Repository) -> list[Tenant]:
+def list_tenants(it: Repository) -> list[Tenant]:
     """See ``StorageBackend.tenants``."""
     store = it.tables.store
     is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > now())
@@ -327,9 +329,9 @@ def _by_tenant(
 # --- what belongs to nothing
 
 
-def damage(it: Repository) -> list[str]:
+def find_damage(it: Repository) -> list[str]:
     """Return the damage of all tenants: the database's findings, and rows without a parent row."""
-    broken = it.self_check()
+    broken = it.find_faults()
     if broken:
         return broken
     t = it.tables
@@ -353,7 +355,9 @@ def _orphans(it: Repository, table: sa.Table, owners: sa.Table, key: str, what: 
 
 def _headless(it: Repository) -> str:
     lines = it.tables.lines
-    count = _count(it, lines, ~sa.exists().where(same_thread(it.tables)).correlate(lines))
+    count = _count(
+        it, lines, ~sa.exists().where(make_same_thread_condition(it.tables)).correlate(lines)
+    )
     return f"{count} lines belong to no thread: restore {it.tables.threads.name}" if count else ""
 
 

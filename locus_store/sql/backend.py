@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from locus_store.runtime.progress import expected, step
-from locus_store.runtime.stepping import in_thread, together
+from locus_store.runtime.progress import expect_steps, step
+from locus_store.runtime.stepping import run_in_thread, run_together
 from locus_store.sql import archives
-from locus_store.sql.connections.backend import ConnectedBackend, joined
+from locus_store.sql.connections.backend import ConnectedBackend, run_joined
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.threads import copying, listing, searching, version_lists
@@ -98,8 +98,8 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
 
         self._database.require_joinable(connection)
         with self._translating():
-            await self._runner.ready()
-            return await joined(self._database, connection, self._writing(saved))
+            await self._runner.open()
+            return await run_joined(self._database, connection, self._writing(saved))
 
     async def fetch(
         self,
@@ -126,7 +126,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
     ) -> Version | None:
         check_names(thread_id, namespace, checkpoint_id)
-        return await self._query(lambda it: it.lone_version(thread_id, namespace, checkpoint_id))
+        return await self._query(lambda it: it.read_version(thread_id, namespace, checkpoint_id))
 
     async def history(
         self,
@@ -139,7 +139,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         check_names(thread_id, namespace, before)
         check_limit(limit)
         return await self._read(
-            lambda it: it.history(thread_id, namespace, limit=limit, before=before)
+            lambda it: it.list_history(thread_id, namespace, limit=limit, before=before)
         )
 
     async def remove(
@@ -171,20 +171,20 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[Active]:
         check_limit(limit)
-        return await self._query(lambda it: listing.threads(it, limit, pattern, after))
+        return await self._query(lambda it: listing.list_threads(it, limit, pattern, after))
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        return await self._query(lambda it: listing.heads(it, limit))
+        return await self._query(lambda it: listing.list_heads(it, limit))
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         check_limit(limit)
-        return await self._query(lambda it: version_lists.newest(it, wanted, limit))
+        return await self._query(lambda it: version_lists.list_newest(it, wanted, limit))
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         is_one = len(versions) <= version_lists.MOST_AT_ONCE
         read = self._query if is_one else self._read
-        return await read(lambda it: version_lists.contents(it, versions))
+        return await read(lambda it: version_lists.read_contents(it, versions))
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
@@ -194,9 +194,9 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        candidates = await self._query(lambda it: searching.candidates(it, wanted))
+        candidates = await self._query(lambda it: searching.find_candidates(it, wanted))
         found: list[searching.Ranked] = []
-        for batch in searching.batched(candidates):
+        for batch in searching.group_batches(candidates):
             found += await self._ranked(batch, wanted)
         best = sorted(found, key=lambda it: (it.score, it.created_at), reverse=True)
         hits: list[Hit] = []
@@ -212,15 +212,15 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         """Return the lines of a batch that match; text is compared outside any transaction."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
-            parts = await self._query(lambda it: searching.parts(it, batch))
+            parts = await self._query(lambda it: searching.split_parts(it, batch))
         matching = searching.Matching(wanted, self.max_state_bytes)
         for part in parts:
-            records = await self._query(partial(searching.records, part=part))
-            await in_thread(partial(matching.add, records))
+            records = await self._query(partial(searching.read_records, part=part))
+            await run_in_thread(partial(matching.add, records))
         return matching.ranked
 
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
-        return await self._query(lambda it: searching.hits(it, best))
+        return await self._query(lambda it: searching.make_hits(it, best))
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
@@ -236,7 +236,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         await self._redefine(
             partial(take, ours=database.tables, users=users, may_create=database.may_create)
         )
-        database.user_ids_changed(users)
+        database.change_user_ids(users)
 
     async def _redefine(self, body: Callable[[Connection], T]) -> T:
         """Run a body that changes the schema, and that is alone in doing so."""
@@ -283,12 +283,12 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
     ) -> dict[str, list[PendingWrite]]:
         check_names(thread_id, namespace, *checkpoint_ids)
         return await self._read(
-            lambda it: archives.writes_of(it, thread_id, namespace, checkpoint_ids)
+            lambda it: archives.read_writes(it, thread_id, namespace, checkpoint_ids)
         )
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
-        return await self._query(lambda it: archives.namespaces(it, thread_id))
+        return await self._query(lambda it: archives.list_namespaces(it, thread_id))
 
     async def records(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
@@ -298,7 +298,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         check_key(key)
-        return await self._query(lambda it: archives.tagged(it, key, value))
+        return await self._query(lambda it: archives.find_tagged(it, key, value))
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
@@ -321,31 +321,34 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
     # --- tenants
 
     async def tenants(self) -> list[Tenant]:
-        return await self._read(archives.tenants)
+        return await self._read(archives.list_tenants)
 
     async def damage(self) -> list[str]:
-        return await self._read(archives.damage)
+        return await self._read(archives.find_damage)
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await self._read(lambda it: self.examination(it).facts())]
+        return [
+            *await super().facts(),
+            *await self._read(lambda it: self.examination(it).collect()),
+        ]
 
     async def tenant_facts(self) -> list[Fact]:
-        return await self._read(lambda it: self.examination(it).of_tenant())
+        return await self._read(lambda it: self.examination(it).collect_of_tenant())
 
     # --- housekeeping
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
-        aged = await self._query(lambda it: it.aged(seconds))
+        aged = await self._query(lambda it: it.find_aged(seconds))
         sweep = Sweep()
-        for at in range(0, len(expected(aged)), VACUUM_BATCH):
+        for at in range(0, len(expect_steps(aged)), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
-            await together(self._vacuum_thread(it, seconds, sweep) for it in batch)
+            await run_together(self._vacuum_thread(it, seconds, sweep) for it in batch)
         return sweep.report()
 
     async def _vacuum_thread(self, thread_id: str, seconds: float, sweep: Sweep) -> None:
         """Vacuum one thread; the threads of a batch may share a commit."""
-        with sweep.of(thread_id):
+        with sweep.sweep_thread(thread_id):
             removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
             sweep.count(thread_id, removed)
         step()
@@ -376,7 +379,7 @@ class ServerBackend(SqlBackend):
         with self._translating():
             return await self._runner.write(
                 lambda connection: copying.copy_thread(
-                    database.on(connection), source_thread_id, dest_thread_id
+                    database.make_repository(connection), source_thread_id, dest_thread_id
                 ),
                 database.begin_copy,
             )

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from locus_store.errors import ConflictError
 from locus_store.sql.columns.types import after, now
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.shelf import columns_of_changed, columns_of_new
-from locus_store.sql.threads.pending import BATCH, batches
-from locus_store.sql.threads.statements import statements
+from locus_store.sql.shelf import make_changed_columns, make_new_columns
+from locus_store.sql.threads.pending import BATCH, split_batches
+from locus_store.sql.threads.statements import compile_statements
 from locus_store.types.items import (
     SEGMENT_END,
     Put,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from locus_store.sql.shelf import Shelf
+    from locus_store.sql.shelf import StoreContext
     from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, Wanted
     from locus_store.values.filters import Clause
 
@@ -55,7 +55,7 @@ CHUNK: Final = 2048
 """Embeddings that are compared at once."""
 
 MARGIN: Final = 16
-"""Embeddings that are asked for beyond those that are wanted; see ``Items.widening``."""
+"""Embeddings that are asked for beyond those that are wanted; see ``Items.rank_widening``."""
 
 ROUNDED: Final = 1e-5
 """Databases compute distances in float32: so much, or such a part, they may be off."""
@@ -74,10 +74,10 @@ class Items:
     they are correct on any that keeps embeddings as bytes.
     """
 
-    def __init__(self, connection: Connection, shelf: Shelf) -> None:
+    def __init__(self, connection: Connection, context: StoreContext) -> None:
         self.connection = connection
-        self.shelf = shelf
-        self.tables = shelf.scope.tables
+        self.context = context
+        self.tables = context.scope.tables
         self.store = self.tables.store
         self.embeddings = self.tables.embeddings
         self._dimension_said: bool | None = None
@@ -90,7 +90,7 @@ class Items:
     locks_rows: ClassVar[bool] = True
     """Writers lock items, all in the same order; else a writer is alone."""
 
-    def condition(
+    def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
         """Return a condition that all matching rows meet; rows are checked again in Python."""
@@ -113,22 +113,24 @@ class Items:
         pairs = [(encode_namespace(namespace), key) for namespace, key in names]
         return sa.and_(self._is_ours, sa.tuple_(c.namespace, c.key).in_(pairs))
 
-    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Yield live items below the prefix that meet the conditions, with scores, best first."""
         best: dict[int, tuple[float, Namespace, str]] = {}
         for rows in self._candidates(wanted):
-            scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
+            scores = vectors.compute_scores(
+                vector, [it.embedding for it in rows], self.context.metric
+            )
             for row, score in zip(rows, scores, strict=True):
                 if row.item not in best or score > best[row.item][0]:
                     best[row.item] = (score, decode_namespace(row.namespace), row.key)
         order = sorted(best, key=lambda it: (-best[it][0], *best[it][1:]))
-        for some in batches(order):
+        for some in split_batches(order):
             items = self.connection.execute(self._items().where(self.store.c.item.in_(some)))
-            found = {row.item: item_of(row) for row in items}
+            found = {row.item: make_item(row) for row in items}
             yield from ((found[it], best[it][0]) for it in some if it in found)
 
     @staticmethod
-    def widening(
+    def rank_widening(
         wanted: Wanted, fetch: Callable[[int], tuple[list[Scored], bool]]
     ) -> Iterator[Scored]:
         """Rank by exact scores what a database ranked by rounded distances.
@@ -157,7 +159,7 @@ class Items:
                 return
             size *= 4
 
-    def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+    def read_vectors(self, found: sa.Select[Any]) -> list[bytes]:
         """Return the embeddings in the only column of a query."""
         return list(self.connection.execute(found).scalars())
 
@@ -174,7 +176,7 @@ class Items:
         del waits  # portable statements cannot do without
         found = self._found([it.name for batch in wanted for it in batch])
         versions = {name: self._version(row) for name, row in found.items()}
-        outcomes = [outcome_of(it, versions) for it in wanted]
+        outcomes = [make_outcome(it, versions) for it in wanted]
         changes = [
             it
             for batch, outcome in zip(wanted, outcomes, strict=True)
@@ -194,7 +196,7 @@ class Items:
         is_live = self._live_column
         rows: list[AnyRow] = []
         ordered = sorted(names) if self.locks_rows else names
-        for some in batches(ordered, self.most_names):
+        for some in split_batches(ordered, self.most_names):
             query = sa.select(c.item, c.namespace, c.key, c.version, c.created_at, is_live)
             rows += self.connection.execute(query.where(self.have_names(some)).with_for_update())
         return {(decode_namespace(row.namespace), row.key): row for row in rows}
@@ -207,16 +209,16 @@ class Items:
         if not puts:
             return
         at = self.connection.execute(sa.select(now())).scalar_one()
-        times = self.shelf.times(at, len(puts))
+        times = self.context.generate_times(at, len(puts))
         is_old = [it.name in found for it in puts]
         is_new = [not it for it in is_old]
-        hot = statements(self.tables, self.connection.dialect)
+        hot = compile_statements(self.tables, self.connection.dialect)
         if new := [*compress(puts, is_new)]:
-            columns = columns_of_new(new, [*compress(times, is_new)], self.shelf.scope.tenant)
+            columns = make_new_columns(new, [*compress(times, is_new)], self.context.scope.tenant)
             hot.new_item.run_all(self.connection, columns)
         if old := [*compress(puts, is_old)]:
             rows = [found[it.name] for it in old]
-            columns = columns_of_changed(old, [*compress(times, is_old)], rows)
+            columns = make_changed_columns(old, [*compress(times, is_old)], rows)
             hot.changed_item.run_all(self.connection, columns)
         self._embed([it for it in puts if it.vectors])
 
@@ -241,11 +243,11 @@ class Items:
 
     def _delete(self, items: Sequence[int]) -> None:
         self._unembed(items)
-        for some in batches(items):
+        for some in split_batches(items):
             self.connection.execute(self.store.delete().where(self.store.c.item.in_(some)))
 
     def _unembed(self, items: Sequence[int]) -> None:
-        for some in batches(items) if self._has_embeddings else ():
+        for some in split_batches(items) if self._has_embeddings else ():
             gone = sa.delete(self.embeddings).where(self.embeddings.c.item.in_(some))
             self.connection.execute(gone)
 
@@ -258,36 +260,36 @@ class Items:
 
     def sweep(self, limit: int) -> int:
         c = self.store.c
-        over = list(self.connection.execute(self.expired(limit)).scalars())
+        over = list(self.connection.execute(self.select_expired(limit)).scalars())
         gone: list[int] = []
-        for some in batches(over):  # a limit and a lock do not go together everywhere
+        for some in split_batches(over):  # a limit and a lock do not go together everywhere
             still = sa.select(c.item).where(c.item.in_(some), c.expires_at <= now())
             gone += self.connection.execute(still.with_for_update()).scalars()
         self._delete(gone)
         return len(gone)
 
-    def expired(self, limit: int) -> sa.Select[Any]:
+    def select_expired(self, limit: int) -> sa.Select[Any]:
         """Return a query for some of the tenant's expired items."""
         is_over = self.store.c.expires_at <= now()
         return sa.select(self.store.c.item).where(self._is_ours, is_over).limit(limit)
 
     def renew(self, names: Sequence[Name]) -> None:
         c = self.store.c
-        for some in batches(sorted(names)):
-            items = list(self.connection.execute(self.renewable(some)).scalars())
+        for some in split_batches(sorted(names)):
+            items = list(self.connection.execute(self.select_renewable(some)).scalars())
             renewed = self.store.update().where(c.item.in_(items))
             self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
 
-    def renewable(self, names: Sequence[Name]) -> sa.Select[Any]:
+    def select_renewable(self, names: Sequence[Name]) -> sa.Select[Any]:
         """Return a query that locks the live items of these names that have a time to live."""
         c = self.store.c
-        return self.locked(
+        return self.lock(
             sa.select(c.item).where(
                 self.have_names(names), self._is_live, c.ttl_seconds.is_not(None)
             )
         )
 
-    def locked(self, items: sa.Select[Any]) -> sa.Select[Any]:
+    def lock(self, items: sa.Select[Any]) -> sa.Select[Any]:
         """Return the query with locks, taken in the order that all writers use."""
         c = self.store.c
         return items.order_by(c.namespace, c.key).with_for_update()
@@ -296,42 +298,42 @@ class Items:
 
     def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
         found: dict[Name, StoreItem] = {}
-        for some in batches(names, self.most_names):
+        for some in split_batches(names, self.most_names):
             query = self._items().where(self.have_names(some), self._is_live)
             for row in self.connection.execute(query):
-                item = item_of(row)
+                item = make_item(row)
                 found[item.namespace, item.key] = item
         return [found.get(name) for name in names]
 
-    def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
+    def read_page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         key = self.store.c.key
         query = self._items().where(self._is_ours, self._is_in(namespace), self._is_live)
         if after is not None:
             query = query.where(key > after)
-        return [item_of(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
+        return [make_item(row) for row in self.connection.execute(query.order_by(key).limit(limit))]
 
-    def recent(self, wanted: Wanted) -> list[StoreItem]:
+    def find_recent(self, wanted: Wanted) -> list[StoreItem]:
         if not needs_look(wanted):
             query = self._recent(wanted).limit(wanted.limit).offset(wanted.offset)
-            return [item_of(row) for row in self.connection.execute(query)]
+            return [make_item(row) for row in self.connection.execute(query)]
         count, taken = wanted.offset + wanted.limit, list[StoreItem]()
         options = {"yield_per": SCANNED}
         with self.connection.execute(self._recent(wanted), execution_options=options) as rows:
             for row in rows:
-                item = item_of(row)
+                item = make_item(row)
                 if wanted.takes(item.value, item.metadata):
                     taken.append(item)
                 if len(taken) == count:
                     break
         return taken[wanted.offset :]
 
-    def recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
-        """Return the result of ``recent`` by one query; ``None`` if it found too few."""
+    def find_recent_at_once(self, wanted: Wanted) -> list[StoreItem] | None:
+        """Return the result of ``find_recent`` by one query; ``None`` if it found too few."""
         if not needs_look(wanted):
-            return self.recent(wanted)
+            return self.find_recent(wanted)
         count = wanted.offset + wanted.limit
         size = max(FIRST, count)
-        items = [item_of(it) for it in self.connection.execute(self._recent(wanted).limit(size))]
+        items = [make_item(it) for it in self.connection.execute(self._recent(wanted).limit(size))]
         taken = [it for it in items if wanted.takes(it.value, it.metadata)]
         is_enough = len(taken) >= count or len(items) < size
         return taken[wanted.offset : count] if is_enough else None
@@ -341,9 +343,11 @@ class Items:
         query = self._items().where(*self.are_wanted(wanted))
         return query.order_by(c.updated_at.desc(), c.item.desc())
 
-    def nearest(self, wanted: Wanted, vector: bytes, threshold: float | None) -> list[StoreItem]:
+    def find_nearest(
+        self, wanted: Wanted, vector: bytes, threshold: float | None
+    ) -> list[StoreItem]:
         taken: list[StoreItem] = []
-        for item, score in self.ranked(wanted, vector):
+        for item, score in self.rank(wanted, vector):
             if threshold is not None and score < threshold:
                 break
             if wanted.takes(item.value, item.metadata):
@@ -359,17 +363,17 @@ class Items:
         result = self.connection.execute(query.where(*self.are_wanted(wanted)))
         return result.partitions(CHUNK)
 
-    def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
+    def get_vectors(self, namespace: Namespace, key: str) -> list[bytes]:
         c, e = self.store.c, self.embeddings.c
         query = sa.select(e.embedding).join_from(self.store, self.embeddings, e.item == c.item)
         query = query.where(self.have_names([(namespace, key)]), self._is_live)
-        return self.stored_vectors(query.order_by(e.part))
+        return self.read_vectors(query.order_by(e.part))
 
-    def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
+    def list_namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
         namespace = self.store.c.namespace
         query = sa.select(namespace).where(self.are_in(match.fixed, recursive=True), self._is_live)
         rows = self.connection.execute(query.distinct())
-        found = {cut for (it,) in rows if (cut := match.of(decode_namespace(it))) is not None}
+        found = {cut for (it,) in rows if (cut := match.cut(decode_namespace(it))) is not None}
         return sorted(found)[offset : offset + limit]
 
     # --- parts of statements
@@ -383,8 +387,8 @@ class Items:
         yield self._is_live
         value, metadata = self.store.c.value, self.store.c.metadata
         conditions = chain(
-            (self.condition(value, it) for it in wanted.filter.clauses),
-            (self.condition(metadata, it) for it in wanted.metadata_filter.clauses),
+            (self.make_condition(value, it) for it in wanted.filter.clauses),
+            (self.make_condition(metadata, it) for it in wanted.metadata_filter.clauses),
             (self.may_have_word(value, it) for it in wanted.words),
         )
         yield from islice((it for it in conditions if it is not None), MOST_CONDITIONS)
@@ -405,7 +409,7 @@ class Items:
 
     @property
     def _is_ours(self) -> sa.ColumnElement[bool]:
-        return self.store.c.tenant == self.shelf.scope.tenant
+        return self.store.c.tenant == self.context.scope.tenant
 
     @property
     def _is_live(self) -> sa.ColumnElement[bool]:
@@ -417,7 +421,7 @@ class Items:
         return sa.case((self._is_live, 1), else_=0).label("is_live")
 
 
-def outcome_of(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome:
+def make_outcome(batch: Sequence[Change], versions: Mapping[Name, int]) -> Outcome:
     """Return the outcome of a batch.
 
     Args:
@@ -443,7 +447,7 @@ def needs_look(wanted: Wanted) -> bool:
     return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
 
 
-def item_of(row: AnyRow) -> StoreItem:
+def make_item(row: AnyRow) -> StoreItem:
     """Return the item of a row of ``store``."""
     return StoreItem(
         namespace=decode_namespace(row.namespace),
@@ -464,4 +468,4 @@ def take_best(rows: Sequence[AnyRow], scores: Sequence[float]) -> list[Scored]:
     for row, score in zip(rows, scores, strict=True):
         if score > best.get(row.item, (-inf, None))[0]:
             best[row.item] = (score, row)
-    return [(item_of(row), score) for score, row in best.values()]
+    return [(make_item(row), score) for score, row in best.values()]

@@ -16,7 +16,7 @@ from locus_store.sql.threads.statements import is_live
 from locus_store.types import ArchivedMessage
 from locus_store.types.arguments import MAX_COUNT
 from locus_store.types.logs import PackedContents
-from locus_store.types.messages import LogInfo, LogRead, require_sealed, unknown_message
+from locus_store.types.messages import LogInfo, LogRead, make_unknown_message_error, require_sealed
 from locus_store.types.thread_info import is_user_id
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PageShape(NamedTuple):
     has_id: bool
 
     @classmethod
-    def of(cls, wanted: LogWanted) -> PageShape:
+    def make(cls, wanted: LogWanted) -> PageShape:
         """Return the form of a read."""
         is_limited = wanted.limit is not None or wanted.offset > 0
         return cls(
@@ -70,14 +70,14 @@ class PageShape(NamedTuple):
 
 def look(it: Reads, wanted: LogWanted) -> LogRead | None:
     """See ``BaseMessageLog.look``; one statement, whose plan reads no other messages."""
-    rows = _compiled(it.sql, PageShape.of(wanted)).rows(it.connection, _values(it, wanted))
+    rows = _compiled(it.sql, PageShape.make(wanted)).fetch_rows(it.connection, _values(it, wanted))
     if wanted.after is not None and (not rows or rows[0][-1] is None):
-        raise unknown_message(wanted)
+        raise make_unknown_message_error(wanted)
     if not rows:
         return None
     first, end = len(LOG), len(LOG) + len(MESSAGE) - 1
     found = ((wanted.namespace, *row[first:end]) for row in rows if row[first] is not None)
-    read = [message_of(row, wanted.thread_id) for row in found]
+    read = [make_message(row, wanted.thread_id) for row in found]
     return LogRead(_info(wanted.thread_id, wanted.namespace, *rows[0][:first]), read)
 
 
@@ -94,8 +94,8 @@ def _compiled(sql: Statements, shape: PageShape) -> Compiled:
 
 def look_at_contents(it: Reads, wanted: LogWanted) -> PackedContents:
     """Return what the contents of a page are read from; see ``BaseMessageLog.contents``."""
-    columns = _compiled_contents(it.sql, PageShape.of(wanted))
-    found = PackedContents(*columns.columns(it.connection, _values(it, wanted)))
+    columns = _compiled_contents(it.sql, PageShape.make(wanted))
+    found = PackedContents(*columns.fetch_columns(it.connection, _values(it, wanted)))
     if any(found.texts):
         texts = [None if text is None else unescape_text(text) for text in found.texts]
         return found._replace(texts=texts)
@@ -120,7 +120,7 @@ def search(it: Reads, wanted: LogWanted) -> LogRead | None:
         it.connection.execute(sa.select(_place(t)), values).scalar() is not None
     )
     if not is_known:
-        raise unknown_message(wanted)
+        raise make_unknown_message_error(wanted)
     if not rows:
         return None
     scanned = _scanned(it, wanted)
@@ -131,11 +131,11 @@ def search(it: Reads, wanted: LogWanted) -> LogRead | None:
 
 
 def _scanned(it: Reads, wanted: LogWanted) -> Iterator[ArchivedMessage]:
-    query = _messages(it.tables, PageShape.of(wanted)).order_by(it.tables.messages.c.sequence)
+    query = _messages(it.tables, PageShape.make(wanted)).order_by(it.tables.messages.c.sequence)
     options = {"yield_per": SCANNED}
     with it.connection.execute(query, _values(it, wanted), execution_options=options) as rows:
         for row in rows:
-            yield message_of((wanted.namespace, *row[1:]), wanted.thread_id)
+            yield make_message((wanted.namespace, *row[1:]), wanted.thread_id)
 
 
 def _values(it: Reads, wanted: LogWanted) -> dict[str, Any]:
@@ -188,16 +188,16 @@ def find_logs(it: Reads, wanted: LogsWanted) -> list[LogInfo]:
     """See ``BaseMessageLog.find_logs``."""
     if not _is_possible(it, wanted):
         return []
-    found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=False)
-    return [_info(*row) for row in found.rows(it.connection, _list_values(it, wanted))]
+    found = _compiled_list(it.sql, ListShape.make(wanted), with_messages=False)
+    return [_info(*row) for row in found.fetch_rows(it.connection, _list_values(it, wanted))]
 
 
 def find_heads(it: Reads, wanted: LogsWanted) -> list[LogRead]:
     """See ``BaseMessageLog.find_heads``; one statement."""
     if not _is_possible(it, wanted):
         return []
-    found = _compiled_list(it.sql, ListShape.of(wanted), with_messages=True)
-    rows = found.rows(it.connection, _list_values(it, wanted))
+    found = _compiled_list(it.sql, ListShape.make(wanted), with_messages=True)
+    rows = found.fetch_rows(it.connection, _list_values(it, wanted))
     return [_head([*its_rows]) for _, its_rows in groupby(rows, itemgetter(0, 1))]
 
 
@@ -209,7 +209,7 @@ def _is_possible(it: Reads, wanted: LogsWanted) -> bool:
 def _head(rows: Sequence[Sequence[Any]]) -> LogRead:
     info = _info(*rows[0][:_OF_LOG])
     messages = (row[_OF_LOG:] for row in rows)
-    return LogRead(info, [message_of(it, info.thread_id) for it in messages if it[0] is not None])
+    return LogRead(info, [make_message(it, info.thread_id) for it in messages if it[0] is not None])
 
 
 @lru_cache(maxsize=256)
@@ -250,12 +250,12 @@ class ListShape(NamedTuple):
     is_whole: bool
 
     @classmethod
-    def of(cls, wanted: LogsWanted) -> ListShape:
+    def make(cls, wanted: LogsWanted) -> ListShape:
         """Return the form of a list."""
         return cls(
             wanted.thread_id is not None,
             bool(wanted.prefix),
-            bool(wanted.prefix) and beyond_prefix(wanted.prefix) is not None,
+            bool(wanted.prefix) and find_prefix_end(wanted.prefix) is not None,
             wanted.namespace is not None,
             wanted.user_id is not None,
             wanted.after is not None,
@@ -271,7 +271,7 @@ def _list_values(it: Reads, wanted: LogsWanted) -> dict[str, Any]:
         "tenant": it.scope.tenant,
         "thread_id": wanted.thread_id,
         "prefix": wanted.prefix,
-        "beyond": beyond_prefix(wanted.prefix),
+        "beyond": find_prefix_end(wanted.prefix),
         "namespace": wanted.namespace,
         "user_id": wanted.user_id,
         "after_thread": after_thread,
@@ -317,7 +317,7 @@ def _info(
     )
 
 
-def beyond_prefix(prefix: str) -> str | None:
+def find_prefix_end(prefix: str) -> str | None:
     """Return the least text above all that begin with the prefix; ``None`` if there is none."""
     kept = prefix.rstrip(chr(LAST_CHARACTER))
     if not kept:
@@ -352,7 +352,7 @@ def _is_thread(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
     return t.threads.c.tenant == bind("tenant"), t.threads.c.thread_id == bind("thread_id")
 
 
-def message_of(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
+def make_message(row: Sequence[Any], thread_id: str) -> ArchivedMessage:
     """Return the message of a row of ``MESSAGE``.
 
     Raises:

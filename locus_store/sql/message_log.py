@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import sqlalchemy as sa
 
 from locus_store.messages import BaseMessageLog
-from locus_store.runtime.loops import off_loop
+from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql import log_reads
 from locus_store.sql.columns.dialect_columns import escape_text
-from locus_store.sql.log_reads import MESSAGE, message_of
+from locus_store.sql.log_reads import MESSAGE, make_message
 from locus_store.sql.threads import pending
-from locus_store.sql.threads.pending import batches
+from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.repository import settle
 from locus_store.sql.threads.statements import is_live
 from locus_store.types import FOREVER
-from locus_store.types.logs import contents_of
-from locus_store.types.messages import LogChanged, PutMessage, require_revision, sealed, too_short
+from locus_store.types.logs import decode_contents
+from locus_store.types.messages import (
+    LogChanged,
+    PutMessage,
+    compute_message_checksum,
+    make_too_short_error,
+    require_revision,
+)
 from locus_store.types.thread_info import require_owner, require_user_id
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ CHANGED: Final = ("role", "metadata", "text", "payload", "digest")
 
 def _change(it: Repository, wanted: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; in a transaction that holds the locks of the threads."""
-    edits = wanted.edits()
+    edits = wanted.split()
     puts_into = {edit.thread_id for edit in edits if edit.puts}
     names = dict.fromkeys(edit.thread_id for edit in edits)
     threads = {name: _opened(it, name, creates=name in puts_into) for name in names}
@@ -57,8 +63,8 @@ def _change(it: Repository, wanted: LogChange) -> LogChanged:
     for other in wanted.also:
         its_thread = threads[other.thread_id]
         if its_thread is not None:
-            _Log(it, its_thread[0], other).changed()
-    return log.changed() if log and (wanted.puts or revision) else LogChanged(0)
+            _Log(it, its_thread[0], other).apply()
+    return log.apply() if log and (wanted.puts or revision) else LogChanged(0)
 
 
 def _opened(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] | None:
@@ -67,7 +73,9 @@ def _opened(it: Repository, thread_id: str, *, creates: bool) -> Sequence[Any] |
         it.open_thread(thread_id)
     else:
         it.lock_thread(thread_id)
-    row = it.sql.thread.first(it.connection, {"tenant": it.scope.tenant, "thread_id": thread_id})
+    row = it.sql.thread.fetch_first(
+        it.connection, {"tenant": it.scope.tenant, "thread_id": thread_id}
+    )
     return row if row and row[1] else None
 
 
@@ -100,10 +108,10 @@ class _Log:
         self._messages = it.tables.messages
         self._thread = thread
         name = {"thread": thread, "namespace": wanted.namespace}
-        row = it.sql.log.first(it.connection, name)
+        row = it.sql.log.fetch_first(it.connection, name)
         self.revision, self._count, self._last = row or (0, 0, 0)
 
-    def changed(self) -> LogChanged:
+    def apply(self) -> LogChanged:
         """Remove and put messages; return the result."""
         removed, count = None, self._count
         if self._wanted.cut is not None:
@@ -145,7 +153,7 @@ class _Log:
         elif cut.kind == "from":
             self._delete_from(cut.position)
         else:
-            for ids in batches(cut.message_ids):
+            for ids in split_batches(cut.message_ids):
                 self._delete(self._messages.c.message_id.in_(ids))
         return None
 
@@ -156,11 +164,11 @@ class _Log:
         if row is None:
             return None
         self._delete(c.sequence == row.sequence)
-        return message_of(row, self._wanted.thread_id)
+        return make_message(row, self._wanted.thread_id)
 
     def _delete_from(self, position: int) -> None:
         if position > self._count:
-            raise too_short(self._wanted, self._count)
+            raise make_too_short_error(self._wanted, self._count)
         if position < self._count:
             sequence = self._messages.c.sequence
             query = sa.select(sequence).where(*self._is_its()).order_by(sequence)
@@ -177,7 +185,7 @@ class _Log:
         known = self._known([it.message_id for it in puts if it.may_exist])
         new = [it for it in puts if it.message_id not in known]
         if new:
-            columns = columns_of(new)
+            columns = make_columns(new)
             columns["namespace"] = [self._wanted.namespace] * len(new)
             columns["thread"] = [self._thread] * len(new)
             columns["sequence"] = range(self._last + 1, self._last + 1 + len(new))
@@ -189,7 +197,7 @@ class _Log:
     def _known(self, message_ids: Sequence[str]) -> set[str]:
         """Return the ids that the log has."""
         message_id, found = self._messages.c.message_id, set[str]()
-        for some in batches(message_ids) if self.revision else ():
+        for some in split_batches(message_ids) if self.revision else ():
             query = sa.select(message_id).where(*self._is_its(), message_id.in_(some))
             found.update(self._it.connection.execute(query).scalars())
         return found
@@ -199,10 +207,10 @@ class _Log:
         is_it = c.message_id == sa.bindparam("of_id", type_=c.message_id.type)
         values = {name: sa.bindparam(f"new_{name}", type_=c[name].type) for name in CHANGED}
         replaced = self._messages.update().where(*self._is_its(), is_it).values(values)
-        columns = columns_of(puts)
+        columns = make_columns(puts)
         given = {"of_id": columns["message_id"], **{f"new_{it}": columns[it] for it in CHANGED}}
         rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
-        for some in batches(rows):
+        for some in split_batches(rows):
             self._it.connection.execute(replaced, some)
 
 
@@ -240,13 +248,13 @@ def _has_nothing(it: Repository, thread_id: str) -> bool:
         sa.select(c.name, c.metadata).where(*it.is_thread(thread_id))
     ).first()
     is_bare = row is not None and row.name is None and not row.metadata
-    return is_bare and not it.lines_of([thread_id])
+    return is_bare and not it.find_lines_of([thread_id])
 
 
 # --- rows
 
 
-def columns_of(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
+def make_columns(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
     """Return the columns of messages that a caller gives: ``message_id`` and ``CHANGED``."""
     return {
         "message_id": [it.message_id for it in puts],
@@ -258,12 +266,12 @@ def columns_of(puts: Sequence[PutMessage]) -> dict[str, Sequence[Any]]:
     }
 
 
-def of_thread(it: Reads, thread: int, thread_id: str) -> list[ArchivedMessage]:
+def read_thread(it: Reads, thread: int, thread_id: str) -> list[ArchivedMessage]:
     """Return all messages of a thread, by namespace and sequence."""
     c = it.tables.messages.c
     query = sa.select(*(c[name] for name in MESSAGE)).where(c.thread == thread)
     rows = it.connection.execute(query.order_by(c.namespace, c.sequence))
-    return [message_of(row, thread_id) for row in rows]
+    return [make_message(row, thread_id) for row in rows]
 
 
 def restore(
@@ -291,7 +299,7 @@ def restore(
 def _archived_row(thread: int, entry: ArchivedMessage) -> dict[str, Any]:
     row = {name: getattr(entry, name) for name in MESSAGE[:-1]}
     text = None if entry.text is None else escape_text(entry.text)
-    return {"thread": thread, **row, "text": text, "digest": sealed(entry)}
+    return {"thread": thread, **row, "text": text, "digest": compute_message_checksum(entry)}
 
 
 T = TypeVar("T")
@@ -328,7 +336,7 @@ class SqlMessageLog(BaseMessageLog):
         database = self._shared.database
 
         def run(connection: Connection) -> T:
-            repository = database.on(connection)
+            repository = database.make_repository(connection)
             result = body(repository)
             repository.finish()
             return result
@@ -340,7 +348,7 @@ class SqlMessageLog(BaseMessageLog):
         """Run a body of one statement."""
         database = self._shared.database
         with self._shared.translating():
-            return await self._shared.runner.query(lambda it: body(database.on(it)))
+            return await self._shared.runner.query(lambda it: body(database.make_repository(it)))
 
     # --- the contract
 
@@ -357,7 +365,7 @@ class SqlMessageLog(BaseMessageLog):
         database = self._shared.database
         with self._shared.translating():
             return await self._shared.runner.read(
-                lambda it: log_reads.search(database.on(it), wanted)
+                lambda it: log_reads.search(database.make_repository(it), wanted)
             )
 
     async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
@@ -367,12 +375,12 @@ class SqlMessageLog(BaseMessageLog):
             return log_reads.look_at_contents(it, wanted)
 
         def opened(packed: PackedContents) -> list[Any]:
-            return contents_of(log, packed, self.max_state_bytes)
+            return decode_contents(log, packed, self.max_state_bytes)
 
         if self._shared.runner.runs_in_threads:
             return await self._query(lambda it: opened(read(it)))
         found = await self._query(read)
-        return await off_loop(partial(opened, found), found.size)
+        return await run_off_loop(partial(opened, found), found.size)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         return await self._query(lambda it: log_reads.find_logs(it, wanted))

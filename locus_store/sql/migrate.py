@@ -20,14 +20,14 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import InvalidArgumentError, SchemaError
 from locus_store.runtime import observe
-from locus_store.sql.schema.definition import definition, definition_of, place_of
+from locus_store.sql.schema.definition import load_definition, load_definition_of, make_place
 from locus_store.sql.schema.migrations import (
     Target,
-    absent_place,
-    dialect_name,
-    locked,
+    find_absent_place,
+    get_dialect_name,
+    get_reason,
+    lock,
     process,
-    reason,
     refuse_transaction,
     run_on,
 )
@@ -35,11 +35,11 @@ from locus_store.sql.schema.status import (
     Settings,
     Status,
     is_usable,
-    missing,
+    make_missing_status,
     read_settings,
     read_status,
 )
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, tables
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -92,7 +92,7 @@ def ensure(
             f"ensure() needs a connection, not {type(connection).__name__}; of an asynchronous"
             " engine: await connection.run_sync(migrate.ensure)"
         )
-    ours = tables(prefix, schema)
+    ours = make_tables(prefix, schema)
     with _ended(connection):
         settings = read_settings(connection, ours)
     if settings is not None and is_usable(settings):
@@ -113,7 +113,7 @@ def ensure(
 
 def _may_be_under_way(connection: Connection, ours: Tables) -> bool:
     with _ended(connection):
-        return definition_of(connection).may_be_under_way(connection, ours)
+        return load_definition_of(connection).may_be_under_way(connection, ours)
 
 
 def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> Status:
@@ -124,8 +124,8 @@ def check(target: Target, *, prefix: str = DEFAULT_PREFIX, schema: str | None = 
 
 def _absent(target: Target, prefix: str, schema: str | None) -> Status | None:
     """Return the status of a file that does not exist and must not be created."""
-    place = absent_place(target, schema)
-    return None if place is None else missing(place, tables(prefix, schema))
+    place = find_absent_place(target, schema)
+    return None if place is None else make_missing_status(place, make_tables(prefix, schema))
 
 
 def _check(connection: Connection, ours: Tables) -> Status:
@@ -135,7 +135,7 @@ def _check(connection: Connection, ours: Tables) -> Status:
 
 def _settled(connection: Connection, ours: Tables) -> Status:
     """Return the status without migrating; finish a first upgrade that was interrupted."""
-    with _refusals(connection), locked(connection, ours):
+    with _refusals(connection), lock(connection, ours):
         status = read_status(connection, ours)
         if status.state == "behind" and not _is_used(connection, ours):
             _run(connection, ours, lambda config: _command().upgrade(config, "head"))
@@ -154,7 +154,7 @@ def _is_used(connection: Connection, ours: Tables) -> bool:
 
 
 def _create(connection: Connection, ours: Tables) -> Status:
-    with _refusals(connection), locked(connection, ours):
+    with _refusals(connection), lock(connection, ours):
         # Another process may have created it while this one waited for the lock.
         status = read_status(connection, ours)
         if status.state == "missing":
@@ -208,7 +208,7 @@ def upgrade(
 
 def _upgrade(connection: Connection, ours: Tables, revision: str = "head") -> str | None:
     _refuse_foreign(connection, ours)
-    with _refusals(connection), locked(connection, ours):
+    with _refusals(connection), lock(connection, ours):
         status = read_status(connection, ours)
         if status.state in {"foreign", "damaged", "too new"}:
             raise SchemaError(status.message)
@@ -220,7 +220,7 @@ def _upgrade(connection: Connection, ours: Tables, revision: str = "head") -> st
 
 def _refuse_foreign(connection: Connection, ours: Tables) -> None:
     """Refuse foreign tables before taking the lock, whose table would change the database."""
-    if definition_of(connection).commits_each:
+    if load_definition_of(connection).commits_each:
         status = _check(connection, ours)
         if status.state in {"foreign", "too new"}:
             raise SchemaError(status.message)
@@ -246,9 +246,9 @@ def downgrade(
 
 def _downgrade(connection: Connection, ours: Tables, revision: str) -> str | None:
     _refuse_foreign(connection, ours)
-    with _refusals(connection), locked(connection, ours):
+    with _refusals(connection), lock(connection, ours):
         status = read_status(connection, ours)
-        goes_on = status.state == "damaged" and definition_of(connection).commits_each
+        goes_on = status.state == "damaged" and load_definition_of(connection).commits_each
         if status.state not in {"ok", "behind"} and not goes_on:
             raise SchemaError(status.message)
         _run(connection, ours, lambda config: _command().downgrade(config, revision))
@@ -313,12 +313,12 @@ def offline_sql(
     """
     for it in revision.split(":"):
         _require_known(it)
-    output, dialect = io.StringIO(), dialect_name(dialect)
-    definition(dialect).refuse_schema(schema)
-    config = _config(tables(check_prefix(prefix, dialect), schema), output)
+    output, dialect = io.StringIO(), get_dialect_name(dialect)
+    load_definition(dialect).refuse_schema(schema)
+    config = _config(make_tables(check_prefix(prefix, dialect), schema), output)
     config.attributes["dialect"] = dialect
     process.refuse_beneath_another()
-    with process.alone(), _translated():
+    with process.lock(), _translated():
         _command().upgrade(config, revision, sql=True)
     return output.getvalue()
 
@@ -354,7 +354,7 @@ def _run(connection: Connection, ours: Tables, action: Callable[[Config], object
     config.attributes["connection"] = connection
     with _translated():
         action(config)
-    observe.migrated(place_of(connection).shown)
+    observe.report_migrated(make_place(connection).shown)
 
 
 @contextmanager
@@ -380,15 +380,15 @@ def _ended(connection: Connection) -> Iterator[None]:
 @contextmanager
 def _refusals(connection: Connection) -> Iterator[None]:
     """Translate the server's refusals of this role or session into errors that name the remedy."""
-    place = place_of(connection)
+    place = make_place(connection)
     try:
         yield
     except DBAPIError as error:
-        remedy = definition_of(connection).remedy(error)
+        remedy = load_definition_of(connection).find_remedy(error)
         if remedy is None:
             raise
         text = remedy.format(command="locus-store db upgrade")
-        raise SchemaError(f"{place.shown}: {text} ({reason(error)})") from error
+        raise SchemaError(f"{place.shown}: {text} ({get_reason(error)})") from error
 
 
 # --- other people's Alembic, and ours -------------------------------------------------------
@@ -439,7 +439,7 @@ def excluding_names(
 
 def _named(prefix: str) -> Callable[[Any], bool]:
     """Return a predicate that recognizes our tables by name."""
-    names = tables(prefix).names
+    names = make_tables(prefix).names
     made = ("search", "embeddings", "lock")  # on request
     # Oracle's indexes of words and vectors have tables of their own.
     grown = tuple(f"{of}{prefix}{it}".lower() for it in made for of in ("", "dr$", "vector$"))

@@ -23,7 +23,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(slots=True)
-class Shelf:
+class StoreContext:
     """The tables, the embeddings and the clock of one opened store.
 
     Args:
@@ -38,7 +38,7 @@ class Shelf:
     written_at: datetime = field(default=EPOCH)
     """The time of the last item that was put, where the clock may stand still in between."""
 
-    def times(self, at: datetime, count: int) -> list[datetime]:
+    def generate_times(self, at: datetime, count: int) -> list[datetime]:
         """Return ``count`` different times, all later than those returned before."""
         first = max(at, self.written_at + _MICROSECOND)
         found = [first + number * _MICROSECOND for number in range(count)]
@@ -49,7 +49,7 @@ class Shelf:
 _Columns: TypeAlias = "dict[str, Sequence[Any]]"
 
 
-def columns_of_new(puts: Sequence[Put], times: Sequence[datetime], tenant: str) -> _Columns:
+def make_new_columns(puts: Sequence[Put], times: Sequence[datetime], tenant: str) -> _Columns:
     """Return the columns of ``Statements.new_item``."""
     return _written(puts, times) | {
         "version": [1] * len(puts),
@@ -59,7 +59,7 @@ def columns_of_new(puts: Sequence[Put], times: Sequence[datetime], tenant: str) 
     }
 
 
-def columns_of_changed(
+def make_changed_columns(
     puts: Sequence[Put], times: Sequence[datetime], rows: Sequence[Row[*tuple[Any, ...]]]
 ) -> _Columns:
     """Return the columns of ``Statements.changed_item``; an expired item starts at version 1."""

@@ -13,13 +13,13 @@ from locus_store.errors import (
 )
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.sql.connections.backend import GROUP_BYTES, joined
+from locus_store.sql.connections.backend import GROUP_BYTES, run_joined
 from locus_store.sql.items import Items
 from locus_store.sql.schema import vectors
-from locus_store.sql.schema.migrations import locked
-from locus_store.sql.shelf import Shelf
+from locus_store.sql.schema.migrations import lock
+from locus_store.sql.shelf import StoreContext
 from locus_store.store import BaseStore
-from locus_store.types.items import StoreCapabilities, names_of
+from locus_store.types.items import StoreCapabilities, get_names
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, senders=2)
+CHANGES: Final = GroupLimits(count=8000, size=GROUP_BYTES, workers=2)
 """One statement or transaction is worked on while the next is put together."""
 
-READS: Final = GroupLimits(count=8000, senders=2)
+READS: Final = GroupLimits(count=8000, workers=2)
 
 
 class _Calls(NamedTuple):
@@ -45,15 +45,15 @@ class _Calls(NamedTuple):
     changes: Gathering[Sequence[Change], list[int]]
     reads: Gathering[Sequence[Name], list[StoreItem | None]]
 
-    def change(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
+    def submit(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
         """Submit changes that are done as a whole or not at all."""
         size = sum([it.size for it in changes])
         return self.changes.submit(changes, count=len(changes), size=size)
 
-    async def change_after(self, opened: Awaitable[None], changes: Sequence[Change]) -> list[int]:
+    async def submit_after(self, opened: Awaitable[None], changes: Sequence[Change]) -> list[int]:
         """Submit changes when the database is opened for them."""
         await opened
-        return await self.change(changes)
+        return await self.submit(changes)
 
     async def drain(self) -> None:
         """Wait for all submitted calls."""
@@ -79,7 +79,7 @@ class SqlStore(BaseStore):
         self.needs_no_loop = self.embed is None and needs_no_loop(backend)
         self._owns = owns
         self._shared = backend.shared
-        self._shelf: Shelf | None = None
+        self._context: StoreContext | None = None
         self._calls = PerLoop(self._made_calls)
         self._no_vectors: UnsupportedError | None = None
         """Why there are no embeddings, although there is a dimension."""
@@ -106,7 +106,7 @@ class SqlStore(BaseStore):
         self._require_vectors()
         await self._opened()
         if self._no_vectors is not None:
-            self._shelf = None
+            self._context = None
             await self._opened()
         if self._no_vectors is not None:
             raise UnsupportedError(str(self._no_vectors)) from self._no_vectors
@@ -116,7 +116,7 @@ class SqlStore(BaseStore):
         self._calls = PerLoop(self._made_calls)
         self._shared = self.backend.shared
         self._owns = False
-        self._shelf = None
+        self._context = None
 
     # --- opening
 
@@ -124,15 +124,15 @@ class SqlStore(BaseStore):
         """See ``BaseStore``, also for the following methods."""
         await self._opened()
 
-    async def _opened(self) -> Shelf:
+    async def _opened(self) -> StoreContext:
         """Return the statements' context in the opened database."""
-        shelf = self._shelf
-        if shelf is None or shelf.scope != self._shared.database.scope:
+        context = self._context
+        if context is None or context.scope != self._shared.database.scope:
             with self._shared.translating():
-                shelf = self._shelf = await self._open()
-        return shelf
+                context = self._context = await self._open()
+        return context
 
-    async def _open(self) -> Shelf:
+    async def _open(self) -> StoreContext:
         database, runner, _ = self._shared
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
@@ -143,13 +143,13 @@ class SqlStore(BaseStore):
                 tables = database.tables
                 if not database.may_create:
                     raise await runner.query(
-                        lambda it: vectors.missing_table(it, tables, dimension)
+                        lambda it: vectors.make_missing_table_error(it, tables, dimension)
                     )
                 try:
                     found = await self._define(self._made_table)
                 except UnsupportedError as exc:  # all else works
                     self._no_vectors = exc
-        return Shelf(database.scope, found, self.metric)
+        return StoreContext(database.scope, found, self.metric)
 
     def _made_table(self, connection: Connection) -> vectors.FoundVectors:
         """Create the table of embeddings."""
@@ -159,10 +159,10 @@ class SqlStore(BaseStore):
         return vectors.find(connection, tables)
 
     async def close(self) -> None:
-        await self._calls.here().drain()
+        await self._calls.get().drain()
         if self._owns:
             await self.backend.close()
-        self._shelf = None
+        self._context = None
 
     # --- running
 
@@ -176,8 +176,8 @@ class SqlStore(BaseStore):
 
     async def _written(self, body: Callable[[Items], T]) -> T:
         """Run a body that writes, without translating the driver's errors."""
-        shelf = await self._opened()
-        return await self._change(lambda it: body(self.items(it, shelf)))
+        context = await self._opened()
+        return await self._change(lambda it: body(self.items(it, context)))
 
     async def _write(self, body: Callable[[Items], T]) -> T:
         with self._shared.translating():
@@ -187,28 +187,28 @@ class SqlStore(BaseStore):
         """Run a body that writes, inside a caller's transaction."""
         self._shared.database.require_joinable(connection)
         with self._shared.translating():
-            await self._shared.runner.ready()
-        shelf = await self._opened()
+            await self._shared.runner.open()
+        context = await self._opened()
         with self._shared.translating():
             database = self._shared.database
-            return await joined(database, connection, lambda it: body(self.items(it, shelf)))
+            return await run_joined(database, connection, lambda it: body(self.items(it, context)))
 
     async def _query(self, body: Callable[[Items], T]) -> T:
         """Run a body that needs no snapshot shared by several statements."""
-        shelf = await self._opened()
+        context = await self._opened()
         with self._shared.translating():
-            return await self._shared.runner.query(lambda it: body(self.items(it, shelf)))
+            return await self._shared.runner.query(lambda it: body(self.items(it, context)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
-        shelf = await self._opened()
+        context = await self._opened()
         with self._shared.translating():
-            return await self._shared.runner.read(lambda it: body(self.items(it, shelf)))
+            return await self._shared.runner.read(lambda it: body(self.items(it, context)))
 
     # --- in groups
 
     def _made_calls(self) -> _Calls:
         return _Calls(
-            Gathering(self._run_changes, CHANGES, names_of),
+            Gathering(self._run_changes, CHANGES, get_names),
             Gathering(self._run_reads, READS),
         )
 
@@ -219,7 +219,7 @@ class SqlStore(BaseStore):
             try:
                 outcomes = await self._written(lambda it: it.apply(batches, waits=is_alone))
             except self._shared.database.driver_errors as exc:
-                if len(batches) == 1 or not self._shared.database.refused_values(exc):
+                if len(batches) == 1 or not self._shared.database.is_refused_value(exc):
                     raise
                 return [Undecided.ALONE] * len(batches)  # nothing was written
         return [_answer(it) for it in outcomes]
@@ -243,11 +243,11 @@ class SqlStore(BaseStore):
     # --- the contract
 
     def apply(self, changes: Sequence[Change]) -> Awaitable[list[int]]:
-        calls = self._calls.here()
+        calls = self._calls.get()
         for change in changes:
             if change.vectors:
-                return calls.change_after(self._embedding(), changes)
-        return calls.change(changes)
+                return calls.submit_after(self._embedding(), changes)
+        return calls.submit(changes)
 
     async def apply_on(self, changes: Sequence[Change], connection: object) -> list[int]:
         if any(it.vectors for it in changes):
@@ -260,29 +260,29 @@ class SqlStore(BaseStore):
         return outcome
 
     def read(self, names: Sequence[Name]) -> Awaitable[list[StoreItem | None]]:
-        return self._calls.here().reads.submit(names, count=len(names))
+        return self._calls.get().reads.submit(names, count=len(names))
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
-        return await self._query(lambda it: it.page(namespace, limit, after))
+        return await self._query(lambda it: it.read_page(namespace, limit, after))
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
-        found = await self._query(lambda it: it.recent_at_once(wanted))
+        found = await self._query(lambda it: it.find_recent_at_once(wanted))
         if found is None:
-            found = await self._read(lambda it: it.recent(wanted))
+            found = await self._read(lambda it: it.find_recent(wanted))
         return found
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
         await self._embedding()
-        return await self._query(lambda it: it.nearest(wanted, vector, threshold))
+        return await self._query(lambda it: it.find_nearest(wanted, vector, threshold))
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
         await self._embedding()
-        return await self._query(lambda it: it.vectors_of(namespace, key))
+        return await self._query(lambda it: it.get_vectors(namespace, key))
 
     async def namespaces(self, match: NamespaceMatch, limit: int, offset: int) -> list[Namespace]:
-        return await self._query(lambda it: it.namespaces(match, limit, offset))
+        return await self._query(lambda it: it.list_namespaces(match, limit, offset))
 
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         return await self._write(lambda it: it.clear(namespace, recursive=recursive))
@@ -298,7 +298,7 @@ class ServerStore(SqlStore):
     """A store in a server, where a table is created by itself, under the migration lock."""
 
     def _made_table(self, connection: Connection) -> vectors.FoundVectors:
-        with locked(connection, self._shared.database.tables):
+        with lock(connection, self._shared.database.tables):
             return super()._made_table(connection)
 
     async def _define(self, body: Callable[[Connection], T]) -> T:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from locus_store.backends.documents.protocol import Access, Tag
-    from locus_store.versions.threads import Edit
+    from locus_store.versions.threads import ThreadTransaction
 
 RACES = 20
 RACERS = 4
@@ -243,7 +243,7 @@ class DocumentsContract(LoopKit):
         assert losing.lost == 0
 
     async def test_a_lost_put_is_recognised_below_what_others_added(self, documents: Any) -> None:
-        def add(edit: Edit) -> None:
+        def add(edit: ThreadTransaction) -> None:
             line = edit.open_space("").line
             edit.put_writes(line, "v1", [PendingWrite("a", 0, "c", "t", b"\0")])
 
@@ -411,7 +411,7 @@ class WriteFaultsContract(LoopKit):
 
     def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
         """Return the names of the documents that the heads name."""
-        parsed = [backend._threads.parsed(backend._documents, it) for it in threads]  # noqa: SLF001
+        parsed = [backend._threads.read_parsed(backend._documents, it) for it in threads]  # noqa: SLF001
         return {(digest(it.thread.thread_id), name) for it in parsed for name in it.end.names()}
 
 

@@ -123,7 +123,7 @@ class BackendLimits(BackendKit):
     async def plant(self, backend: Any) -> None:
         """Save a state and a pending write above the limit."""
         await backend.write_state("large", {"value": "a" * LARGE}, checkpoint_id="v")
-        payload = frames.value_payload("a" * LARGE, 2 * LARGE)
+        payload = frames.encode_value("a" * LARGE, 2 * LARGE)
         await backend.put_writes("large", "v", [PendingWrite("task", 0, "c", JSON_WRITE, payload)])
 
     @requires("branching")

@@ -18,7 +18,7 @@ from locus_store.testing.kit import CUT_TEXTS, Another, Kit, requires, seam
 from locus_store.testing.steps import BackendKit
 from locus_store.types.marks import MARK_KEY
 from locus_store.types.state import AgentState, Message
-from locus_store.types.state_classes import label_of
+from locus_store.types.state_classes import make_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -208,7 +208,7 @@ class StateClasses(Kit):
     async def test_no_metadata_query_finds_the_recorded_class(self, another: Another) -> None:
         checkpointer = another(state_type=None)
         await checkpointer.save(OtherState(), "t")
-        (label, name), *_ = label_of(OtherState()).items()
+        (label, name), *_ = make_label(OtherState()).items()
         assert await checkpointer.query_by_metadata(label, name) == []
         assert await checkpointer.get_metadata("t") == {}
         await checkpointer.save(OtherState(), "mine", metadata={label: name})

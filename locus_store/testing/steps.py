@@ -192,7 +192,7 @@ class FramedWrites(BackendKit):
         """Save version ``v`` with a channel; return its mark and a write as frames against it."""
         await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
         mark, shape = backend.known_version("t", "v")
-        payload = frames.value_frames(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
+        payload = frames.diff_value(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
         assert payload is not None
         return mark, replace(written("a", payload), basis=mark.sequence)
 
@@ -207,7 +207,7 @@ class FramedWrites(BackendKit):
         found = await backend.read_state("t", checkpoint_id, with_writes=True)
         (write,) = found.writes
         old = found.state[CHANNELS]["c"] if write.basis is not None else None
-        return frames.value_of(write.payload, MAX_STATE_BYTES, old)
+        return frames.decode_value(write.payload, MAX_STATE_BYTES, old)
 
     async def test_a_write_may_be_what_changed_in_its_checkpoint(self, backend: Any) -> None:
         write = await self.put_framed(backend, [*LONG, "new"])

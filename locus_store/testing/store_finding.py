@@ -311,9 +311,9 @@ class Searching(StoreKit):
         await store.put(("a",), "1", "one word")
         await store.put(("a", "b"), "2", "two word")
         await store.put(("c",), "3", "three")
-        spaces = [("a",), ("none",), ("c",), ("a", "b"), ("a",)]
-        found = await store.search_many(spaces)
+        histories = [("a",), ("none",), ("c",), ("a", "b"), ("a",)]
+        found = await store.search_many(histories)
         assert [keys_of(it) for it in found] == [["2", "1"], [], ["3"], ["2"], ["2", "1"]]
-        found = await store.search_many(spaces, "word", limit=1)
+        found = await store.search_many(histories, "word", limit=1)
         assert [keys_of(it) for it in found] == [["2"], [], [], ["2"], ["2"]]
         assert await store.search_many([]) == []

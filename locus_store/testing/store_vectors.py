@@ -221,8 +221,8 @@ class Nearness(EmbeddingKit):
         await store.put_batch(
             [(("ties",), f"{at:03}", at, None, None, None, X) for at in range(200)]
         )
-        kept = [vectors.packed(it, 3, "cosine") for it in near]
-        scores = vectors.scores(vectors.packed(near[7], 3, "cosine"), kept, "cosine")
+        kept = [vectors.pack(it, 3, "cosine") for it in near]
+        scores = vectors.compute_scores(vectors.pack(near[7], 3, "cosine"), kept, "cosine")
         wanted = sorted(range(200), key=lambda it: (-scores[it], it))[:5]
         found = await store.search_by_embedding(NS, near[7], 5)
         assert [it.item.value for it in found] == wanted
@@ -240,13 +240,13 @@ class Nearness(EmbeddingKit):
         assert await store.get(NS, "k") == {"n": 1}
 
     async def test_a_search_stays_below_its_namespace(self, store: Any) -> None:
-        spaces: list[Namespace] = [
+        histories: list[Namespace] = [
             ("a",), ("a", "b"), ("a", "b", "c"), ("ab",), ("a/b",), ("%",), ("*",), ("_",), (),
         ]  # fmt: skip
-        await store.put_batch([(it, "k", list(it), None, None, None, X) for it in spaces])
-        for prefix in spaces:
+        await store.put_batch([(it, "k", list(it), None, None, None, X) for it in histories])
+        for prefix in histories:
             hits = await store.search_by_embedding(prefix, X, limit=100)
-            below = sorted(it for it in spaces if it[: len(prefix)] == prefix)
+            below = sorted(it for it in histories if it[: len(prefix)] == prefix)
             assert [it.item.namespace for it in hits] == below
 
     async def test_filtered_searches_return_the_requested_number(self, store: Any) -> None:

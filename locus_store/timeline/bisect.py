@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.timeline.lineage import lineage, visit
-from locus_store.timeline.paths import Where, located, matching, parsed, reached
+from locus_store.timeline.lineage import find_ancestry, visit
+from locus_store.timeline.paths import Where, find_value, follow_path, parsed, select_matching
 from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ async def bisect(
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
-    way = await lineage(backend, thread_id, checkpoint_id, namespace=namespace)
+    way = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
     if way is None:
         return None
     asking = _Asking(condition, way.exact)
@@ -162,7 +162,7 @@ class _AtPath:
         """Return whether the condition holds."""
         del version
         if operations is None or any(map(self._is_touched, operations)):
-            found, self._rest = reached(folder.settled(), self._path)
+            found, self._rest = follow_path(folder.get_settled(), self._path)
             self._at = found.path
             self._answer = self._test() if self._rest else self._test(found.value)
         return self._answer
@@ -185,7 +185,7 @@ def _may_add(operation: list[Any], step: Where, inside: Path) -> bool:
     ``inside`` is the operation's path from the element on.
     """
     if operation[0] == "[" and not inside:
-        return next(matching(operation[4], step), None) is not None
+        return next(select_matching(operation[4], step), None) is not None
     return operation[0] != "t" or inside[-1:] == (step.field,)
 
 
@@ -262,7 +262,7 @@ class HasText:
         """Return whether the condition holds."""
         del version
         if operations is None or self._must_look(folder, operations):
-            self._at = _place_of(self._text, folder.settled())
+            self._at = _place_of(self._text, folder.get_settled())
         return self._at is not None
 
     def _must_look(self, folder: Folder, operations: list[list[Any]]) -> bool:
@@ -275,7 +275,7 @@ class HasText:
 
     def _may_bring(self, folder: Folder, operation: list[Any]) -> bool:
         if operation[0] == "t":
-            found = located(folder.settled(), tuple(operation[1]))
+            found = find_value(folder.get_settled(), tuple(operation[1]))
             return found is None or self._text in found.value
         return _place_of(self._text, operation[2:]) is not None
 
@@ -293,7 +293,7 @@ def _place_of(text: str, value: Any) -> Path | None:
     return None
 
 
-def json_or_text(text: str) -> Any:
+def parse_json_or_text(text: str) -> Any:
     """Return the value of a text: JSON, or the text itself."""
     try:
         return orjson.loads(text)
@@ -302,7 +302,7 @@ def json_or_text(text: str) -> Any:
 
 
 def _filter(text: str) -> dict[str, Any]:
-    wanted = json_or_text(text)
+    wanted = parse_json_or_text(text)
     if not isinstance(wanted, dict):
         raise InvalidArgumentError(f'a filter is JSON such as {{"$gt": 5}}, not {text!r}')
     return wanted
@@ -320,8 +320,8 @@ _DIGITS: Final = 18
 """Most digits of a length."""
 
 AT_PATH: Final[dict[str, Callable[[Any, str], Condition]]] = {
-    "equals": lambda path, text: equals(path, json_or_text(text)),
-    "contains": lambda path, text: contains(path, json_or_text(text)),
+    "equals": lambda path, text: equals(path, parse_json_or_text(text)),
+    "contains": lambda path, text: contains(path, parse_json_or_text(text)),
     "exists": lambda path, _: exists(path),
     "longer-than": lambda path, text: longer_than(path, _number(text)),
     "type": is_type,
@@ -333,7 +333,7 @@ TEXT: Final = "text"
 """The condition that any string of the state has a text in it."""
 
 
-def asked(name: str, path: str, text: str) -> Condition:
+def make_condition(name: str, path: str, text: str) -> Condition:
     """Return the condition of a name.
 
     Args:

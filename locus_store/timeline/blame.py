@@ -8,10 +8,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from locus_store.timeline.lineage import Ancestry, lineage, visit
-from locus_store.timeline.paths import CHANNELS, Located, inside, is_bookkeeping, located
-from locus_store.values.encoding import pinned
-from locus_store.values.frames.alignment import align, fingerprint_all
+from locus_store.timeline.lineage import Ancestry, find_ancestry, visit
+from locus_store.timeline.paths import CHANNELS, Located, find_value, is_bookkeeping, unwrap
+from locus_store.values.encoding import encode_canonical
+from locus_store.values.frames.alignment import align, digest_elements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,12 +72,12 @@ class Blame:
         """The version and its ancestors, the oldest first."""
         return self.trace.way.versions
 
-    def of(self, path: Query = ()) -> Blamed | None:
+    def find(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
-        found = located(self.state, path)
+        found = find_value(self.state, path)
         return None if found is None else self._blamed(found, path)
 
-    def parts(
+    def list_parts(
         self, path: Query = (), *, limit: int = 200, start: int = 0, is_raw: bool = False
     ) -> list[Blamed]:
         """Return the values directly inside the one at a path, with their origins.
@@ -88,7 +88,7 @@ class Blame:
             start: Leave out so many at the beginning.
             is_raw: With the wrappings of LangGraph, and the channels that only LangGraph needs.
         """
-        found = located(self.state, path)
+        found = find_value(self.state, path)
         if found is None:
             return []
         parts = islice(_parts(found, is_raw=is_raw), start, start + limit)
@@ -98,13 +98,13 @@ class Blame:
         way = self.trace.way
         made, changed = (
             Origin(way.versions[step], way.exact[step])
-            for step in self.trace.origins.steps(found.path)
+            for step in self.trace.origins.list_steps(found.path)
         )
         return Blamed(found.path, query, found.value, made, changed)
 
 
 def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
-    prefix, value = ((), of.value) if is_raw else inside(of.value)
+    prefix, value = ((), of.value) if is_raw else unwrap(of.value)
     path = (*of.path, *prefix)
     if isinstance(value, dict):
         of_graph = prefix[:1] == (CHANNELS,)
@@ -127,7 +127,7 @@ class Trace:
         """The version whose values are explained."""
         return self.way.versions[-1]
 
-    def of(self, state: dict[str, Any]) -> Blame:
+    def make_blame(self, state: dict[str, Any]) -> Blame:
         """Return the origins beside the values of the version's state."""
         return Blame(self, state)
 
@@ -151,17 +151,17 @@ class _Tracer:
     def _cross(self, folder: Folder) -> None:
         """Compare the first state of a chain with its parent's, and follow the chain."""
         if self._folder is not None:
-            self.origins.compare(self.state(), folder.settled())
+            self.origins.compare(self.get_state(), folder.get_settled())
         self._folder = folder
         self.origins.follow(folder)
 
-    def state(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         """Return the newest state, and follow its chain no further."""
         folder, self._folder = self._folder, None
         if folder is None:
             return {}
         folder.watch = None  # it leads back to the folder, and would keep the state in memory
-        return folder.settled()
+        return folder.get_settled()
 
 
 async def blame(
@@ -182,12 +182,12 @@ async def blame(
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
-    way = await lineage(backend, thread_id, checkpoint_id, namespace=namespace)
+    way = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
     if way is None:
         return None
     tracer = _Tracer()
     await visit(backend, way.versions, tracer, step)
-    return Trace(way, tracer.origins).of(tracer.state())
+    return Trace(way, tracer.origins).make_blame(tracer.get_state())
 
 
 async def trace(
@@ -243,7 +243,7 @@ class Origins:
         """Note each operation of a folder, which holds the newest state, from now on."""
         folder.watch = partial(self._note, folder)
 
-    def steps(self, path: Path) -> tuple[int, int]:
+    def list_steps(self, path: Path) -> tuple[int, int]:
         """Return the steps that made, and last changed, the value at a path of the state."""
         node = self._root
         for key in path:
@@ -256,7 +256,7 @@ class Origins:
         with suppress(LookupError, TypeError, ValueError):  # malformed: the folder refuses it
             match operation:
                 case ["=", [], state]:
-                    self.compare(folder.settled(), state)
+                    self.compare(folder.get_settled(), state)
                 case ["[", path, start, gone, elements]:
                     self._splice(folder, self._opened(path, root), start, gone, elements)
                 case ["-", [*path, key]]:
@@ -299,7 +299,7 @@ class Origins:
         if not opened:
             return
         if gone:
-            folder.settled()  # edited texts are brought up to date
+            folder.get_settled()  # edited texts are brought up to date
         tree, old = opened[-1]
         part = slice(start, start + gone)
         tree.children[part] = _replaced(tree.children[part], old[part], elements, self.step)
@@ -333,7 +333,7 @@ class Origins:
             tree.children[key] = self.step
             self._mark(opened)
             return
-        folder.settled()
+        folder.get_settled()
         old = holder[key]
         if isinstance(old, str) and isinstance(value, str) and old != value:
             self._rewrite(opened, key, path)
@@ -357,7 +357,7 @@ def _expanded(node: Node, value: Any) -> _Tree:
 
 def _kept(node: Node, old: Any, new: Any, step: int) -> Node:
     """Return the origins of ``new``, which replaces ``old``."""
-    if pinned(old) == pinned(new):  # 1, 1.0 and True are equal in Python
+    if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
         return node
     if isinstance(old, dict) and isinstance(new, dict):
         tree = _expanded(node, old)
@@ -376,7 +376,7 @@ def _kept(node: Node, old: Any, new: Any, step: int) -> Node:
 def _kept_elements(nodes: list[Node], old: list[Any], new: list[Any], step: int) -> list[Node]:
     found: list[Node] = []
     done = 0
-    for start, stop, first, last in align(fingerprint_all(old)[0], fingerprint_all(new)[0]):
+    for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):
         found += nodes[done:start]
         found += _replaced(nodes[start:stop], old[start:stop], new[first:last], step)
         done = stop

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.timeline.paths import inside
-from locus_store.timeline.readable import is_message, plain
+from locus_store.timeline.paths import unwrap
+from locus_store.timeline.readable import is_message, strip_tags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,7 +83,9 @@ def is_conversation(value: Any) -> bool:
     return all(_fields(it) is not None for it in (value[0], value[-1]))
 
 
-def conversation(value: Sequence[Any], path: Query, start: int, stop: int) -> list[SaidMessage]:
+def read_conversation(
+    value: Sequence[Any], path: Query, start: int, stop: int
+) -> list[SaidMessage]:
     """Return the messages of a list from ``start`` up to ``stop``.
 
     A message that only holds results of calls before it is left out: its results are with them.
@@ -109,7 +111,7 @@ def conversation(value: Sequence[Any], path: Query, start: int, stop: int) -> li
 
 def _fields(value: Any) -> Mapping[str, Any] | None:
     """Return the fields of a message; ``None`` if the value is not a message."""
-    found = inside(value)[1]
+    found = unwrap(value)[1]
     if not isinstance(found, dict):
         return None
     kind = found.get("type")
@@ -117,15 +119,17 @@ def _fields(value: Any) -> Mapping[str, Any] | None:
         return found
     if kind in _CALLS | _RESULTS and "call_id" in found:
         return found
-    below = inside(found.get("data" if kind in _TYPES else "kwargs"))[1]
+    below = unwrap(found.get("data" if kind in _TYPES else "kwargs"))[1]
     return below if isinstance(below, dict) and "content" in below else None
 
 
 def _said(value: Any, path: Query) -> SaidMessage:
     fields = _fields(value)
     if fields is None:
-        return SaidMessage("?", None, None, path, [MessagePart("json", bare(value), path)])
-    kind = str(fields.get("role") or fields.get("type") or inside(value)[1].get("type") or "?")
+        return SaidMessage(
+            "?", None, None, path, [MessagePart("json", strip_value_tags(value), path)]
+        )
+    kind = str(fields.get("role") or fields.get("type") or unwrap(value)[1].get("type") or "?")
     said = SaidMessage(kind, _text(fields.get("name")), _text(fields.get("id")), path)
     if kind in _CALLS | _RESULTS:
         _take(said, fields, path)
@@ -140,10 +144,10 @@ def _said(value: Any, path: Query) -> SaidMessage:
 
 
 def _take_content(said: SaidMessage, content: Any, path: Query) -> None:
-    found = inside(content)[1]
+    found = unwrap(content)[1]
     if isinstance(found, list):
         for at, block in enumerate(found):
-            _take(said, inside(block)[1], (*path, at))
+            _take(said, unwrap(block)[1], (*path, at))
     elif found is not None and found != "":
         said.parts.append(_part(found, path))
 
@@ -165,11 +169,11 @@ def _take(said: SaidMessage, block: Any, path: Query) -> None:
 
 
 def _take_calls(said: SaidMessage, calls: Any, path: Query) -> None:
-    found = inside(calls)[1]
+    found = unwrap(calls)[1]
     for at, it in enumerate(found if isinstance(found, list) else ()):
-        call = inside(it)[1]
+        call = unwrap(it)[1]
         if isinstance(call, dict):
-            function = inside(call.get("function"))[1]
+            function = unwrap(call.get("function"))[1]
             made = function if isinstance(function, dict) else call
             call_id, name = _text(call.get("id")), str(made.get("name"))
             _add_call(said, CalledTool(call_id, name, _arguments(made), (*path, at)))
@@ -184,26 +188,26 @@ def _add_call(said: SaidMessage, call: CalledTool) -> None:
 def _arguments(call: Mapping[str, Any]) -> Any:
     """Return the arguments of a call, under the names that they have in the formats."""
     names = ("args", "arguments", "input")
-    return bare(next((call[it] for it in names if it in call), None))
+    return strip_value_tags(next((call[it] for it in names if it in call), None))
 
 
 def _part(block: Any, path: Query) -> MessagePart:
     if isinstance(block, str):
         return MessagePart("text", block, path)
     if not isinstance(block, dict):
-        return MessagePart("json", bare(block), path)
+        return MessagePart("json", strip_value_tags(block), path)
     for name in _TEXTS:
         text = block.get(name)
         if isinstance(text, str):
             return MessagePart("text", text, (*path, name))
     image = _image(block, path)
-    return image or MessagePart(str(block.get("type") or "json"), bare(block), path)
+    return image or MessagePart(str(block.get("type") or "json"), strip_value_tags(block), path)
 
 
 def _image(block: Mapping[str, Any], path: Query) -> MessagePart | None:
     """Return the image of a block: its address as text or as the ``url`` of an object."""
     at: Query = (*path, "image_url")
-    found = inside(block.get("image_url"))[1]
+    found = unwrap(block.get("image_url"))[1]
     if isinstance(found, dict):
         found, at = found.get("url"), (*at, "url")
     return MessagePart("image", found, at) if isinstance(found, str) else None
@@ -213,13 +217,13 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def bare(value: Any) -> Any:
+def strip_value_tags(value: Any) -> Any:
     """Return a stored value without the tags of LangGraph's values."""
-    content = inside(value)[1]
+    content = unwrap(value)[1]
     if isinstance(content, list):
-        return [bare(it) for it in content]
+        return [strip_value_tags(it) for it in content]
     if not isinstance(content, dict):
         return content
     if "$" in content:
-        return plain(content)
-    return {key: bare(it) for key, it in content.items()}
+        return strip_tags(content)
+    return {key: strip_value_tags(it) for key, it in content.items()}

@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from locus_store.backend import StoresThreads, needs
-from locus_store.saver import line_labels, line_name, namespace_of
+from locus_store.saver import get_namespace, make_line_labels, make_line_name
 from locus_store.timeline.lineage import read_line
 from locus_store.timeline.task_ids import (
     NO_TASK,
     Side,
     TaskIds,
-    answered,
-    before_stop,
-    finished,
-    moved,
-    parts_below,
-    stopped,
-    told,
+    describe_path,
+    find_answered,
+    find_finished,
+    find_stopped,
+    move_write,
+    select_before_stop,
+    split_below,
 )
 from locus_store.types.arguments import MAX_ID_CHARACTERS
-from locus_store.values.msgpack import with_json
-from locus_store.versions import REBUILT, current, whole_write
+from locus_store.values.msgpack import convert_to_json
+from locus_store.versions import REBUILT, expand_write, select_current
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -95,7 +95,7 @@ class StepCopies:
         """
         self.lines = await self._lines()
         is_left = await _is_left(self.backend, found.version)
-        await self._add(_Place(found, Side(name, namespace_of(found.version)), is_left))
+        await self._add(_Place(found, Side(name, get_namespace(found.version)), is_left))
 
     async def _add(self, at: _Place) -> list[Renamed]:
         """Add the copies of a version and those below; return the tasks of all."""
@@ -105,8 +105,8 @@ class StepCopies:
         tasks: list[Renamed] = []
         writes: list[PendingWrite] = []
         if isinstance(step, int):
-            old = Side(version.checkpoint_id, namespace_of(version))
-            ids = TaskIds(with_json(found.state), step, old, new, self.names)
+            old = Side(version.checkpoint_id, get_namespace(version))
+            ids = TaskIds(convert_to_json(found.state), step, old, new, self.names)
             stored = whole_writes(found, self.backend.max_state_bytes)
             tasks += await self._below(ids, stored, is_left=is_left)
             tasks += await self._remembering(ids, version, stored, is_left=is_left)
@@ -116,11 +116,11 @@ class StepCopies:
         changed = {"parents": self._parents(parents)} if isinstance(parents, dict) else {}
         copy = Copy(
             found=found,
-            namespace=line_name(new.checkpoint_ns),
+            namespace=make_line_name(new.checkpoint_ns),
             checkpoint_id=new.checkpoint_id,
             writes=writes,
             metadata=version.metadata | changed,
-            labels=version.labels | line_labels(new.checkpoint_ns),
+            labels=version.labels | make_line_labels(new.checkpoint_ns),
         )
         self.copies.append(copy)
         return tasks
@@ -140,17 +140,15 @@ class StepCopies:
     def _writes(
         self, ids: TaskIds, stored: Sequence[PendingWrite], below: list[Renamed], *, is_left: bool
     ) -> list[PendingWrite]:
-        kept = before_stop(stored) if is_left else stored
+        kept = select_before_stop(stored) if is_left else stored
         if not kept:
             return []
-        ended = finished(stored) - (stopped(stored) if is_left else set())
+        ended = find_finished(stored) - (find_stopped(stored) if is_left else set())
         found: list[PendingWrite] = []
         has_kept = {it.task_id for it in kept}
         lost = {it.task_id: it.task_path for it in stored if it.task_id not in has_kept}
         tasks = {
-            it.task_id: ids.renamed(it.task_id, it.task_path)
-            for it in kept
-            if it.task_id != NO_TASK
+            it.task_id: ids.rename(it.task_id, it.task_path) for it in kept if it.task_id != NO_TASK
         }
         for it in kept:
             task = tasks.get(it.task_id)
@@ -159,9 +157,9 @@ class StepCopies:
                 continue
             # An interrupt of a task may be that of a subgraph or function that it calls.
             others, limit = [*below, *ids.found.values()], self.backend.max_state_bytes
-            made = moved(it, task, [task, *others], limit, first_only=is_left) if task else it
+            made = move_write(it, task, [task, *others], limit, first_only=is_left) if task else it
             found += [made] if made else []
-        self.repeated += [told(path) for task, path in lost.items() if task in ended]
+        self.repeated += [describe_path(path) for task, path in lost.items() if task in ended]
         return found
 
     # --- subgraphs
@@ -173,7 +171,7 @@ class StepCopies:
             head = None
             if len(it) >= MAX_ID_CHARACTERS:
                 head = await self.backend.version(self.thread_id, namespace=it)
-            found.append(namespace_of(head) if head else it)
+            found.append(get_namespace(head) if head else it)
         return found
 
     async def _below(
@@ -181,7 +179,7 @@ class StepCopies:
     ) -> list[Renamed]:
         """Add the copies of the subgraphs that the tasks of a version run; return their tasks."""
         tasks: list[Renamed] = []
-        ended, stops, asked = finished(stored), stopped(stored), answered(stored)
+        ended, stops, asked = find_finished(stored), find_stopped(stored), find_answered(stored)
         known = {it.task_id for it in stored}
         lines = self._lines_of_tasks(ids.old.checkpoint_ns)
         number = Counter(parts[0] for parts in lines.values())
@@ -189,7 +187,7 @@ class StepCopies:
             first, *others = [it.rpartition(":")[2] for it in parts if not it.isdigit()]
             if first not in stops if is_left else not ended.isdisjoint([first, *others]):
                 continue
-            called = ids.called_at(line)
+            called = ids.find_callers(line)
             if called is None and first not in known:  # of another step
                 continue
             is_lone = not others and number[parts[0]] == 1
@@ -205,7 +203,7 @@ class StepCopies:
 
     def _lines_of_tasks(self, checkpoint_ns: str) -> dict[str, list[str]]:
         """Return the namespaces that tasks of a namespace have, in parts, without those below."""
-        below = {it: parts_below(checkpoint_ns, it) for it in self.lines}
+        below = {it: split_below(checkpoint_ns, it) for it in self.lines}
         found = {line: it for line, it in below.items() if it and _are_tasks(it)}
         callers = {tuple(it) for it in found.values()}
         return {line: it for line, it in found.items() if not _is_below(it, callers)}
@@ -227,7 +225,7 @@ class StepCopies:
             return None
         self.places |= dict(it.place for it in tasks)
         has_left = is_left and await _is_left(self.backend, found.version)
-        return _Place(found, Side(new_graph_id(), checkpoint_ns), has_left)
+        return _Place(found, Side(generate_graph_id(), checkpoint_ns), has_left)
 
     async def _remembering(
         self, ids: TaskIds, version: Version, stored: Sequence[PendingWrite], *, is_left: bool
@@ -240,13 +238,13 @@ class StepCopies:
         tasks: list[Renamed] = []
         above = ids.old.checkpoint_ns
         for line in self.lines:
-            parts = parts_below(above, line)
+            parts = split_below(above, line)
             if len(parts) != 1 or _are_tasks(parts):
                 continue
             versions = await self._versions(line)
             of_step = [it for it in versions if _caller(it, above) == version.checkpoint_id]
             older = [it for it in versions if it.created_at <= version.created_at]
-            if is_left and not stopped(stored):
+            if is_left and not find_stopped(stored):
                 of_step = []
             first = await self._first_stop(line, of_step) if is_left else None
             names = [it.checkpoint_id for it in [*of_step, *older]]
@@ -257,31 +255,31 @@ class StepCopies:
             if found is not None:
                 below = f"{ids.new.checkpoint_ns}|{parts[0]}" if above else parts[0]
                 has_left = await _is_left(self.backend, found.version)
-                tasks += await self._add(_Place(found, Side(new_graph_id(), below), has_left))
+                tasks += await self._add(_Place(found, Side(generate_graph_id(), below), has_left))
         return tasks
 
     async def _read(self, line: str, checkpoint_id: str | None) -> Snapshot | None:
         return await self.backend.read_state(
             self.thread_id,
             checkpoint_id,
-            namespace=line_name(line),
+            namespace=make_line_name(line),
             with_writes=True,
             packed=True,
         )
 
     async def _versions(self, line: str) -> list[Version]:
         """Return the versions of a line, newest first."""
-        return [it async for it in read_line(self.backend, self.thread_id, line_name(line))]
+        return [it async for it in read_line(self.backend, self.thread_id, make_line_name(line))]
 
     async def _first_stop(self, line: str, versions: Sequence[Version]) -> str | None:
         """Return the oldest of versions that an interrupt or an error stopped."""
         names = [it.checkpoint_id for it in versions]
         storage = needs(self.backend, StoresThreads)
-        found = await storage.writes_of(self.thread_id, names, namespace=line_name(line))
-        return next((it for it in reversed(names) if stopped(found.get(it, []))), None)
+        found = await storage.writes_of(self.thread_id, names, namespace=make_line_name(line))
+        return next((it for it in reversed(names) if find_stopped(found.get(it, []))), None)
 
 
-def new_graph_id() -> str:
+def generate_graph_id() -> str:
     """Return a checkpoint id as LangGraph makes them: a UUID of version 6, ordered by time."""
     time = uuid.uuid1(node=0, clock_seq=0).time
     number = time >> 12 << 80 | 6 << 76 | (time & 0xFFF) << 64 | 2 << 62 | secrets.randbits(62)
@@ -290,8 +288,8 @@ def new_graph_id() -> str:
 
 def whole_writes(found: Snapshot, max_bytes: int) -> list[PendingWrite]:
     """Return the writes of a version, without frames."""
-    writes = current(found.writes or [], found.version.mark.sequence)
-    return [whole_write(it, found.state, max_bytes) for it in writes]
+    writes = select_current(found.writes or [], found.version.mark.sequence)
+    return [expand_write(it, found.state, max_bytes) for it in writes]
 
 
 def _are_tasks(parts: list[str]) -> bool:

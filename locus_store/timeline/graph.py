@@ -123,7 +123,7 @@ def _placed(found: list[Version], head: Version, main: str | None) -> tuple[list
     return nodes, main
 
 
-async def stored_sizes(backend: StorageBackend, nodes: list[Node]) -> dict[int, int]:
+async def measure_stored(backend: StorageBackend, nodes: list[Node]) -> dict[int, int]:
     """Return the stored bytes of the nodes of a page, by their sequences.
 
     SQL databases read no payload for it.
@@ -158,7 +158,9 @@ class Writer(NamedTuple):
     channel: str
 
 
-async def writers(backend: StorageBackend, versions: Sequence[Version]) -> dict[str, list[Writer]]:
+async def find_writers(
+    backend: StorageBackend, versions: Sequence[Version]
+) -> dict[str, list[Writer]]:
     """Return the tasks whose writes made each version of a line, by its checkpoint id.
 
     They are the pending writes of the version's parent. Versions of agents have none.
@@ -184,7 +186,7 @@ def _writer(write: PendingWrite) -> Writer:
     return Writer(node, write.task_id, write.channel)
 
 
-def channel_of(path: Path) -> str | None:
+def find_channel(path: Path) -> str | None:
     """Return the channel of a graph that a stored path is in; ``None`` if it is in none."""
     return str(path[1]) if len(path) > 1 and path[0] == CHANNELS else None
 
@@ -193,7 +195,7 @@ AT_ONCE: Final = 8
 """Threads that are looked at together."""
 
 
-async def marked(
+async def find_marks(
     backend: StorageBackend, log: BaseMessageLog | None, thread_ids: Sequence[str]
 ) -> dict[str, Marked]:
     """Return the marks of threads by their ids; SQL databases find them in two statements.
@@ -225,7 +227,7 @@ async def _is_interrupted(backend: StorageBackend, thread_id: str) -> bool:
     return any(it.channel == INTERRUPT for it in writes)
 
 
-async def newer(
+async def find_newer(
     backend: StorageBackend, thread_id: str, sequence: int, *, namespace: str = ""
 ) -> list[Version] | None:
     """Return the versions of a line above a sequence, the oldest first; ``None``: it has no head.

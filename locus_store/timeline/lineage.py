@@ -38,7 +38,7 @@ class Visitor(Protocol):
         """Take the state of the next version; runs in a thread."""
 
 
-async def lineage(
+async def find_ancestry(
     backend: StorageBackend,
     thread_id: str,
     checkpoint_id: str | None = None,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.values.encoding import pinned
+from locus_store.values.encoding import encode_canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,7 +95,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def shown(path: Query) -> str:
+def format_path(path: Query) -> str:
     """Return a path in the usual notation: ``messages[3].content``."""
     text = ""
     for step in path:
@@ -110,17 +110,17 @@ def shown(path: Query) -> str:
     return text or "the state"
 
 
-def located(state: Any, path: Query) -> Located | None:
+def find_value(state: Any, path: Query) -> Located | None:
     """Return the value at a path; ``None`` if there is none.
 
     A step leads through the wrappings of a LangGraph state: ``messages[0].content`` is the text of
     a message there, too. The fields of a wrapping can be named where its content has no such key.
     """
-    found, rest = reached(state, path)
+    found, rest = follow_path(state, path)
     return None if rest else found
 
 
-def reached(state: Any, path: Query) -> tuple[Located, Query]:
+def follow_path(state: Any, path: Query) -> tuple[Located, Query]:
     """Return the last value that a path leads to, and the steps behind it that lead nowhere."""
     found: Path = ()
     value = state
@@ -133,7 +133,7 @@ def reached(state: Any, path: Query) -> tuple[Located, Query]:
 
 
 def _entered(value: Any, step: str | int | Where) -> Located | None:
-    prefix, content = inside(value)
+    prefix, content = unwrap(value)
     below = _child(content, step)
     if below is not None:
         return Located((*prefix, *below.path), below.value)
@@ -146,16 +146,16 @@ def _child(value: Any, step: str | int | Where) -> Located | None:
     if not isinstance(value, list):
         return None
     if isinstance(step, Where):
-        return next(matching(value, step), None)
+        return next(select_matching(value, step), None)
     at = step + len(value) if step < 0 else step
     return Located((at,), value[at]) if 0 <= at < len(value) else None
 
 
-def matching(items: list[Any], step: Where) -> Iterator[Located]:
+def select_matching(items: list[Any], step: Where) -> Iterator[Located]:
     """Yield the elements of a list that a step chooses; their paths begin at the list."""
     for at, item in enumerate(items):
         found = _entered(item, step.field)
-        if found is not None and pinned(found.value) == pinned(step.value):
+        if found is not None and encode_canonical(found.value) == encode_canonical(step.value):
             yield Located((at,), item)
 
 
@@ -183,7 +183,7 @@ def is_bookkeeping(channel: str) -> bool:
     return channel != _ROOT and channel.startswith(_BOOKKEEPING)
 
 
-def inside(value: Any) -> tuple[Path, Any]:
+def unwrap(value: Any) -> tuple[Path, Any]:
     """Return the content of a wrapped value, and the path to it; ``((), value)`` if it is plain.
 
     The wrappings are a LangGraph state around its channels, and the tags of ``typed_values``. An

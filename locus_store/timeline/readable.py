@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping, is_graphs
-from locus_store.values.encoding import encode, pinned
-from locus_store.values.frames.alignment import align, common_ends, fingerprint_all
+from locus_store.values.encoding import encode, encode_canonical
+from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +28,15 @@ _PARTS: Final = 2
 """Module and class come first in what is stored of an object."""
 
 
-def readable(state: dict[str, Any]) -> dict[str, Any]:
+def make_readable(state: dict[str, Any]) -> dict[str, Any]:
     """Return a state with its messages as text; of a graph's state only the graph's channels."""
     if not is_graphs(state):
         return {name: _with_messages(it) for name, it in state.items()}
-    return {name: plain(it) for name, it in state[CHANNELS].items() if not is_bookkeeping(name)}
+    return {
+        name: strip_tags(value)
+        for name, value in state[CHANNELS].items()
+        if not is_bookkeeping(name)
+    }
 
 
 def _with_messages(value: Any) -> Any:
@@ -41,7 +45,7 @@ def _with_messages(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if is_message(value):
-        return message(value)
+        return format_message(value)
     return {key: _with_messages(it) for key, it in value.items()}
 
 
@@ -50,22 +54,26 @@ def is_message(value: Mapping[str, Any]) -> bool:
     return isinstance(value.get("role"), str) and ("content" in value or "tool_calls" in value)
 
 
-def about(metadata: dict[str, Any]) -> dict[str, Any]:
+def select_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a version's metadata without the entries that only LangGraph needs."""
     if not {"source", "step"} <= set(metadata):
         return metadata
-    return {name: plain(it) for name, it in metadata.items() if name not in _TOLD}
+    return {name: strip_tags(it) for name, it in metadata.items() if name not in _TOLD}
 
 
-def plain(value: Any) -> Any:
+def strip_tags(value: Any) -> Any:
     """Return a stored value without the tags of LangGraph's ``typed_values``; import nothing."""
     if isinstance(value, list):
-        return [plain(it) for it in value]
+        return [strip_tags(it) for it in value]
     if not isinstance(value, dict):
         return value
     read = _TAGS.get(str(value.get("$")))
     if read is None:
-        return message(value) if is_message(value) else {k: plain(it) for k, it in value.items()}
+        return (
+            format_message(value)
+            if is_message(value)
+            else {k: strip_tags(it) for k, it in value.items()}
+        )
     try:
         return read(value)
     except (LookupError, TypeError, ValueError):  # not written by the codec: show it unchanged
@@ -77,13 +85,13 @@ def _object(value: dict[str, Any]) -> Any:
     if not isinstance(value.get("v"), list) or len(value["v"]) <= _PARTS:
         return f"<object, code {value['c']}>"
     module, name, content, *_ = value["v"]
-    fields = plain(content)
+    fields = strip_tags(content)
     if str(module).startswith(_MESSAGES) and isinstance(fields, dict) and "content" in fields:
-        return message(fields, name)
+        return format_message(fields, name)
     return {str(name): fields}
 
 
-def message(fields: Mapping[str, Any], kind: str = "message") -> str:
+def format_message(fields: Mapping[str, Any], kind: str = "message") -> str:
     """Return one message: ``human: Hello``."""
     role, name = str(fields.get("type") or fields.get("role") or kind), fields.get("name")
     said = [_text(fields.get("content"))]
@@ -92,16 +100,16 @@ def message(fields: Mapping[str, Any], kind: str = "message") -> str:
     return f"{role}{f' ({name})' if name else ''}: {' '.join(filter(None, said))}"
 
 
-def text_of(content: Any) -> str:
+def format_content(content: Any) -> str:
     """Return the text in the content of a message of a log, or else its JSON."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return " ".join(map(text_of, content))
+        return " ".join(map(format_content, content))
     if isinstance(content, dict):
         for name in _TEXTS:
             if isinstance(content.get(name), str | list | dict):
-                return text_of(content[name])
+                return format_content(content[name])
     return _json(content)
 
 
@@ -132,8 +140,8 @@ def _json(value: Any) -> str:
 
 
 _TAGS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
-    "d": lambda it: {key: plain(it["v"][key]) for key in it["k"]},
-    "m": lambda it: {str(plain(key)): plain(value) for key, value in it["v"]},
+    "d": lambda it: {key: strip_tags(it["v"][key]) for key in it["k"]},
+    "m": lambda it: {str(strip_tags(key)): strip_tags(value) for key, value in it["v"]},
     "b": lambda it: f"<bytes {it['v']}>",
     "f": lambda it: it["v"],
     "x": _object,
@@ -165,7 +173,7 @@ class Difference:
         return {"what": self.what, "path": list(self.path), **values}
 
 
-def differences(
+def find_differences(
     old: Any, new: Any, path: Path = (), *, step: Callable[[], None] | None = None
 ) -> Iterator[Difference]:
     """Yield the differences from ``old`` to ``new``, in the order of the newer state.
@@ -178,7 +186,7 @@ def differences(
     """
     if step is not None:
         step()
-    if pinned(old) == pinned(new):  # 1, 1.0 and True are equal in Python
+    if encode_canonical(old) == encode_canonical(new):  # 1, 1.0 and True are equal in Python
         return
     if isinstance(old, dict) and isinstance(new, dict) and len(path) < _LEVELS:
         yield from _of_objects(old, new, path, step)
@@ -197,17 +205,17 @@ def _of_objects(
         elif key not in old:
             yield Difference("added", (*path, key), after=new[key])
         else:
-            yield from differences(old[key], new[key], (*path, key), step=step)
+            yield from find_differences(old[key], new[key], (*path, key), step=step)
 
 
 def _of_lists(
     old: list[Any], new: list[Any], path: Path, step: Callable[[], None] | None
 ) -> Iterator[Difference]:
     """Yield the differences of lists; equal elements are matched, runs of one length compared."""
-    for start, stop, first, last in align(fingerprint_all(old)[0], fingerprint_all(new)[0]):
+    for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):
         if stop - start == last - first:
             for i, j in zip(range(start, stop), range(first, last), strict=True):
-                yield from differences(old[i], new[j], (*path, j), step=step)
+                yield from find_differences(old[i], new[j], (*path, j), step=step)
             continue
         for i in range(start, stop):
             yield Difference("removed", (*path, i), before=old[i])
@@ -215,9 +223,9 @@ def _of_lists(
             yield Difference("added", (*path, j), after=new[j])
 
 
-def changed_part(before: str, after: str) -> tuple[str, str]:
+def cut_common_ends(before: str, after: str) -> tuple[str, str]:
     """Return two strings without most of the start and end that they share."""
-    head, tail = common_ends(before, after)
+    head, tail = measure_common_ends(before, after)
     head, tail = max(head - _CONTEXT, 0), max(tail - _CONTEXT, 0)
     marks = ("…" if head else "", "…" if tail else "")
     return tuple(  # type: ignore[return-value]  # two of them

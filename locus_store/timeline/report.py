@@ -10,8 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.timeline.blame import blame
-from locus_store.timeline.graph import Node, stored_sizes
-from locus_store.timeline.readable import about
+from locus_store.timeline.graph import Node, measure_stored
+from locus_store.timeline.readable import select_metadata
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
@@ -56,20 +56,20 @@ class Redaction:
     def __init__(self, key: bytes | None = None) -> None:
         self._key = key or secrets.token_bytes(32)
 
-    def text(self, text: str) -> dict[str, Any]:
+    def redact_text(self, text: str) -> dict[str, Any]:
         """Return the length and the hash of a text."""
         digest = blake2b(text.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8)
         return {"characters": len(text), "hash": digest.hexdigest()}
 
     def name(self, name: str) -> str:
         """Return an id; of one that a person may have chosen, its hash."""
-        return name if _GENERATED.fullmatch(name) else f"#{self.text(name)['hash']}"
+        return name if _GENERATED.fullmatch(name) else f"#{self.redact_text(name)['hash']}"
 
-    def key(self, key: str | int) -> str | int:
+    def redact_key(self, key: str | int) -> str | int:
         """Return a key or an index; of a key that is not like the name of a field, its hash."""
         return key if isinstance(key, int) or _FIELD.fullmatch(key) else self.name(key)
 
-    def leaf(self, key: str | int, value: Any) -> dict[str, Any]:
+    def redact_leaf(self, key: str | int, value: Any) -> dict[str, Any]:
         """Return the description of a value without parts."""
         if not isinstance(value, str):
             return {"kind": "null" if value is None else type(value).__name__}
@@ -77,15 +77,15 @@ class Redaction:
             return {"kind": "role", "role": value}
         if isinstance(key, str) and _IDS.fullmatch(key):
             return {"kind": "id", "id": self.name(value)}
-        return {"kind": "text"} | self.text(value)
+        return {"kind": "text"} | self.redact_text(value)
 
-    def tree(self, value: Any, key: str | int = "") -> Any:
+    def redact(self, value: Any, key: str | int = "") -> Any:
         """Return a value with its structure."""
         if isinstance(value, dict):
-            return {self.key(name): self.tree(it, name) for name, it in value.items()}
+            return {self.redact_key(name): self.redact(it, name) for name, it in value.items()}
         if isinstance(value, list):
-            return [self.tree(it, key) for it in value]
-        return self.leaf(key, value)
+            return [self.redact(it, key) for it in value]
+        return self.redact_leaf(key, value)
 
 
 async def report(
@@ -115,36 +115,36 @@ async def report(
     Raises:
         IntegrityError, NotFoundError, UnsupportedError: As ``blame``.
     """
-    told = await blame(backend, thread_id, checkpoint_id, namespace=namespace, step=step)
-    if told is None:
+    origins = await blame(backend, thread_id, checkpoint_id, namespace=namespace, step=step)
+    if origins is None:
         return None
     redaction = Redaction(key)
-    way = told.way[-VERSIONS:]
-    sizes = await stored_sizes(backend, [Node(it, None) for it in way])
-    values, size = await asyncio.to_thread(_content, redaction, told, step)
+    way = origins.way[-VERSIONS:]
+    sizes = await measure_stored(backend, [Node(it, None) for it in way])
+    values, size = await asyncio.to_thread(_content, redaction, origins, step)
     return {
         "backend": type(backend).__name__,
         "thread_id": redaction.name(thread_id),
         "namespace": redaction.name(namespace) if namespace else "",
-        "checkpoint_id": redaction.name(told.version.checkpoint_id),
+        "checkpoint_id": redaction.name(origins.version.checkpoint_id),
         "state_bytes": size,
         "versions": [_version(redaction, it, sizes) for it in way],
-        "older_versions": len(told.way) - len(way),
+        "older_versions": len(origins.way) - len(way),
         "values": values[:VALUES],
         "is_complete": len(values) <= VALUES,
     }
 
 
 def _content(
-    redaction: Redaction, told: Blame, step: Callable[[], None] | None
+    redaction: Redaction, origins: Blame, step: Callable[[], None] | None
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the values of a state, one more than fit if there are more, and its size as JSON."""
     values = []
-    for it in islice(_values(redaction, told, ()), VALUES + 1):
+    for it in islice(_values(redaction, origins, ()), VALUES + 1):
         if step is not None:
             step()
         values.append(it)
-    return values, len(encode(told.state))
+    return values, len(encode(origins.state))
 
 
 def _version(redaction: Redaction, version: Version, sizes: dict[int, int]) -> dict[str, Any]:
@@ -155,27 +155,29 @@ def _version(redaction: Redaction, version: Version, sizes: dict[int, int]) -> d
         "sequence": version.mark.sequence,
         "created_at": version.created_at,
         "stored_bytes": sizes.get(version.mark.sequence),
-        "metadata": redaction.tree(about(version.metadata)),
+        "metadata": redaction.redact(select_metadata(version.metadata)),
     }
 
 
-def _values(redaction: Redaction, told: Blame, path: Path) -> Iterator[dict[str, Any]]:
+def _values(redaction: Redaction, origins: Blame, path: Path) -> Iterator[dict[str, Any]]:
     """Yield the values of a state, each object and list before its parts."""
     start = 0
-    while page := told.parts(path, start=start, limit=VALUES, is_raw=True):
+    while page := origins.list_parts(path, start=start, limit=VALUES, is_raw=True):
         start += len(page)
         for it in page:
             yield _value(redaction, it)
             if isinstance(it.value, dict | list):
-                yield from _values(redaction, told, it.path)
+                yield from _values(redaction, origins, it.path)
 
 
 def _value(redaction: Redaction, it: Blamed) -> dict[str, Any]:
     key = it.path[-1]
-    path = [redaction.key(step) for step in it.path]
+    path = [redaction.redact_key(step) for step in it.path]
     is_leaf = not isinstance(it.value, dict | list)
     kind = "object" if isinstance(it.value, dict) else "list"
-    found = redaction.leaf(key, it.value) if is_leaf else {"kind": kind, "length": len(it.value)}
+    found = (
+        redaction.redact_leaf(key, it.value) if is_leaf else {"kind": kind, "length": len(it.value)}
+    )
     origins = {"made": it.made} if is_leaf else {"made": it.made, "changed": it.changed}
     return (
         {"path": path}

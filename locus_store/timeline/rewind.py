@@ -14,13 +14,13 @@ from locus_store.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from locus_store.runtime.loops import settled
-from locus_store.timeline.copies import Copy, StepCopies, new_graph_id, whole_writes
+from locus_store.runtime.loops import settle
+from locus_store.timeline.copies import Copy, StepCopies, generate_graph_id, whole_writes
 from locus_store.timeline.paths import is_graphs
-from locus_store.timeline.task_ids import names_in
+from locus_store.timeline.task_ids import find_names
 from locus_store.types import Expected
-from locus_store.values.msgpack import with_json
-from locus_store.versions import REBUILT, new_checkpoint_id
+from locus_store.values.msgpack import convert_to_json
+from locus_store.versions import REBUILT, generate_checkpoint_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -41,7 +41,7 @@ class Prepared:
     repeated: list[str]
     """Finished tasks of a LangGraph step that will run again, in words."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return these tasks in one line; of many the first."""
         more = len(self.repeated) - _SHOWN
         shown = ", ".join(self.repeated[:_SHOWN])
@@ -73,7 +73,7 @@ async def rewind(
         checkpoint_id: The version to return to.
         namespace: Its line.
         expected_head: The head that the caller saw; ``None``: any.
-        names: See ``prepared``.
+        names: See ``prepare``.
         runs_again: Finished tasks may run again, where their new ids cannot be computed.
 
     Raises:
@@ -85,21 +85,21 @@ async def rewind(
         BackendError: The storage failed. Nothing was saved, or the head alone: the message says
             which.
     """
-    found = await prepared(backend, thread_id, checkpoint_id, namespace=namespace, names=names)
+    found = await prepare(backend, thread_id, checkpoint_id, namespace=namespace, names=names)
     *_, copy = found.copies
     await _require_head(backend, copy.found, expected_head)
     if found.repeated and not runs_again:
         raise UnsupportedError(
             f"after a rewind to {checkpoint_id!r} these would run again, although they are "
-            f"finished: {found.told()}. Nothing was saved. Name the functions or "
+            f"finished: {found.describe()}. Nothing was saved. Name the functions or "
             "nodes (names=, or --task), or accept that they run again (runs_again=True, or "
             "--run-again)"
         )
-    await settled(_save(backend, found.copies))
+    await settle(_save(backend, found.copies))
     return copy.checkpoint_id
 
 
-async def prepared(
+async def prepare(
     backend: StorageBackend,
     thread_id: str,
     checkpoint_id: str,
@@ -130,12 +130,12 @@ async def prepared(
         raise NotFoundError(f"there is no checkpoint {checkpoint_id!r} in thread {thread_id!r}")
     if not is_graphs(found.state):
         return Prepared([_plain(backend, found)], [])
-    name, known = new_graph_id(), {*names, *names_in(with_json(found.state))}
+    name, known = generate_graph_id(), {*names, *find_names(convert_to_json(found.state))}
     copying = StepCopies(backend, thread_id, known)
     await copying.add(found, name)
     if copying.repeated:  # later versions have more names
         head = await backend.read_state(thread_id, namespace=namespace)
-        more = names_in(head.state) if head and is_graphs(head.state) else set()
+        more = find_names(head.state) if head and is_graphs(head.state) else set()
         if not more <= known:
             copying = StepCopies(backend, thread_id, known | more)
             await copying.add(found, name)
@@ -148,7 +148,7 @@ def _plain(backend: StorageBackend, found: Snapshot) -> Copy:
     return Copy(
         found=found,
         namespace=version.namespace,
-        checkpoint_id=new_checkpoint_id(),
+        checkpoint_id=generate_checkpoint_id(),
         writes=whole_writes(found, backend.max_state_bytes),
         metadata=version.metadata,
         labels=version.labels,

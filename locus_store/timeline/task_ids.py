@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from locus_store.errors import UnsupportedError
-from locus_store.timeline.paths import CHANNELS, inside
-from locus_store.values.frames import value_of, value_payload
-from locus_store.values.msgpack import pack_sorted, plain
+from locus_store.timeline.paths import CHANNELS, unwrap
+from locus_store.values.frames import decode_value, encode_value
+from locus_store.values.msgpack import decode_sorted, pack_sorted
 from locus_store.versions import JSON_WRITE
 from locus_store.versions.sizes import INTERRUPT
 
@@ -97,7 +97,7 @@ class TaskIds:
     by_name: dict[str, dict[str, Renamed]] = field(default_factory=dict)
     """The candidates for each name, by their old ids."""
 
-    def renamed(self, task_id: str, task_path: str) -> Renamed | None:
+    def rename(self, task_id: str, task_path: str) -> Renamed | None:
         """Return a task by its old id, with its new one; ``None`` if it is not found.
 
         Raises:
@@ -105,7 +105,7 @@ class TaskIds:
         """
         return self._first(task_id, self._tasks(task_path))
 
-    def called_at(self, place: str) -> tuple[list[Renamed], str] | None:
+    def find_callers(self, place: str) -> tuple[list[Renamed], str] | None:
         """Return the tasks that lead to a namespace below the checkpoint's, and its new name.
 
         ``None`` if a task is not found, or the namespace is not that of a task: a subgraph that
@@ -116,7 +116,7 @@ class TaskIds:
         """
         tasks: list[Renamed] = []
         name = self.new.checkpoint_ns
-        for part in parts_below(self.old.checkpoint_ns, place):
+        for part in split_below(self.old.checkpoint_ns, place):
             if part.isdigit():  # the number of a subgraph that a task calls
                 name += f"|{part}"
                 continue
@@ -208,9 +208,9 @@ class TaskIds:
 
     def _triggers(self, node: str) -> Iterator[Parts]:
         branch = {f"{_BRANCH}{node}"}
-        known = inside(self.state["channel_versions"])[1]
+        known = unwrap(self.state["channel_versions"])[1]
         joins = {it for it in known if it.startswith("join:") and it.endswith(f":{node}")}
-        seen = set(inside(inside(self.state["versions_seen"])[1].get(node, {}))[1])
+        seen = set(unwrap(unwrap(self.state["versions_seen"])[1].get(node, {}))[1])
         for channels in (branch, branch | joins, seen, seen | branch, seen | joins | branch):
             yield tuple(sorted(channels))
         yield (_START,)
@@ -218,30 +218,30 @@ class TaskIds:
 
     def _sends(self) -> int:
         """Return the number of ``Send``; an upper bound if they are encrypted."""
-        sent = inside(self.state[CHANNELS])[1].get(_SENT, [])
+        sent = unwrap(self.state[CHANNELS])[1].get(_SENT, [])
         return len(sent) if isinstance(sent, list) else _PLACES
 
     def _sent(self, place: int) -> Iterator[str]:
-        sent = inside(self.state[CHANNELS])[1].get(_SENT)
+        sent = unwrap(self.state[CHANNELS])[1].get(_SENT)
         if isinstance(sent, list) and place < len(sent):
             yield from islice(_texts(sent[place]), _TEXTS)
         yield from self.names
 
 
-def names_in(state: Mapping[str, Any]) -> set[str]:
+def find_names(state: Mapping[str, Any]) -> set[str]:
     """Return the nodes and functions that ran before a checkpoint, or are to run on it."""
-    ran = {it for it in inside(state["versions_seen"])[1] if not it.startswith("__")}
-    channels = inside(state["channel_versions"])[1]
+    ran = {it for it in unwrap(state["versions_seen"])[1] if not it.startswith("__")}
+    channels = unwrap(state["channel_versions"])[1]
     return ran | {it.removeprefix(_BRANCH) for it in channels if it.startswith(_BRANCH)}
 
 
-def parts_below(checkpoint_ns: str, place: str) -> list[str]:
+def split_below(checkpoint_ns: str, place: str) -> list[str]:
     """Return the parts of a namespace that lies below another; none if it does not."""
     above = f"{checkpoint_ns}|" if checkpoint_ns else ""
     return place[len(above) :].split("|") if place != above and place.startswith(above) else []
 
 
-def told(task_path: str) -> str:
+def describe_path(task_path: str) -> str:
     """Return a task's path in words."""
     rest = task_path.removeprefix(_PUSH)
     if rest == task_path:
@@ -250,7 +250,7 @@ def told(task_path: str) -> str:
     if sent.isdigit():
         return f"the task of Send {int(sent) + 1}"
     caller, number = rest.removesuffix(f", {_CALL}").rpartition(", ")[::2]
-    return f"call {int(number) + 1 if number.isdigit() else number} of {told(caller)}"
+    return f"call {int(number) + 1 if number.isdigit() else number} of {describe_path(caller)}"
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -285,14 +285,14 @@ _ANSWERS: Final = 64
 """Interrupts of one task that are looked for."""
 
 
-def stopped(writes: Sequence[PendingWrite]) -> set[str]:
+def find_stopped(writes: Sequence[PendingWrite]) -> set[str]:
     """Return the tasks that an interrupt stopped, or an error that nothing handled."""
     handled = {it.task_id for it in writes if it.channel == _HANDLED}
     stops = {it.task_id for it in writes if it.channel in {_ERROR, INTERRUPT}}
     return stops - handled
 
 
-def finished(writes: Sequence[PendingWrite]) -> set[str]:
+def find_finished(writes: Sequence[PendingWrite]) -> set[str]:
     """Return the tasks with a result that LangGraph does not compute again."""
     return {
         it.task_id
@@ -301,17 +301,17 @@ def finished(writes: Sequence[PendingWrite]) -> set[str]:
     }
 
 
-def answered(writes: Sequence[PendingWrite]) -> set[str]:
+def find_answered(writes: Sequence[PendingWrite]) -> set[str]:
     """Return the tasks that an answer to one of their own interrupts is stored of."""
     return {it.task_id for it in writes if it.channel == _RESUME}
 
 
-def before_stop(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
+def select_before_stop(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
     """Return what a step had before it was continued; nothing if it was never stopped.
 
     What a stopped task called is left out: whether it was before the stop is not stored.
     """
-    ids = stopped(writes)
+    ids = find_stopped(writes)
     callers = {f"{it.task_path}, " for it in writes if it.task_id in ids}
     if not ids:
         return []
@@ -323,7 +323,7 @@ def before_stop(writes: Sequence[PendingWrite]) -> list[PendingWrite]:
     ]
 
 
-def moved(
+def move_write(
     write: PendingWrite,
     task: Renamed,
     all_tasks: Collection[Renamed],
@@ -346,11 +346,11 @@ def moved(
     is_json = write.type == JSON_WRITE
     content = before = write.payload
     if is_json:  # one id is as long as another, so that MessagePack stays valid
-        content = before = pack_sorted(value_of(before, max_bytes, packed=True))
+        content = before = pack_sorted(decode_value(before, max_bytes, packed=True))
     for it in all_tasks:
         for answers in range(1 if first_only else _ANSWERS):
             content = content.replace(*it.interrupt(answers))
     if content == before:
         return None
-    value = value_payload(plain(content), max_bytes, packed=True) if is_json else content
+    value = encode_value(decode_sorted(content), max_bytes, packed=True) if is_json else content
     return replace(made, payload=value)

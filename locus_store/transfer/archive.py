@@ -137,7 +137,7 @@ async def import_threads(
             )
         target = targets[tenant]
         await tally.add(thread.thread_id, target.write_thread(thread), tenant=tenant)
-    return tally.done()
+    return tally.finish()
 
 
 async def _each(ids: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
@@ -202,7 +202,7 @@ def _objects(
                 **_taken(record, _VERSION),
                 "created_at": record.created_at,
                 "digest": record.digest.hex(),
-                "operations": frames.written(record.payload, max_state_bytes),
+                "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
             }
         for write in line.writes:
             yield {
@@ -334,7 +334,7 @@ def _version(it: dict[str, Any]) -> ArchivedRecord:
         **_only(it, _VERSION),
         digest=bytes.fromhex(it["digest"]),
         created_at=datetime.fromisoformat(it["created_at"]),
-        payload=frames.payload_of(it["operations"]),
+        payload=frames.encode_operations(it["operations"]),
     )
 
 

@@ -9,7 +9,7 @@ from locus_store.backend import StoresThreads, needs
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.values import frames
-from locus_store.versions import current, whole_write
+from locus_store.versions import expand_write, select_current
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class NewVersion:
     labels: Mapping[str, Any] = field(default_factory=dict)
     created_at: datetime
     packed: bool = False
-    """Bytes in ``state`` are MessagePack; see ``frames.change``."""
+    """Bytes in ``state`` are MessagePack; see ``frames.compare_states``."""
 
 
 class ThreadBuilder:
@@ -76,7 +76,7 @@ class ThreadBuilder:
         """Add whole pending writes of any checkpoints of the namespace."""
         self._writes.setdefault(namespace, []).extend(writes)
 
-    async def built(self, heads: Mapping[str, str] | None = None) -> ArchivedThread:
+    async def build(self, heads: Mapping[str, str] | None = None) -> ArchivedThread:
         """Return the thread; its times are those of its versions.
 
         Args:
@@ -123,7 +123,7 @@ class ThreadBuilder:
         )
 
 
-async def up_to(
+async def cut_thread(
     thread: ArchivedThread, checkpoint_id: str, *, namespace: str = "", max_state_bytes: int
 ) -> ArchivedThread | None:
     """Return the thread as it was when a version was its head; other namespaces are complete.
@@ -149,7 +149,7 @@ async def up_to(
                 NewVersion(
                     checkpoint_id=record.checkpoint_id,
                     parent_id=names.get(record.parent or 0),
-                    state=folder.state(),
+                    state=folder.get_state(),
                     metadata=record.metadata,
                     labels=record.labels,
                     created_at=record.created_at,
@@ -158,12 +158,13 @@ async def up_to(
                 namespace=namespace,
             )
             writes += [
-                replace(it, write=whole_write(it.write, folder.state(), max_state_bytes))
+                replace(it, write=expand_write(it.write, folder.get_state(), max_state_bytes))
                 for it in line.writes
-                if it.checkpoint_id == record.checkpoint_id and current([it.write], record.sequence)
+                if it.checkpoint_id == record.checkpoint_id
+                and select_current([it.write], record.sequence)
             ]
     builder.add_writes(writes, namespace=namespace)
-    shorter = (await builder.built()).lines[0]
+    shorter = (await builder.build()).lines[0]
     return replace(thread, lines=[shorter if it is line else it for it in thread.lines])
 
 
@@ -208,7 +209,7 @@ async def fork(
     there = await storage.read_thread(thread_id)
     limit = backend.max_state_bytes
     found = (
-        await up_to(there, checkpoint_id, namespace=namespace, max_state_bytes=limit)
+        await cut_thread(there, checkpoint_id, namespace=namespace, max_state_bytes=limit)
         if there
         else None
     )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError
-from locus_store.runtime.progress import expected
+from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.archive import all_threads
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.versions.archives import same
+from locus_store.versions.archives import are_same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,9 +48,9 @@ async def copy(
     if thread_ids is None:
         async for thread_id in all_threads(source):
             await tally.add(thread_id, _copy(source, target, thread_id))
-    for thread_id in expected(thread_ids or ()):
+    for thread_id in expect_steps(thread_ids or ()):
         await tally.add(thread_id, _copy_named(source, target, thread_id))
-    return tally.done()
+    return tally.finish()
 
 
 async def _copy_named(source: StoresThreads, target: StoresThreads, thread_id: str) -> bool:
@@ -68,6 +68,6 @@ async def _copy(source: StoresThreads, target: StoresThreads, thread_id: str) ->
     is_new = await target.write_thread(thread)
     if is_new:
         kept = await target.read_thread(thread_id)
-        if kept is None or not same(kept, thread):
+        if kept is None or not are_same(kept, thread):
             raise IntegrityError("it was changed while it was copied; copy it again")
     return is_new

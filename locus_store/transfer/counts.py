@@ -68,7 +68,7 @@ class Tally:
             if self._progress:
                 self._progress(thread_id, is_new)
 
-    def done(self, source: str = "") -> Counts:
+    def finish(self, source: str = "") -> Counts:
         """Return the counts.
 
         Raises:

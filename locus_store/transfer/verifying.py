@@ -15,7 +15,7 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.transfer.archive import all_threads
-from locus_store.versions.archives import Problem, problems
+from locus_store.versions.archives import Problem, find_problems
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -94,6 +94,8 @@ async def _of_thread(backend: StoresThreads, thread_id: str) -> AsyncIterator[Pr
         return
     if thread is None:
         return
-    for problem in await asyncio.to_thread(lambda: list(problems(thread, backend.max_state_bytes))):
+    for problem in await asyncio.to_thread(
+        lambda: list(find_problems(thread, backend.max_state_bytes))
+    ):
         yield problem
     yield Checked(thread_id, sum(len(it.records) for it in thread.lines))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import InvalidArgumentError, SerializationError
-from locus_store.values.canonical import canonical_object
+from locus_store.values.canonical import canonicalize_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ def check_text(
         raise InvalidArgumentError(f"{name} {value!r} has a NUL or a lone surrogate in it")
 
 
-def id_text(name: str, value: object) -> str:
+def check_id(name: str, value: object) -> str:
     """Return an id as text: a string, or the digits of a whole number.
 
     Raises:
@@ -149,13 +149,13 @@ def check_number(name: str, value: object, most: float) -> None:
         raise InvalidArgumentError(f"{name}={value!r} must be a number from 0 to {most:g}")
 
 
-def thread_pattern(pattern: str) -> re.Pattern[str]:
+def compile_thread_pattern(pattern: str) -> re.Pattern[str]:
     """Return the shell-style pattern of ``list_threads`` as a regular expression."""
     check_text("pattern", pattern, minimum=0)
     return re.compile(translate(pattern))
 
 
-def checked_max_state_bytes(max_state_bytes: int) -> int:
+def check_max_state_bytes(max_state_bytes: int) -> int:
     """Return the option, if it is valid.
 
     Raises:
@@ -168,7 +168,7 @@ def checked_max_state_bytes(max_state_bytes: int) -> int:
     return max_state_bytes
 
 
-def checked_ttl(ttl_seconds: float | None) -> float | None:
+def check_ttl(ttl_seconds: float | None) -> float | None:
     """Return the option if it is valid.
 
     Raises:
@@ -184,7 +184,7 @@ def checked_ttl(ttl_seconds: float | None) -> float | None:
     return ttl_seconds
 
 
-def checked_user(user_id: str | None) -> str | None:
+def check_user(user_id: str | None) -> str | None:
     """Return the id of a user, or ``None``, if it is valid.
 
     Raises:
@@ -195,7 +195,7 @@ def checked_user(user_id: str | None) -> str | None:
     return user_id
 
 
-def listed(name: str, values: object) -> list[Any]:
+def check_list(name: str, values: object) -> list[Any]:
     """Return an argument as a list.
 
     Raises:
@@ -206,7 +206,7 @@ def listed(name: str, values: object) -> list[Any]:
     return list(values)
 
 
-def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+def copy_json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return a private copy of metadata or labels; ``{}`` for ``None``.
 
     Raises:
@@ -216,7 +216,7 @@ def json_object(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(value, Mapping):
         raise SerializationError(f"{name} must be a JSON object, not {type(value).__name__}")
-    return canonical_object(value, name)
+    return canonicalize_object(value, name)
 
 
 def is_path(text: str) -> bool:
@@ -224,7 +224,7 @@ def is_path(text: str) -> bool:
     return not set(text) & set("@:?=;") and bool(Path(text).suffix or "/" in text)
 
 
-def not_a_url(path: str) -> InvalidArgumentError:
+def make_not_a_url_error(path: str) -> InvalidArgumentError:
     """Return the error for a path in place of a URL; it suggests the URL."""
     meant = f"file:{path}" if Path(path).is_dir() else f"sqlite:///{path}"
     return InvalidArgumentError(f"{path!r} is not a URL; did you mean {meant}?")

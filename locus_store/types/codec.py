@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.marks import Lineage, LoadedDict, Provenance
+from locus_store.types.marks import LoadedDict, LoadOrigin, Provenance
 from locus_store.types.state_classes import (
-    class_label,
-    class_of,
+    find_class,
+    get_class_label,
     is_model,
     is_state_class,
     require_named,
@@ -39,7 +39,7 @@ class StateCodec:
         self.state_type = state_type
         self._tried: set[type[Any]] = set()
 
-    def dump(self, state: Any) -> tuple[dict[str, Any], Lineage | None]:
+    def dump(self, state: Any) -> tuple[dict[str, Any], LoadOrigin | None]:
         """Return the state as a JSON object, and the lineage that it carried.
 
         A mark counts only where ``load`` puts it: in our own classes, and in the ``metadata`` of
@@ -50,7 +50,7 @@ class StateCodec:
         """
         data, token = _dumped(state)
         self._require_loadable(state, data)
-        return data, Lineage.from_token(token) if token else None
+        return data, LoadOrigin.from_token(token) if token else None
 
     def _require_loadable(self, state: Any, data: dict[str, Any]) -> None:
         """Try, once per type, that what is saved can be loaded: an alias may be in the way."""
@@ -60,32 +60,32 @@ class StateCodec:
             return
         if self.state_type is None:
             require_named(state)
-        _restored(target, data, Lineage(thread="", made_from=None, head=None))
+        _restored(target, data, LoadOrigin(thread="", made_from=None, head=None))
         self._tried.add(kind)
 
-    def class_for(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
+    def find_class(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
         """Return the class of the state that ``restore`` builds from a stored version.
 
         Raises:
             SerializationError: It is to be the class that was saved, which is not imported.
         """
-        return self.state_type or class_of(labels, data) or _default_class()
+        return self.state_type or find_class(labels, data) or _default_class()
 
     def restore(
-        self, data: dict[str, Any], lineage: Lineage, labels: Mapping[str, Any] | None = None
+        self, data: dict[str, Any], origin: LoadOrigin, labels: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return the state of ``data``, carrying ``lineage`` where its type has room for one.
+        """Return the state of ``data``, carrying ``origin`` where its type has room for one.
 
         Raises:
-            SerializationError: ``data`` does not fit the class; see also ``class_for``.
+            SerializationError: ``data`` does not fit the class; see also ``find_class``.
         """
-        kind = self.class_for(labels or {}, data)
+        kind = self.find_class(labels or {}, data)
         if issubclass(kind, dict):
-            return LoadedDict(data, Provenance(lineage.token()), class_label(labels or {}))
-        return _restored(kind, data, lineage)
+            return LoadedDict(data, Provenance(origin.to_token()), get_class_label(labels or {}))
+        return _restored(kind, data, origin)
 
 
-def carries_mark(kind: type[Any]) -> bool:
+def can_carry_mark(kind: type[Any]) -> bool:
     """Return whether a loaded state of this class remembers the version it was loaded from."""
     if not is_model(kind):
         return issubclass(kind, dict)
@@ -97,15 +97,15 @@ def carries_mark(kind: type[Any]) -> bool:
 def _dumped(state: Any) -> tuple[dict[str, Any], Any]:
     if isinstance(state, dict):
         return state, state.provenance.token if isinstance(state, LoadedDict) else None
-    from locus_store.types.state import dumped  # noqa: PLC0415  (as above)
+    from locus_store.types.state import dump_state  # noqa: PLC0415  (as above)
 
-    return dumped(state)
+    return dump_state(state)
 
 
-def _restored(kind: type[Any], data: dict[str, Any], lineage: Lineage) -> Any:
-    from locus_store.types.state import restored  # noqa: PLC0415  (as above)
+def _restored(kind: type[Any], data: dict[str, Any], origin: LoadOrigin) -> Any:
+    from locus_store.types.state import restore_state  # noqa: PLC0415  (as above)
 
-    return restored(kind, data, lineage)
+    return restore_state(kind, data, origin)
 
 
 def _default_class() -> type[Any]:
@@ -114,7 +114,7 @@ def _default_class() -> type[Any]:
     return AgentState
 
 
-def labels_of(data: Mapping[str, Any]) -> dict[str, Any]:
+def get_labels(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the labels of a state: ``agent_id``, ``user_id`` and ``tags``.
 
     The last two are at its top or in its metadata.

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import SerializationError
-from locus_store.values.surrogates import escaped, restored
+from locus_store.values.surrogates import escape, restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ REFUSED: Final = (UnicodeEncodeError, PydanticSerializationError)
 _LOST: Final = "\ufffd".encode()
 
 
-def dumped_with_keys(value: T, dump: Callable[[T], Any]) -> Any:
+def dump_with_keys(value: T, dump: Callable[[T], Any]) -> Any:
     """Return the JSON that ``dump`` makes of a value, with keys that pydantic cannot write.
 
     Args:
@@ -40,7 +40,7 @@ def dumped_with_keys(value: T, dump: Callable[[T], Any]) -> Any:
             return made
     except REFUSED:
         pass
-    return restored(dump(with_escaped_keys(value)))
+    return restore(dump(escape_keys(value)))
 
 
 def _may_have_lost(made: Any) -> bool:
@@ -50,7 +50,7 @@ def _may_have_lost(made: Any) -> bool:
         return True
 
 
-def with_escaped_keys(value: Any) -> Any:
+def escape_keys(value: Any) -> Any:
     """Return a copy of a value in which the keys of all dicts are escaped; see ``surrogates``.
 
     Lists, tuples, dicts, pydantic models and dataclasses are searched.
@@ -60,15 +60,15 @@ def with_escaped_keys(value: Any) -> Any:
     """
     if isinstance(value, BaseModel):
         model = value.model_copy()
-        model.__dict__.update(with_escaped_keys(value.__dict__))
-        extra = with_escaped_keys(value.__pydantic_extra__)
+        model.__dict__.update(escape_keys(value.__dict__))
+        extra = escape_keys(value.__pydantic_extra__)
         object.__setattr__(model, "__pydantic_extra__", extra)  # it may be frozen
         return model
     if isinstance(value, dict):
         held = copy(value)
         held.clear()
         for key, item in value.items():
-            held[escaped(key) if isinstance(key, str) else key] = with_escaped_keys(item)
+            held[escape(key) if isinstance(key, str) else key] = escape_keys(item)
         if len(held) < len(value):
             raise SerializationError(
                 "two keys of a dict differ in lone surrogates and their stored form only: "
@@ -76,10 +76,10 @@ def with_escaped_keys(value: Any) -> Any:
             )
         return held
     if type(value) in {list, tuple}:
-        return type(value)(map(with_escaped_keys, value))
+        return type(value)(map(escape_keys, value))
     if is_dataclass(value) and not isinstance(value, type):
         made = copy(value)
         for it in fields(value):
-            object.__setattr__(made, it.name, with_escaped_keys(getattr(value, it.name)))
+            object.__setattr__(made, it.name, escape_keys(getattr(value, it.name)))
         return made
     return value

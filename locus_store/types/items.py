@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, c
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.types.arguments import check_text
 from locus_store.values.encoding import decode, encode
-from locus_store.values.frames import text_in
-from locus_store.values.surrogates import restored
-from locus_store.values.text import words
+from locus_store.values.frames import collect_text
+from locus_store.values.surrogates import restore
+from locus_store.values.text import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class StoreItem:
 
 def as_given(item: StoreItem) -> StoreItem:
     """Return a stored item with the strings that were put."""
-    value, metadata = restored(item.value), restored(item.metadata)
+    value, metadata = restore(item.value), restore(item.metadata)
     is_same = value is item.value and metadata is item.metadata
     return item if is_same else replace(item, value=value, metadata=metadata)
 
@@ -166,7 +166,7 @@ class Remove:
 Change: TypeAlias = Put | Remove
 
 
-def names_of(changes: Sequence[Change]) -> list[Name]:
+def get_names(changes: Sequence[Change]) -> list[Name]:
     """Return the names of the items that are changed."""
     return [it.name for it in changes]
 
@@ -205,7 +205,7 @@ class NamespaceMatch:
     suffix: Namespace = ()
     max_depth: int | None = None
 
-    def of(self, namespace: Namespace) -> Namespace | None:
+    def cut(self, namespace: Namespace) -> Namespace | None:
         """Return the namespace, cut to the depth; ``None`` if it does not match."""
         if len(namespace) < max(len(self.prefix), len(self.suffix)):
             return None
@@ -223,7 +223,7 @@ class NamespaceMatch:
 
 def has_words(value: Any, wanted: Sequence[str]) -> bool:
     """Return whether the strings of a value contain all words."""
-    return set(wanted) <= set(words(text_in(value)))
+    return set(wanted) <= set(split_words(collect_text(value)))
 
 
 @lru_cache(NAMESPACES)
@@ -287,10 +287,10 @@ def require_version(change: Put, found: int) -> None:
         ConflictError: Names the stored version.
     """
     if change.expected_version is not None and change.expected_version != found:
-        raise version_conflict(change, found)
+        raise make_version_conflict(change, found)
 
 
-def version_conflict(change: Put, found: int) -> ConflictError:
+def make_version_conflict(change: Put, found: int) -> ConflictError:
     """Return the error for a put that expects a version other than the stored one."""
     there = f"version {found} is stored" if found else "there is no such item"
     return ConflictError(

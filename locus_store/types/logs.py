@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from locus_store.errors import IntegrityError
 from locus_store.types.arguments import (
     check_limit,
+    check_list,
     check_names,
     check_text,
-    checked_user,
-    json_object,
-    listed,
+    check_user,
+    copy_json_object,
 )
 from locus_store.types.messages import (
     KeptMessages,
@@ -23,13 +23,13 @@ from locus_store.types.messages import (
     LogName,
     LogWanted,
     PutMessage,
-    content_of,
-    distinct,
+    decode_content,
+    drop_duplicates,
     log_name,
     put_of,
     require_digest,
 )
-from locus_store.values.encoding import digest, encode, verified_bodies
+from locus_store.values.encoding import digest, encode, unpack_verified
 from locus_store.values.surrogates import decode_restored
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class LogsWanted:
         return is_behind and is_thread and is_theirs and self.namespace in {None, namespace}
 
 
-def head_of(thread_id: str, namespace: str, *, whole: bool) -> LogWanted:
+def select_head(thread_id: str, namespace: str, *, whole: bool) -> LogWanted:
     """Return the criteria of the newest message of a log, or of all."""
     limit = None if whole else 1
     return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=not whole)
 
 
-def whole_log(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
+def select_log(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
     """Return the criteria of a log, or of its newest messages."""
     check_names(thread_id, namespace)
     limit = None if newest is None else check_limit(newest, "newest")
@@ -81,7 +81,7 @@ def whole_log(thread_id: str, namespace: str, newest: int | None) -> LogWanted:
     return LogWanted(thread_id=thread_id, namespace=namespace, limit=limit, newest=is_newest)
 
 
-def logs_wanted(
+def select_logs(
     thread_id: str | None,
     *,
     prefix: str,
@@ -100,7 +100,7 @@ def logs_wanted(
         thread_id=thread_id,
         prefix=prefix,
         namespace=namespace,
-        user_id=checked_user(user_id),
+        user_id=check_user(user_id),
         limit=check_limit(limit),
         after=None if after is None else log_name(after),
     )
@@ -122,7 +122,7 @@ class PackedContents(NamedTuple):
         return sum(map(len, self.payloads))
 
 
-def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> list[Any]:
+def decode_contents(log: LogName, packed: PackedContents, max_state_bytes: int) -> list[Any]:
     """Return the contents of messages.
 
     Raises:
@@ -135,13 +135,13 @@ def contents_of(log: LogName, packed: PackedContents, max_state_bytes: int) -> l
     ]
     if sealed == list(packed.digests):
         with suppress(ValueError, IntegrityError):  # raised below, with the message's id
-            return list(map(decode_restored, verified_bodies(packed.payloads, max_state_bytes)))
+            return list(map(decode_restored, unpack_verified(packed.payloads, max_state_bytes)))
     contents = []
     for message_id, text, payload, found, stored in zip(
         packed.message_ids, packed.texts, packed.payloads, sealed, packed.digests, strict=True
     ):
         require_digest(thread_id, message_id, found, stored)
-        contents.append(content_of(message_id, text, payload or None, max_state_bytes))
+        contents.append(decode_content(message_id, text, payload or None, max_state_bytes))
     return contents
 
 
@@ -152,7 +152,7 @@ Also: TypeAlias = "Mapping[str | LogName, New | KeptMessages]"
 """Messages for other logs, by namespace, or by thread and namespace."""
 
 
-def puts_of(
+def make_puts(
     messages: New, namespace: str, metadata: Mapping[str, Any] | None, max_state_bytes: int
 ) -> list[PutMessage]:
     """Return the checked messages of a log, with distinct ids.
@@ -160,11 +160,11 @@ def puts_of(
     Raises:
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
-    shared, given = json_object("metadata", metadata), listed("messages", messages)
-    return distinct([put_of(it, namespace, shared, max_state_bytes) for it in given])
+    shared, given = copy_json_object("metadata", metadata), check_list("messages", messages)
+    return drop_duplicates([put_of(it, namespace, shared, max_state_bytes) for it in given])
 
 
-def edits_of(change: LogChange, also: Also, max_state_bytes: int) -> list[LogEdit]:
+def make_edits(change: LogChange, also: Also, max_state_bytes: int) -> list[LogEdit]:
     """Return the changes of the other logs, which have the user and time to live of the first.
 
     Raises:
@@ -181,7 +181,7 @@ def _edit(
     )
     check_names(thread_id, namespace)
     if isinstance(messages, KeptMessages):
-        ttl_seconds, user_id = None, checked_user(messages.user_id)
+        ttl_seconds, user_id = None, check_user(messages.user_id)
         is_kept, new = True, messages.messages
     else:
         ttl_seconds, user_id = change.ttl_seconds, change.user_id
@@ -192,7 +192,7 @@ def _edit(
         ttl_seconds=ttl_seconds,
         user_id=user_id,
         is_kept=is_kept,
-        puts=puts_of(new, namespace, None, max_state_bytes),
+        puts=make_puts(new, namespace, None, max_state_bytes),
     )
 
 
@@ -202,14 +202,14 @@ class Outbox(NamedTuple):
     token: str
     edits: list[LogEdit]
 
-    def told(self) -> list[Any]:
+    def to_json(self) -> list[Any]:
         """Return it for JSON."""
         return [self.token, [_told_edit(it) for it in self.edits]]
 
     @classmethod
-    def of(cls, told: list[Any] | None) -> Outbox | None:
+    def from_json(cls, data: list[Any] | None) -> Outbox | None:
         """Return it from JSON."""
-        return None if told is None else cls(told[0], [_edit_of(*it) for it in told[1]])
+        return None if data is None else cls(data[0], [_edit_of(*it) for it in data[1]])
 
 
 _EDIT: Final = ("thread_id", "namespace", "ttl_seconds", "user_id", "is_kept", "first_revision")

@@ -19,7 +19,7 @@ from locus_store.types import Mark
 MARK_KEY = "_locus_store_mark"
 """Key in a state's ``metadata`` that says which version it was made from; never stored."""
 
-_NONCE = re.compile("[0-9a-f]{16}")
+_LOAD_ID = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,38 +78,38 @@ class LoadedDict(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
+class LoadOrigin:
     """One load and everything that is made from it.
 
     ``nonce`` is minted by the load, so that two runs that loaded the same version differ.
     """
 
     thread: str
-    """``thread_key`` of the thread that was loaded; a state may be saved into another one."""
+    """``make_thread_key`` of the thread that was loaded; a state may be saved into another one."""
 
     made_from: Mark | None
     head: Mark | None
-    nonce: str | None = field(default_factory=lambda: uuid4().hex[:16])
+    load_id: str | None = field(default_factory=lambda: uuid4().hex[:16])
 
-    def another(self) -> Lineage:
+    def with_new_load(self) -> LoadOrigin:
         """Return the lineage of a copy, which is saved by itself."""
-        return Lineage(thread=self.thread, made_from=self.made_from, head=self.head)
+        return LoadOrigin(thread=self.thread, made_from=self.made_from, head=self.head)
 
-    def token(self) -> str:
+    def to_token(self) -> str:
         """As text, for a place inside a state."""
         marks = [
             _packed(self.made_from),
             _packed(self.head if self.head != self.made_from else None),
         ]
         body = b"".join(struct.pack(">H", len(part)) + part for part in marks)
-        return f"1.{self.thread}.{self.nonce}.{base64.urlsafe_b64encode(body).decode()}"
+        return f"1.{self.thread}.{self.load_id}.{base64.urlsafe_b64encode(body).decode()}"
 
     @classmethod
-    def from_token(cls, token: object) -> Lineage | None:
+    def from_token(cls, token: object) -> LoadOrigin | None:
         """Return the lineage in a token; ``None`` for anything that is not one of ours."""
         try:
-            version, thread, nonce, body = str(token).split(".")
-            if version != "1" or not _NONCE.fullmatch(nonce):
+            version, thread, load_id, body = str(token).split(".")
+            if version != "1" or not _LOAD_ID.fullmatch(load_id):
                 return None
             raw = base64.urlsafe_b64decode(body)
             cut = 2 + struct.unpack_from(">H", raw)[0]
@@ -118,12 +118,12 @@ class Lineage:
             made_from, head = _unpacked(raw[2:cut]), _unpacked(raw[cut + 2 :])
         except (ValueError, struct.error, UnicodeDecodeError):
             return None
-        found = cls(thread=thread, made_from=made_from, head=head or made_from, nonce=nonce)
-        return found if found.token() == token else None  # base64 skips what it does not know
+        found = cls(thread=thread, made_from=made_from, head=head or made_from, load_id=load_id)
+        return found if found.to_token() == token else None  # base64 skips what it does not know
 
 
 @lru_cache(maxsize=4096)
-def thread_key(thread_id: str) -> str:
+def make_thread_key(thread_id: str) -> str:
     """Return a short name of a thread for a mark."""
     return sha256(thread_id.encode(errors="surrogatepass")).hexdigest()[:16]
 
@@ -160,7 +160,7 @@ def refuse_mark(data: Mapping[str, Any]) -> None:
         )
 
 
-def without_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+def split_mark(data: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Return a plain state without its mark, and the mark's token; ``None`` where it has none."""
     if not has_mark(data):
         return data, None

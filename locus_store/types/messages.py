@@ -8,18 +8,18 @@ from os import urandom
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
-from locus_store.types.arguments import check_names, check_text, json_object
-from locus_store.values.canonical import canonical, canonical_json
+from locus_store.types.arguments import check_names, check_text, copy_json_object
+from locus_store.values.canonical import canonicalize, encode_canonical_json
 from locus_store.values.encoding import (
     digest,
     encode,
-    joined_frames,
+    join_frames,
     pack_frame,
     require_size,
 )
-from locus_store.values.frames import text_in
-from locus_store.values.surrogates import decode_restored, escaped, restored
-from locus_store.values.text import folded
+from locus_store.values.frames import collect_text
+from locus_store.values.surrogates import decode_restored, escape, restore
+from locus_store.values.text import fold
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,13 +179,13 @@ class LogChange(LogEdit):
     also: list[LogEdit] = field(default_factory=list)
     """Messages for other logs, of this thread or others, in the same transaction."""
 
-    def edits(self) -> list[LogEdit]:
+    def split(self) -> list[LogEdit]:
         """Return the changes of all logs, by thread id: the order in which threads are locked."""
         return sorted([*self.also, self], key=lambda it: it.thread_id)
 
-    def all_puts(self) -> list[PutMessage]:
+    def get_all_puts(self) -> list[PutMessage]:
         """Return the messages for all logs."""
-        return [put for edit in self.edits() for put in edit.puts]
+        return [put for edit in self.split() for put in edit.puts]
 
     @property
     def is_repeatable(self) -> bool:
@@ -225,7 +225,7 @@ class LogWanted:
 
     def takes(self, message: ArchivedMessage, max_bytes: int) -> bool:
         """Return whether a message matches the search: the reference for every backend."""
-        return self.needle is None or self.needle in folded(text_of(message, max_bytes))
+        return self.needle is None or self.needle in fold(get_search_text(message, max_bytes))
 
 
 class LogRead(NamedTuple):
@@ -260,13 +260,13 @@ def put_of(
     check_text("role", it.role)
     if it.message_id is not None:
         check_text("message_id", it.message_id)
-    content = canonical_json(it.content, "content")
+    content = encode_canonical_json(it.content, "content")
     text = None if it.text is None else _checked_text(it.text)
-    metadata = {**shared, **json_object("metadata", it.metadata)}
+    metadata = {**shared, **copy_json_object("metadata", it.metadata)}
     beside = encode([metadata, text]) if metadata or text else _NOTHING_BESIDE
     require_size(len(content) + len(beside), max_state_bytes)
     message_id, payload = it.message_id or urandom(16).hex(), pack_frame(content)
-    sealed = seal(namespace, message_id, it.role, metadata, text, payload)
+    sealed = compute_checksum(namespace, message_id, it.role, metadata, text, payload)
     return PutMessage(
         message_id=message_id,
         may_exist=it.message_id is not None,
@@ -302,21 +302,23 @@ def check_put(put: PutMessage, namespace: str, max_state_bytes: int) -> None:
         IntegrityError: Its payload is damaged, or the digest is not its own.
         InvalidArgumentError, SerializationError: See ``put_of``.
     """
-    content = content_of(put.message_id, None, put.payload, max_state_bytes)
+    content = decode_content(put.message_id, None, put.payload, max_state_bytes)
     put_of(
         (content, put.role, put.message_id, put.metadata, put.text), namespace, {}, max_state_bytes
     )
-    if put.digest != seal(namespace, put.message_id, put.role, put.metadata, put.text, put.payload):
+    if put.digest != compute_checksum(
+        namespace, put.message_id, put.role, put.metadata, put.text, put.payload
+    ):
         raise IntegrityError(f"message {put.message_id!r} has the digest of another one")
 
 
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgumentError(f"text must be a str, not {type(text).__name__}")
-    return text if type(text) is str and text.isascii() else cast("str", canonical(text, "text"))
+    return text if type(text) is str and text.isascii() else cast("str", canonicalize(text, "text"))
 
 
-def distinct(puts: Sequence[PutMessage]) -> list[PutMessage]:
+def drop_duplicates(puts: Sequence[PutMessage]) -> list[PutMessage]:
     """Return messages with distinct ids: the last with an id, in the place of the first."""
     return list({it.message_id: it for it in puts}.values())
 
@@ -342,7 +344,7 @@ def require_distinct(change: LogChange) -> None:
     Raises:
         InvalidArgumentError: It does.
     """
-    names = [(it.thread_id, it.namespace) for it in change.edits()]
+    names = [(it.thread_id, it.namespace) for it in change.split()]
     for thread_id, namespace in names:
         if names.count((thread_id, namespace)) > 1:
             raise InvalidArgumentError(
@@ -350,7 +352,7 @@ def require_distinct(change: LogChange) -> None:
             )
 
 
-def too_short(change: LogEdit, count: int) -> ConflictError:
+def make_too_short_error(change: LogEdit, count: int) -> ConflictError:
     """Return the error for a position behind the end of a log."""
     position = change.cut.position if change.cut else 0
     return ConflictError(
@@ -359,7 +361,7 @@ def too_short(change: LogEdit, count: int) -> ConflictError:
     )
 
 
-def unknown_message(wanted: LogWanted) -> NotFoundError:
+def make_unknown_message_error(wanted: LogWanted) -> NotFoundError:
     """Return the error for a cursor that is not a message of the log."""
     return NotFoundError(
         f"the log of thread {wanted.thread_id!r}, namespace {wanted.namespace!r} has no message "
@@ -370,7 +372,7 @@ def unknown_message(wanted: LogWanted) -> NotFoundError:
 # --- between a message and what is stored of it
 
 
-def seal(  # noqa: PLR0917  (the columns of a row, in their order)
+def compute_checksum(  # noqa: PLR0917  (the columns of a row, in their order)
     namespace: str,
     message_id: str,
     role: str,
@@ -382,15 +384,15 @@ def seal(  # noqa: PLR0917  (the columns of a row, in their order)
     return digest(encode([namespace, message_id, role, metadata, text]) + (payload or b""))
 
 
-def sealed(message: ArchivedMessage) -> bytes:
+def compute_message_checksum(message: ArchivedMessage) -> bytes:
     """Return the digest of a stored message."""
     _, message_id, role, metadata, _, text, payload, namespace = message
-    return seal(namespace, message_id, role, metadata, text, payload)
+    return compute_checksum(namespace, message_id, role, metadata, text, payload)
 
 
 def require_sealed(thread_id: str | None, message: ArchivedMessage, stored: bytes) -> None:
     """Check a message against its digest; see ``require_digest``."""
-    require_digest(thread_id, message.message_id, sealed(message), stored)
+    require_digest(thread_id, message.message_id, compute_message_checksum(message), stored)
 
 
 def require_digest(thread_id: str | None, message_id: str, found: bytes, stored: bytes) -> None:
@@ -413,42 +415,44 @@ def require_digest(thread_id: str | None, message_id: str, found: bytes, stored:
         )
 
 
-def logged(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
+def decode_message(message: ArchivedMessage, max_state_bytes: int) -> LoggedMessage:
     """Return a stored message.
 
     Raises:
         IntegrityError: Its payload is damaged, too large, or not a message log's.
     """
     _, message_id, role, metadata, created_at, text, _, _ = message
-    content = content_of(message_id, text, message.payload, max_state_bytes)
-    return LoggedMessage(message_id, role, content, restored(metadata), restored(text), created_at)
+    content = decode_content(message_id, text, message.payload, max_state_bytes)
+    return LoggedMessage(message_id, role, content, restore(metadata), restore(text), created_at)
 
 
-def all_logged(messages: Sequence[ArchivedMessage], max_state_bytes: int) -> list[LoggedMessage]:
-    """Return stored messages; see ``logged``."""
-    return [logged(it, max_state_bytes) for it in messages]
+def decode_messages(
+    messages: Sequence[ArchivedMessage], max_state_bytes: int
+) -> list[LoggedMessage]:
+    """Return stored messages; see ``decode_message``."""
+    return [decode_message(it, max_state_bytes) for it in messages]
 
 
-def text_of(message: ArchivedMessage, max_state_bytes: int) -> str:
+def get_search_text(message: ArchivedMessage, max_state_bytes: int) -> str:
     """Return the text that a search looks into."""
     if message.text is not None:
         return message.text
-    content = content_of(message.message_id, None, message.payload, max_state_bytes)
-    return escaped(text_in(content))
+    content = decode_content(message.message_id, None, message.payload, max_state_bytes)
+    return escape(collect_text(content))
 
 
-def content_of(
+def decode_content(
     message_id: str, text: str | None, payload: bytes | None, max_state_bytes: int
 ) -> Any:
     """Return the content of a message: of its payload, or else its text.
 
     Raises:
-        IntegrityError: See ``logged``.
+        IntegrityError: See ``decode_message``.
     """
     if payload is None:
-        return restored(text)
+        return restore(text)
     try:
-        return decode_restored(joined_frames(payload, max_state_bytes))
+        return decode_restored(join_frames(payload, max_state_bytes))
     except (IntegrityError, ValueError) as exc:
         raise IntegrityError(f"message {message_id!r}: {exc}") from exc
 

@@ -43,13 +43,13 @@ class Bounds:
         return handler.generate_schema(Annotated[source, field])
 
 
-def bounded(**bounds: Any) -> Any:
+def annotate_bounds(**bounds: Any) -> Any:
     """Return the annotation of a type that has bounds: arguments of pydantic's ``Field``."""
     return Bounds(tuple(bounds.items()))
 
 
 class Option(NamedTuple):
-    """An option in ``table``."""
+    """An option in ``read_options``."""
 
     default: Any
     description: str
@@ -57,15 +57,15 @@ class Option(NamedTuple):
     """The annotations of its type."""
 
 
-Seconds = Annotated[float, bounded(gt=0, le=DAY)]
+Seconds = Annotated[float, annotate_bounds(gt=0, le=DAY)]
 """A time limit."""
-Patience = Annotated[float, bounded(ge=0, le=DAY)]
+Patience = Annotated[float, annotate_bounds(ge=0, le=DAY)]
 """A time limit that may be 0."""
-Count = Annotated[int, bounded(ge=1, le=MAX_COUNT)]
+Count = Annotated[int, annotate_bounds(ge=1, le=MAX_COUNT)]
 """A number of things, at least one."""
 
 
-def option(default: Any, meaning: str) -> Any:
+def annotate_option(default: Any, meaning: str) -> Any:
     """Return the annotation of an option: its default and its meaning."""
     return Option(default, meaning)
 
@@ -74,8 +74,8 @@ class StateOptions(TypedDict, total=False):
     """Of all backends."""
 
     max_state_bytes: Annotated[
-        Annotated[int, bounded(ge=1)],
-        option(
+        Annotated[int, annotate_bounds(ge=1)],
+        annotate_option(
             MAX_STATE_BYTES,
             "the largest state that is saved or loaded, as compact JSON: see"
             " [concepts](concepts.md#the-size-of-a-state)",
@@ -88,23 +88,25 @@ class SavingOptions(TypedDict, total=False):
 
     on_conflict: Annotated[
         OnConflict,
-        option("raise", 'or `"branch"`, `"overwrite"`: what a save does on a conflict'),
+        annotate_option("raise", 'or `"branch"`, `"overwrite"`: what a save does on a conflict'),
     ]
-    keep_last: Annotated[Count | None, option(None, "versions to keep per thread")]
-    refresh_on_read: Annotated[bool, option(False, "a load renews that time; needs `ttl_seconds`")]
+    keep_last: Annotated[Count | None, annotate_option(None, "versions to keep per thread")]
+    refresh_on_read: Annotated[
+        bool, annotate_option(False, "a load renews that time; needs `ttl_seconds`")
+    ]
 
 
 class CheckpointOptions(SavingOptions, total=False):
     """Of checkpointers and savers."""
 
     ttl_seconds: Annotated[
-        Annotated[float, bounded(gt=0, le=MAX_TTL_SECONDS)] | None,
-        option(None, "a thread expires this long after its last save"),
+        Annotated[float, annotate_bounds(gt=0, le=MAX_TTL_SECONDS)] | None,
+        annotate_option(None, "a thread expires this long after its last save"),
     ]
 
 
 @cache
-def table(kind: type) -> Mapping[str, Option]:
+def read_options(kind: type) -> Mapping[str, Option]:
     """Return the options of a class by their names, in its order."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: _option_of(hint.__metadata__) for name, hint in hints.items()}
@@ -124,41 +126,41 @@ def _adapter(kind: type) -> TypeAdapter[Any]:
     return made
 
 
-def complete(kind: type[T], given: Mapping[str, object], by: str) -> T:
+def fill_defaults(kind: type[T], options: Mapping[str, object], by: str) -> T:
     """Return options with their defaults.
 
     Args:
         kind: The class of the options.
-        given: Some of them.
+        options: Some of them.
         by: The name of the function that takes them.
 
     Raises:
         InvalidArgumentError: A value is not valid.
         TypeError: There is no such option.
     """
-    known = table(cast("type", kind))
-    for name in given.keys() - known.keys():
+    known = read_options(cast("type", kind))
+    for name in options.keys() - known.keys():
         similar = did_you_mean(name, known)
         raise TypeError(f"{by}() got an unexpected keyword argument {name!r}{similar}")
     defaults = {name: it.default for name, it in known.items()}
-    return cast("T", {**defaults, **_checked(cast("type", kind), given)} if given else defaults)
+    return cast("T", {**defaults, **_checked(cast("type", kind), options)} if options else defaults)
 
 
-def _checked(kind: type, given: Mapping[str, object], *, is_text: bool = False) -> dict[str, Any]:
+def _checked(kind: type, options: Mapping[str, object], *, is_text: bool = False) -> dict[str, Any]:
     """Return the values of options that are given, or of their text."""
     adapter = _adapter(kind)
     try:
         if is_text:
-            return cast("dict[str, Any]", adapter.validate_strings(given, strict=False))
-        return cast("dict[str, Any]", adapter.validate_python(given))
+            return cast("dict[str, Any]", adapter.validate_strings(options, strict=False))
+        return cast("dict[str, Any]", adapter.validate_python(options))
     except import_module("pydantic").ValidationError as exc:
-        raise _refused(exc, given) from None
+        raise _refused(exc, options) from None
 
 
-def parted(kind: type, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(kind: type, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the options of a class, and the others."""
-    own = {name: value for name, value in given.items() if name in table(kind)}
-    return own, {name: value for name, value in given.items() if name not in own}
+    own = {name: value for name, value in options.items() if name in read_options(kind)}
+    return own, {name: value for name, value in options.items() if name not in own}
 
 
 def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
         raise InvalidArgumentError(
             "what follows ? in the URL is not name=value&name=value"
         ) from None
-    known = {name: field for kind in kinds for name, field in table(kind).items()}
+    known = {name: field for kind in kinds for name, field in read_options(kind).items()}
     for name in pairs:
         if name not in known:
             there = ", ".join(sorted(it for it in known if IN_PYTHON not in known[it].metadata))
@@ -189,7 +191,7 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
             raise InvalidArgumentError(f"{name}= cannot be in a URL; pass it as an argument")
     found: dict[str, Any] = {}
     for kind in kinds:
-        texts = {name: text for name, text in pairs.items() if name in table(kind)}
+        texts = {name: text for name, text in pairs.items() if name in read_options(kind)}
         if texts:
             found |= _checked(kind, texts, is_text=True)
     return found
@@ -198,7 +200,7 @@ def read_query(kinds: tuple[type, ...], query: str) -> dict[str, Any]:
 def split_url(url: str, ours: type) -> tuple[str, str]:
     """Return a URL without the options of a class and of checkpoints, and those options."""
     place, _, query = url.partition("?")
-    fields = {**table(ours), **table(CheckpointOptions)}
+    fields = {**read_options(ours), **read_options(CheckpointOptions)}
     known = {name for name, it in fields.items() if IN_PYTHON not in it.metadata}
     pairs = query.split("&") if query else []
     own = [it for it in pairs if it.partition("=")[0] in known]
@@ -206,13 +208,13 @@ def split_url(url: str, ours: type) -> tuple[str, str]:
     return f"{place}?{rest}" if rest else place, "&".join(own)
 
 
-def _refused(exc: ValidationError, given: Mapping[str, object]) -> InvalidArgumentError:
+def _refused(exc: ValidationError, options: Mapping[str, object]) -> InvalidArgumentError:
     """Return the error for an option; a string may be a secret, unless words can be chosen."""
     errors = exc.errors(include_url=False)
     name = errors[0]["loc"][0]
-    value = given[str(name)]
+    value = options[str(name)]
     has_words = errors[0]["type"] == "literal_error"
     is_shown = has_words or value is None or isinstance(value, int | float)
     shown = repr(value) if is_shown else type(value).__name__
-    told = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
-    return InvalidArgumentError(f"{name}={shown}: {told.replace('Input should', 'it must')}")
+    message = " or ".join(it["msg"] for it in errors if it["loc"][0] == name)
+    return InvalidArgumentError(f"{name}={shown}: {message.replace('Input should', 'it must')}")

@@ -60,7 +60,7 @@ class CheckpointerCapabilities:
     """Message logs: ``open_message_log``."""
 
 
-def unsupported(name: str, declared: object, capability: str) -> UnsupportedError:
+def make_unsupported_error(name: str, declared: object, capability: str) -> UnsupportedError:
     """Return the error of a class that lacks the method of a capability, or ``delete``.
 
     Args:

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from locus_store.errors import SerializationError
-from locus_store.types.escaped_keys import REFUSED, dumped_with_keys, with_escaped_keys
-from locus_store.types.marks import MARK_KEY, Lineage, Provenance, without_mark
+from locus_store.types.escaped_keys import REFUSED, dump_with_keys, escape_keys
+from locus_store.types.marks import MARK_KEY, LoadOrigin, Provenance, split_mark
 from locus_store.types.state_classes import Checkpointable, has_room
 from locus_store.values import surrogates
 from locus_store.values.encoding import encode
@@ -135,7 +135,7 @@ def keeps_mark(kind: type[Any]) -> bool:
     return issubclass(kind, AgentState) or has_room(kind)
 
 
-def dumped(state: Any) -> tuple[dict[str, Any], Any]:
+def dump_state(state: Any) -> tuple[dict[str, Any], Any]:
     """Return the state as a JSON object, and the token of the mark that it carried, or ``None``.
 
     Raises:
@@ -144,7 +144,7 @@ def dumped(state: Any) -> tuple[dict[str, Any], Any]:
     data = _plain(state)
     if isinstance(state, AgentState):
         return data, state._provenance.token  # noqa: SLF001  (our own class)
-    return without_mark(data) if has_room(type(state)) else (data, None)
+    return split_mark(data) if has_room(type(state)) else (data, None)
 
 
 def _plain(state: Any) -> dict[str, Any]:
@@ -174,38 +174,40 @@ LOOK: Final = "with state_type=dict it can be looked at"
 """The advice for a stored state that does not fit its class."""
 
 
-def restored(kind: Any, data: dict[str, Any], lineage: Lineage | None, advice: str = LOOK) -> Any:
-    """Return the state of ``data``, carrying ``lineage``, if any, where its class has room for one.
+def restore_state(
+    kind: Any, data: dict[str, Any], origin: LoadOrigin | None, advice: str = LOOK
+) -> Any:
+    """Return the state of ``data``, carrying ``origin``, if any, where its class has room for one.
 
     Raises:
         SerializationError: ``data`` does not fit the class; the message ends with ``advice``.
     """
     try:
-        return _built(kind, data, lineage)
+        return _built(kind, data, origin)
     except ValidationError as exc:
         raise SerializationError(
-            f"the state does not fit {kind.__name__}: {refused_fields(exc)}; {advice}"
+            f"the state does not fit {kind.__name__}: {describe_refused_fields(exc)}; {advice}"
         ) from exc
 
 
-def refused_fields(exc: ValidationError) -> str:
+def describe_refused_fields(exc: ValidationError) -> str:
     """Return the number of fields that a model refused, and the name of the first, without data."""
     first = ".".join(map(str, exc.errors(include_input=False, include_context=False)[0]["loc"]))
     return f"{exc.error_count()} field(s) refused, the first {first!r}"
 
 
-def _built(kind: Any, data: dict[str, Any], lineage: Lineage | None) -> Any:
-    if lineage is not None and has_room(kind) and not issubclass(kind, AgentState):
+def _built(kind: Any, data: dict[str, Any], origin: LoadOrigin | None) -> Any:
+    if origin is not None and has_room(kind) and not issubclass(kind, AgentState):
         metadata = data.get("metadata")
         if metadata is None or isinstance(metadata, dict):
-            data = {**data, "metadata": {**(metadata or {}), MARK_KEY: lineage.token()}}
+            data = {**data, "metadata": {**(metadata or {}), MARK_KEY: origin.to_token()}}
     foreign: Callable[[Any], Any] | None = getattr(kind, "from_checkpoint", None)
     if foreign is not None:
         state = foreign(data)
     else:
         state = kind.model_validate(data, by_name=True, by_alias=False)
-    if lineage is not None and isinstance(state, AgentState):
-        state._provenance = Provenance(lineage.token())  # noqa: SLF001  (our own class)
+    if origin is not None and isinstance(state, AgentState):
+        state._provenance = Provenance(origin.to_token())  # noqa: SLF001  (our own class)
     return state
 
 
@@ -217,7 +219,7 @@ def _is_foreign(state: BaseModel) -> bool:
 
 def _to_checkpoint(state: Any) -> Any:
     if isinstance(state, BaseModel):
-        return dumped_with_keys(state, lambda it: it.to_checkpoint())  # type: ignore[attr-defined]
+        return dump_with_keys(state, lambda it: it.to_checkpoint())  # type: ignore[attr-defined]
     return state.to_checkpoint()
 
 
@@ -226,7 +228,7 @@ def _dumped(state: BaseModel) -> dict[str, Any]:
     try:
         return _by_names(state)
     except REFUSED:  # with `serialize_as_any` no key is replaced
-        data: dict[str, Any] = surrogates.restored(_by_names(with_escaped_keys(state)))
+        data: dict[str, Any] = surrogates.restore(_by_names(escape_keys(state)))
         return data
 
 
@@ -276,4 +278,4 @@ def _sort_in(value: Any, dumped: Any) -> None:
 
 
 def _ordered(value: Any) -> bytes:
-    return encode(surrogates.escaped_within(value))
+    return encode(surrogates.escape_within(value))

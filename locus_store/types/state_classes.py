@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, get_args, get_origin, runtime_checkable
 
 from locus_store.errors import SerializationError
-from locus_store.values.codec.names import imported, name_of
+from locus_store.values.codec.names import find_imported, name_of
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def has_room(kind: type[Any]) -> bool:
 # --- the recorded name
 
 
-def label_of(state: Any) -> dict[str, str]:
+def make_label(state: Any) -> dict[str, str]:
     """Return the label that names a state's class; empty if the class cannot be found by name.
 
     A dict that ``load`` returned keeps the label of its version.
@@ -76,11 +76,11 @@ def label_of(state: Any) -> dict[str, str]:
     kept: dict[str, str] | None = getattr(state, "class_label", None)
     if kept is not None and isinstance(state, dict):
         return kept
-    name = label_name(type(state))
+    name = make_label_name(type(state))
     return {STATE_CLASS: name} if _found(name) is not None else {}
 
 
-def class_label(labels: Mapping[str, Any]) -> dict[str, str]:
+def get_class_label(labels: Mapping[str, Any]) -> dict[str, str]:
     """Return the label that names the class of a version's state."""
     name = labels.get(STATE_CLASS)
     return {STATE_CLASS: name} if isinstance(name, str) else {}
@@ -92,7 +92,7 @@ def require_named(state: Any) -> None:
     Raises:
         SerializationError: The class was defined in a function.
     """
-    name = label_name(type(state))
+    name = make_label_name(type(state))
     if _found(name) is None:
         raise SerializationError(
             f"cannot save a {type(state).__qualname__}: load could not find the class by its name; "
@@ -100,7 +100,7 @@ def require_named(state: Any) -> None:
         )
 
 
-def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | None:
+def find_class(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | None:
     """Return the class that a stored state was saved from; ``None`` if it is not recorded.
 
     Only a class that is already imported, or one of ours, is found. Nothing else is ever imported
@@ -125,7 +125,7 @@ def class_of(labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any] | 
     return found
 
 
-def label_name(kind: type[Any]) -> str:
+def make_label_name(kind: type[Any]) -> str:
     """Return the name of a class in a label; that of ``dict`` for the classes of dicts."""
     if issubclass(kind, dict):
         kind = dict
@@ -137,7 +137,7 @@ def _found(name: str) -> type[Any] | None:
     module, _, qualname = name.partition(":")
     if module == OUR_MODULE:
         import_module(module)
-    found = imported((module, qualname))
+    found = find_imported((module, qualname))
     if not is_state_class(found) or name_of(found) != (module, qualname):
         return None
     return found if found is dict or not issubclass(found, dict) else None

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotOwnerError, UnsupportedError
-from locus_store.types.arguments import check_limit, check_text, json_object
-from locus_store.values.text import folded
+from locus_store.types.arguments import check_limit, check_text, copy_json_object
+from locus_store.values.text import fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,7 +59,7 @@ class PutThread:
     is_claim: bool
     """Keep the name and metadata that are stored."""
 
-    def over(self, old: StoredFacts, active_at: datetime) -> StoredFacts:
+    def apply_to(self, old: StoredFacts, active_at: datetime) -> StoredFacts:
         """Return what is stored after the put: the reference for every backend.
 
         Args:
@@ -103,7 +103,7 @@ class ThreadsWanted:
         if self.needle is None:
             return True
         ours = {key: it for key, it in metadata.items() if key != RESERVED_KEY}
-        return any(self.needle in folded(it) for it in (name or "", *_strings(ours)))
+        return any(self.needle in fold(it) for it in (name or "", *_strings(ours)))
 
 
 class DescribesThreads(ABC):
@@ -232,7 +232,7 @@ class DescribesThreads(ABC):
             check_text("user_id", user_id)
         if search is not None and not isinstance(search, str):
             raise InvalidArgumentError(f"search must be a str, not {search!r}")
-        needle = None if search is None else folded(search)
+        needle = None if search is None else fold(search)
         at, most = check_limit(offset, "offset"), check_limit(limit)
         wanted = ThreadsWanted(user_id=user_id, needle=needle, offset=at, limit=most)
         return await self.find_facts(wanted) if most else []
@@ -262,7 +262,7 @@ def claim_of(
     )
 
 
-def describing(backend: object) -> DescribesThreads:
+def require_describing(backend: object) -> DescribesThreads:
     """Return a backend, typed as one that keeps facts of threads.
 
     Raises:
@@ -293,7 +293,7 @@ def require_owner(thread_id: str, owner: str | None, user_id: str | None) -> Non
         )
 
 
-def facts(
+def make_facts(
     thread_id: str,
     user_id: str | None,
     name: str | None,
@@ -344,7 +344,7 @@ def _checked(
         thread_id=thread_id,
         user_id=user_id,
         name=name,
-        metadata=json_object("metadata", metadata),
+        metadata=copy_json_object("metadata", metadata),
         run_id=run_id,
         updated_at=updated_at,
         is_claim=is_claim,
@@ -389,7 +389,7 @@ _BITS: Final = {"int": 31, "bigint": 63}
 _MOST_DIGITS: Final = 20
 
 
-def checked_user_id_type(name: object) -> UserIdType:
+def check_user_id_type(name: object) -> UserIdType:
     """Return the option if it is valid.
 
     Raises:
@@ -422,7 +422,7 @@ def require_user_id(text: str | None, users: UserIdType) -> None:
         )
 
 
-def user_name(user_id: object, users: UserIdType) -> str | None:
+def format_user(user_id: object, users: UserIdType) -> str | None:
     """Return a user's id as text.
 
     Raises:
@@ -443,8 +443,8 @@ def user_name(user_id: object, users: UserIdType) -> str | None:
     return str(number)
 
 
-def user_of(text: str | None, users: UserIdType) -> str | int | None:
-    """Return an id of ``user_name`` as the caller's type."""
+def parse_user(text: str | None, users: UserIdType) -> str | int | None:
+    """Return an id of ``format_user`` as the caller's type."""
     if text is None or users == "string" or not _is_number(text):
         return text
     return int(text)

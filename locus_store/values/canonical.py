@@ -19,11 +19,11 @@ from locus_store.values.encoding import (
     Json,
     decode,
     encode,
+    encode_canonical,
     encode_strictly,
-    pinned,
     require_levels,
 )
-from locus_store.values.surrogates import escaped
+from locus_store.values.surrogates import escape
 
 _HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (enum.Enum, "store its .value"),
@@ -37,7 +37,7 @@ _HINTS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 _OTHER_HINT = "convert it to plain JSON values first (pydantic: model_dump(mode='json'))"
 
 
-def canonical(value: object, path: str = "") -> Json:
+def canonicalize(value: object, path: str = "") -> Json:
     """Return a private copy with sorted keys, lists in place of tuples, and escaped strings.
 
     See ``surrogates``: below this function no string has a lone surrogate. The canonical form of a
@@ -49,40 +49,40 @@ def canonical(value: object, path: str = "") -> Json:
     try:
         return _copy(value, 1)
     except _InexactError as exc:
-        raise exc.at(path) from None
+        raise exc.with_path(path) from None
 
 
-def canonical_json(value: object, path: str) -> bytes:
-    """Return ``canonical`` as compact JSON, which is a private copy as well.
+def encode_canonical_json(value: object, path: str) -> bytes:
+    """Return ``canonicalize`` as compact JSON, which is a private copy as well.
 
     Raises:
-        SerializationError: See ``canonical``.
+        SerializationError: See ``canonicalize``.
     """
     encoded = _plain_json(value)
-    return encode(canonical(value, path)) if encoded is None else encoded
+    return encode(canonicalize(value, path)) if encoded is None else encoded
 
 
 def _plain_json(value: object) -> bytes | None:
     """Return the JSON of a value if no copy is needed to see that it is exact."""
     try:
         encoded = encode_strictly(value)
-        size = len(pinned(value))  # refuses the classes that orjson converts
+        size = len(encode_canonical(value))  # refuses the classes that orjson converts
         if b"null" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
             plain = decode(encoded)
             require_levels(plain, encoded, 0)
-            if len(pinned(plain)) != size:  # orjson wrote NaN as null, which is shorter
+            if len(encode_canonical(plain)) != size:  # orjson wrote NaN as null, which is shorter
                 return None
     except (TypeError, ValueError):
         return None
     return encoded
 
 
-def canonical_object(value: Mapping[str, object], path: str) -> dict[str, Json]:
-    """Return ``canonical`` of any mapping."""
-    return cast("dict[str, Json]", decode(canonical_json(dict(value), path)))
+def canonicalize_object(value: Mapping[str, object], path: str) -> dict[str, Json]:
+    """Return ``canonicalize`` of any mapping."""
+    return cast("dict[str, Json]", decode(encode_canonical_json(dict(value), path)))
 
 
-def canonical_state(state: object) -> dict[str, Json]:
+def canonicalize_state(state: object) -> dict[str, Json]:
     """Return a private canonical copy of a state; its root may be any mapping.
 
     Raises:
@@ -91,7 +91,7 @@ def canonical_state(state: object) -> dict[str, Json]:
     if not isinstance(state, Mapping):
         message = f"a state is a JSON object (a dict), not {type(state).__name__}"
         raise SerializationError(f"{message}; put the value under a key")
-    return canonical_object(state, "")
+    return canonicalize_object(state, "")
 
 
 def require_scalar(value: object) -> None:
@@ -109,7 +109,7 @@ class _InexactError(ValueError):
         super().__init__(what, hint)
         self.steps: list[str | int] = []
 
-    def at(self, path: str) -> SerializationError:
+    def with_path(self, path: str) -> SerializationError:
         """Return the error that the caller gets."""
         for step in reversed(self.steps):
             path = _below(path, step)
@@ -130,7 +130,7 @@ def _copy(value: object, depth: int) -> Json:
     if kind is list or kind is tuple or kind is Grown:
         return _copy_list(cast("list[object]", value), depth)
     if kind is str:
-        return escaped(cast("str", value))
+        return escape(cast("str", value))
     _require_scalar(value)
     return cast("Json", value)
 
@@ -141,7 +141,7 @@ def _copy_dict(value: dict[object, object], depth: int) -> dict[str, Json]:
         if type(key) is not str:
             hint = "keys are plain strings in JSON: use str(key)"
             raise _InexactError(f"has the key {key!r}", hint)
-    names = {escaped(key): key for key in cast("dict[str, object]", value)}
+    names = {escape(key): key for key in cast("dict[str, object]", value)}
     if len(names) < len(value):
         raise _InexactError("has two keys with one escaped form", "rename one of them")
     copied: dict[str, Json] = {}

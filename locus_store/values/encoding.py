@@ -47,7 +47,7 @@ MAX_DEPTH = 200
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 
 
-def pinned_reference(value: object) -> bytes:
+def encode_canonical_reference(value: object) -> bytes:
     """Return a value's pinned encoding, which digests use; independent of installed libraries.
 
     A tag, then for int, text, list and object what follows here; every integer little-endian:
@@ -133,22 +133,22 @@ _SENTINEL = {
 
 def _fastest() -> Callable[[object], bytes]:
     # marshal's formats belong to CPython: one that wrote other bytes would change every digest
-    same = _marshal(_SENTINEL) == pinned_reference(_SENTINEL)
-    return _marshal if same else pinned_reference
+    same = _marshal(_SENTINEL) == encode_canonical_reference(_SENTINEL)
+    return _marshal if same else encode_canonical_reference
 
 
-pinned: Callable[[object], bytes] = _fastest()
-"""``pinned_reference`` at C speed. Of a canonical value: the bytes that its digest is made of."""
+encode_canonical: Callable[[object], bytes] = _fastest()
+"""``encode_canonical_reference`` at C speed: of a canonical value, the input of its digest."""
 
 
-def unpinned(pinned_bytes: bytes) -> object:
-    """Return the value of bytes that ``pinned`` created in this process; never of stored bytes."""
-    return marshal.loads(pinned_bytes)  # noqa: S302  (our own, from memory)
+def decode_canonical(canonical_bytes: bytes) -> object:
+    """Return the value of bytes of ``encode_canonical`` in this process; never of stored bytes."""
+    return marshal.loads(canonical_bytes)  # noqa: S302  (our own, from memory)
 
 
-def digest(pinned_bytes: bytes) -> bytes:
+def digest(canonical_bytes: bytes) -> bytes:
     """Return 16 bytes of SHA-256 (twice as fast as BLAKE2 on a CPU with SHA instructions)."""
-    return _sha256(pinned_bytes).digest()[:16]
+    return _sha256(canonical_bytes).digest()[:16]
 
 
 _sha256: Final = hashlib.sha256
@@ -162,11 +162,11 @@ _STRICT = (
 )
 
 
-def checked(value: object, size: int, surrounding: int) -> bytes:
+def encode_checked(value: object, size: int, surrounding: int) -> bytes:
     """Return the pinned encoding of a value's canonical form, if it is exactly JSON.
 
     Args:
-        value: any value that ``pinned`` takes, which leaves only exact types and buffers.
+        value: any value that ``encode_canonical`` takes, which leaves only exact types and buffers.
         size: the length of ``pinned(value)``.
         surrounding: how many objects and lists contain it.
 
@@ -175,7 +175,7 @@ def checked(value: object, size: int, surrounding: int) -> bytes:
     """
     encoded = orjson.dumps(value, option=_STRICT)
     plain = orjson.loads(encoded)
-    pin = pinned(plain)
+    pin = encode_canonical(plain)
     if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
         raise ValueError("not exactly JSON")
     require_levels(plain, encoded, surrounding)
@@ -208,16 +208,16 @@ LONGEST_JSON: Final = 6
 """JSON is at most this many times as long as the pinned encoding: ``\\u0000``, ``false,``."""
 
 
-def require_pinned(value: Callable[[], object], pinned_bytes: int, max_bytes: int) -> None:
+def require_json_size(value: Callable[[], object], pinned_bytes: int, max_bytes: int) -> None:
     """Apply ``require_size`` to a value whose pinned encoding has ``pinned_bytes``.
 
     ``value`` is called only where those do not show that its JSON is short enough.
     """
     if pinned_bytes * LONGEST_JSON > max_bytes:
-        require_size(json_size(value()), max_bytes)
+        require_size(measure_json(value()), max_bytes)
 
 
-def json_size(value: object) -> int:
+def measure_json(value: object) -> int:
     """Return the length of a checked value as compact JSON; MessagePack counts by its bytes."""
     return len(orjson.dumps(value, default=lambda data: "x" * len(data)))
 
@@ -281,7 +281,7 @@ class TooLargeError(IntegrityError):
     """Stored data that exceeds ``max_state_bytes``."""
 
     @classmethod
-    def of(cls, plain_bytes: int, max_bytes: int) -> TooLargeError:
+    def make(cls, plain_bytes: int, max_bytes: int) -> TooLargeError:
         """Return the error of data that takes at least ``plain_bytes``."""
         return cls(
             f"the stored data takes {plain_bytes:,} bytes or more as JSON, above "
@@ -289,7 +289,7 @@ class TooLargeError(IntegrityError):
             "delete it"
         )
 
-    def at(self, where: str) -> TooLargeError:
+    def with_place(self, where: str) -> TooLargeError:
         """Return the same error with the place of the data."""
         return TooLargeError(f"{where}: {self}")
 
@@ -311,11 +311,11 @@ def pack_frame(body: bytes, *, dense: bool = False) -> bytes:
     if len(body) >= _ZSTD_MIN_BYTES:
         packed = compress(body, dense=dense)
         if len(packed) < len(body):
-            return frame_of(packed, len(body))
-    return frame_of(body)
+            return make_frame(packed, len(body))
+    return make_frame(body)
 
 
-def frame_of(stored: bytes, plain_bytes: int = -1) -> bytes:
+def make_frame(stored: bytes, plain_bytes: int = -1) -> bytes:
     """Return a frame of a body as it is, or of one of that length as it was compressed."""
     codec, size = (_AS_IS, len(stored)) if plain_bytes < 0 else (_ZSTD, plain_bytes)
     head = bytes((FRAME_VERSION, codec)) + _varint(len(stored)) + _varint(size)
@@ -329,10 +329,10 @@ def check_frames(payload: bytes, max_bytes: int) -> None:
         TooLargeError: Together they are longer than a state of ``max_bytes``.
         IntegrityError: As ``unpack_frames``, but for what only decompressing shows.
     """
-    _require_room(plain_bytes(payload, max_bytes), max_bytes)
+    _require_room(measure_payload(payload, max_bytes), max_bytes)
 
 
-def plain_bytes(payload: bytes, max_bytes: int) -> int:
+def measure_payload(payload: bytes, max_bytes: int) -> int:
     """Return the bytes that the frames of a payload take once they are decompressed.
 
     Raises:
@@ -366,7 +366,7 @@ def unpack_record(payload: bytes, max_bytes: int) -> list[bytes]:
     return [_body(*frame) for frame in found]
 
 
-def joined_frames(payload: bytes, max_bytes: int) -> bytes:
+def join_frames(payload: bytes, max_bytes: int) -> bytes:
     """Return the bodies of a payload's frames, joined; see ``unpack_record``."""
     head, size = _plain_head(len(payload)), len(payload)
     if size <= max_bytes and payload.startswith(head) and crc32(payload) == _WHOLE:
@@ -379,7 +379,7 @@ def joined_frames(payload: bytes, max_bytes: int) -> bytes:
     return _body(is_packed, stored, plain_bytes)
 
 
-def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
+def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
     """Return the joined bodies of payloads that a digest has verified; see ``unpack_record``.
 
     The checksum of an uncompressed frame is not compared.
@@ -389,7 +389,7 @@ def verified_bodies(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
         size = len(payload)
         head = heads.get(size) or heads.setdefault(size, _plain_head(size))
         is_plain = payload.startswith(head) and size <= max_bytes
-        bodies.append(payload[len(head) : _END] if is_plain else joined_frames(payload, max_bytes))
+        bodies.append(payload[len(head) : _END] if is_plain else join_frames(payload, max_bytes))
     return bodies
 
 
@@ -438,7 +438,7 @@ def _frame_at(
 
 def _require_room(plain_bytes: int, max_bytes: int) -> None:
     if plain_bytes > max_bytes + ENVELOPE_BYTES:
-        raise TooLargeError.of(plain_bytes, max_bytes)
+        raise TooLargeError.make(plain_bytes, max_bytes)
 
 
 _CHECKSUM_BYTES, _END = 4, -4

@@ -8,7 +8,7 @@ from sys import float_info
 from typing import Any, Final, NamedTuple, cast
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.values.canonical import canonical
+from locus_store.values.canonical import canonicalize
 from locus_store.values.encoding import MAX_DEPTH
 
 
@@ -151,7 +151,7 @@ class Filter:
     def __init__(self, wanted: Mapping[str, Any] | None = None) -> None:
         if wanted is not None and not isinstance(wanted, Mapping):
             raise InvalidArgumentError(f"a filter is an object (a dict), not {wanted!r}")
-        checked = canonical(_without_infinity(dict(wanted or {})), "filter")
+        checked = canonicalize(_without_infinity(dict(wanted or {})), "filter")
         self.wanted = cast("dict[str, Any]", checked)
         """The conditions as JSON; a ``Filter`` of them has the same clauses."""
         self.clauses = tuple(_clauses((), checked)) if checked else ()

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import ormsgpack
 
 from locus_store.errors import IntegrityError
-from locus_store.values.encoding import MAX_INT, MIN_INT, pinned
+from locus_store.values.encoding import MAX_INT, MIN_INT, encode_canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ def to_json(kind: str, data: bytes) -> Any:
         value = _taken_apart(data, _MAX_LEVELS)
         if value is not _OPAQUE:
             return value
-    return {TAG: "t", "t": kind, "v": base64_of(data)}
+    return {TAG: "t", "t": kind, "v": encode_base64(data)}
 
 
 def from_json(value: Any) -> tuple[str, bytes]:
@@ -56,13 +56,13 @@ def from_json(value: Any) -> tuple[str, bytes]:
         IntegrityError: ``value`` is nothing that it gave.
     """
     try:
-        if stands_for_itself(pinned(value)):
+        if has_no_tag(encode_canonical(value)):
             return MSGPACK, pack(value)
         if isinstance(value, list):
-            return MSGPACK, joined(list(map(packed, value)))
+            return MSGPACK, join_packed(list(map(get_packed, value)))
         if isinstance(value, dict) and value.get(TAG) == "t":
             return str(value["t"]), _bytes(value["v"])
-        return MSGPACK, pack(thawed(value, _extension))
+        return MSGPACK, pack(thaw(value, _extension))
     except (LookupError, TypeError, ValueError) as exc:
         raise _invalid(exc) from exc
 
@@ -78,7 +78,7 @@ def as_json(data: object) -> Any:
     return to_json(MSGPACK, data)
 
 
-def with_json(value: Any) -> Any:
+def convert_to_json(value: Any) -> Any:
     """Return a stored value, or a state, with all its MessagePack as JSON.
 
     MessagePack stands behind keys, or is the elements of a list that is reached through keys.
@@ -86,18 +86,18 @@ def with_json(value: Any) -> Any:
     if type(value) is bytes:
         return as_json(value)
     if isinstance(value, dict):
-        return {key: with_json(it) for key, it in value.items()}
+        return {key: convert_to_json(it) for key, it in value.items()}
     if isinstance(value, list) and value and type(value[0]) is bytes:
         return list(map(as_json, value))
     return value
 
 
-def stands_for_itself(pin: bytes) -> bool:
+def has_no_tag(pin: bytes) -> bool:
     """Return whether no key of a pinned value is a tag; a string may look like one."""
     return _TAGGED not in pin
 
 
-def packed(value: Any) -> bytes:
+def get_packed(value: Any) -> bytes:
     """Return the MessagePack that ``to_json`` was given.
 
     Raises:
@@ -106,7 +106,7 @@ def packed(value: Any) -> bytes:
     try:
         if isinstance(value, dict) and value.get(TAG) == "t":
             return _of_kind(str(value["t"]), _bytes(value["v"]))
-        return pack(thawed(value, _extension))
+        return pack(thaw(value, _extension))
     except (LookupError, TypeError, ValueError) as exc:
         raise _invalid(exc) from exc
 
@@ -121,7 +121,7 @@ def _of_kind(kind: str, data: bytes) -> bytes:
     return data
 
 
-def joined(elements: list[bytes]) -> bytes:
+def join_packed(elements: list[bytes]) -> bytes:
     """Return the MessagePack of a list of packed elements."""
     count = len(elements)
     if count < _FIXED_LIST:
@@ -154,7 +154,7 @@ class _TooDeepError(ValueError):
     pass
 
 
-_TAGGED: Final = pinned(TAG)
+_TAGGED: Final = encode_canonical(TAG)
 """Matches a pinned value that may have a tag as a key; a string may match too."""
 
 _FIXED_LIST: Final = 16
@@ -171,26 +171,26 @@ _SIMPLE: Final = frozenset({str, bool, type(None)})
 def _taken_apart(data: bytes, levels: int) -> Any:
     """Return the JSON of MessagePack bytes; ``_OPAQUE`` if it would not restore the same bytes."""
     try:
-        value = unpacked(data)
-        found = frozen(value, levels)
-        return found if pack(thawed(found, _extension)) == data else _OPAQUE
+        value = unpack(data)
+        found = freeze(value, levels)
+        return found if pack(thaw(found, _extension)) == data else _OPAQUE
     except (_TooDeepError, ValueError, TypeError, OverflowError):
         return _OPAQUE
 
 
-def frozen(value: Any, levels: int = _MAX_LEVELS) -> Any:
+def freeze(value: Any, levels: int = _MAX_LEVELS) -> Any:
     """Return the JSON of a value that is nested at most this many levels deep."""
     if isinstance(value, _PLAIN):
         return _frozen_scalar(value, levels)
     if isinstance(value, bytes):
-        return _tagged("b", levels, v=base64_of(value))
+        return _tagged("b", levels, v=encode_base64(value))
     if levels <= 0:
         raise _TooDeepError
     if isinstance(value, TypedForm):
-        held = [frozen(it, levels - 2) for it in (value.tag, *value.held)]
+        held = [freeze(it, levels - 2) for it in (value.tag, *value.held)]
         return _tagged("x", levels, c=FORM, v=held)
     if isinstance(value, list | tuple):
-        return [it if type(it) in _SIMPLE else frozen(it, levels - 1) for it in value]
+        return [it if type(it) in _SIMPLE else freeze(it, levels - 1) for it in value]
     if isinstance(value, dict):
         return _frozen_dict(value, levels)
     if isinstance(value, Extension):
@@ -216,7 +216,7 @@ def _tagged(tag: str, levels: int, **held: Any) -> dict[str, Any]:
 def _frozen_extension(value: Extension, levels: int) -> dict[str, Any]:
     inner = _taken_apart(value.data, levels - 1)
     if inner is _OPAQUE:
-        return _tagged("x", levels, b=base64_of(value.data), c=value.code)
+        return _tagged("x", levels, b=encode_base64(value.data), c=value.code)
     return _tagged("x", levels, c=value.code, v=inner)
 
 
@@ -224,12 +224,12 @@ def _frozen_dict(value: dict[Any, Any], levels: int) -> Any:
     keys = list(value)
     if not _TEXT.issuperset(map(type, keys)) and not all(isinstance(it, str) for it in keys):
         below = levels - 3
-        pairs = [[frozen(key, below), frozen(it, below)] for key, it in value.items()]
+        pairs = [[freeze(key, below), freeze(it, below)] for key, it in value.items()]
         return _tagged("m", below, v=pairs)
     in_order = sorted(keys)
     is_plain = TAG not in value and keys == in_order
     below = levels - 1 if is_plain else levels - 2
-    held = {key: it if type(it := value[key]) in _SIMPLE else frozen(it, below) for key in in_order}
+    held = {key: it if type(it := value[key]) in _SIMPLE else freeze(it, below) for key in in_order}
     return held if is_plain else _tagged("d", below, k=keys, v=held)
 
 
@@ -237,32 +237,32 @@ Read: TypeAlias = "Callable[[Mapping[str, Any]], Any]"
 """Returns the value of a tagged extension."""
 
 
-def thawed(value: Any, read: Read) -> Any:
-    """Return the value of JSON that ``frozen`` made; ``read`` gives those of extensions.
+def thaw(value: Any, read: Read) -> Any:
+    """Return the value of JSON that ``freeze`` made; ``read`` gives those of extensions.
 
     Raises:
         LookupError, TypeError, ValueError: It is not such JSON.
     """
     if isinstance(value, list):
-        return [thawed(it, read) if type(it) in _NESTED else it for it in value]
+        return [thaw(it, read) if type(it) in _NESTED else it for it in value]
     if not isinstance(value, dict):
         return value
     if TAG not in value:
-        return {key: thawed(it, read) for key, it in sorted(value.items())}
+        return {key: thaw(it, read) for key, it in sorted(value.items())}
     return _UNTAGGED[value[TAG]](value, read)
 
 
 def _ordered(value: Mapping[str, Any], read: Read) -> dict[str, Any]:
     held = value["v"]
-    return {key: thawed(it, read) if type(it := held[key]) in _NESTED else it for key in value["k"]}
+    return {key: thaw(it, read) if type(it := held[key]) in _NESTED else it for key in value["k"]}
 
 
 def _pairs(value: Mapping[str, Any], read: Read) -> dict[Any, Any]:
-    return {_key(thawed(key, read)): thawed(it, read) for key, it in value["v"]}
+    return {_key(thaw(key, read)): thaw(it, read) for key, it in value["v"]}
 
 
 def _extension(value: Mapping[str, Any]) -> Any:
-    data = _bytes(value["b"]) if "b" in value else pack(thawed(value["v"], _extension))
+    data = _bytes(value["b"]) if "b" in value else pack(thaw(value["v"], _extension))
     return ormsgpack.Ext(value["c"], data)
 
 
@@ -287,7 +287,7 @@ def pack_sorted(value: Any) -> bytes:
     return packed
 
 
-def plain(data: bytes) -> Any:
+def decode_sorted(data: bytes) -> Any:
     """Return the value of ``pack_sorted``.
 
     Raises:
@@ -299,7 +299,7 @@ def plain(data: bytes) -> Any:
         raise IntegrityError(f"a stored frame is not MessagePack: {exc}") from exc
 
 
-def unpacked(data: bytes) -> Any:
+def unpack(data: bytes) -> Any:
     """Return the value of MessagePack, in which extensions are ``Extension`` objects.
 
     Raises:
@@ -320,7 +320,7 @@ def _repacked(value: Any) -> Any:
     raise TypeError(f"no MessagePack for a {type(value).__name__}")
 
 
-def base64_of(data: bytes) -> str:
+def encode_base64(data: bytes) -> str:
     """Return bytes as text."""
     return base64.b64encode(data).decode()
 

@@ -47,7 +47,7 @@ class Readable(NamedTuple):
     given: frozenset[str]
     """Of the arguments and results of tools: JSON, or its text, in which every value is read."""
 
-    def text(self, message: Any) -> str:
+    def get_text(self, message: Any) -> str:
         """Return the text of a message; ``""`` if it has none."""
         found = (_BYTES.sub("", it) for it in self._texts(message))
         text = "\n".join(it for it in found if it)

@@ -14,7 +14,7 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from locus_store.values.encoding import decode, pinned
+from locus_store.values.encoding import decode, encode_canonical
 
 if TYPE_CHECKING:
     from locus_store.values.encoding import Json
@@ -28,8 +28,8 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _ESCAPED: Final = re.compile(f"{_MARK}([\ufde0-\ufde7][\ufde0-\ufdef]{{2}})")
 
 
-def escaped(text: str) -> str:
-    """Return a string without lone surrogates, from which ``unescaped`` gives the same one."""
+def escape(text: str) -> str:
+    """Return a string without lone surrogates, from which ``unescape`` gives the same one."""
     if text.isascii():
         return text
     try:
@@ -39,18 +39,18 @@ def escaped(text: str) -> str:
     return text
 
 
-def unescaped(text: str) -> str:
-    """Return the string of ``escaped``."""
+def unescape(text: str) -> str:
+    """Return the string of ``escape``."""
     return _ESCAPED.sub(_surrogate, text) if _MARK in text else text
 
 
-def restored(value: T) -> T:
+def restore(value: T) -> T:
     """Return a value with the strings that were given; itself if none was escaped.
 
     Lists and dicts are searched, and other objects stay what they are.
     """
     try:
-        may_have_one = bool(value) and _MARK_BYTES in pinned(value)
+        may_have_one = bool(value) and _MARK_BYTES in encode_canonical(value)
     except ValueError:
         may_have_one = True
     return cast("T", _restored(value)) if may_have_one else value
@@ -66,40 +66,40 @@ def decode_restored(encoded: bytes) -> Json:
     return cast("Json", _restored(value)) if _MARK_BYTES in encoded else value
 
 
-def escaped_within(value: Any) -> Any:
+def escape_within(value: Any) -> Any:
     """Return a JSON value with all strings escaped; numbers may be any."""
     if isinstance(value, str):
-        return escaped(value)
+        return escape(value)
     if isinstance(value, list):
-        return [escaped_within(it) for it in value]
+        return [escape_within(it) for it in value]
     if isinstance(value, dict):
-        return {escaped(key): escaped_within(it) for key, it in value.items()}
+        return {escape(key): escape_within(it) for key, it in value.items()}
     return value
 
 
-def restored_within(value: Any) -> Any:
-    """Return ``restored`` of a value; the fields of dataclasses are changed in place."""
+def restore_within(value: Any) -> Any:
+    """Return ``restore`` of a value; the fields of dataclasses are changed in place."""
     if is_dataclass(value) and not isinstance(value, type):
         for it in fields(value):
             held = getattr(value, it.name, None)
-            if (found := restored_within(held)) is not held:
+            if (found := restore_within(held)) is not held:
                 object.__setattr__(value, it.name, found)
         return value
     if isinstance(value, list):
-        value[:] = map(restored_within, value)
+        value[:] = map(restore_within, value)
         return value
     if isinstance(value, dict):
-        return {unescaped(key): restored_within(it) for key, it in value.items()}
-    return unescaped(value) if isinstance(value, str) else value
+        return {unescape(key): restore_within(it) for key, it in value.items()}
+    return unescape(value) if isinstance(value, str) else value
 
 
 def _restored(value: Any) -> Any:
     if isinstance(value, str):
-        return unescaped(value)
+        return unescape(value)
     if isinstance(value, list):
         return [_restored(it) for it in value]
     if isinstance(value, dict):
-        return {unescaped(key): _restored(it) for key, it in value.items()}
+        return {unescape(key): _restored(it) for key, it in value.items()}
     return value
 
 

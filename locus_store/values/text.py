@@ -23,7 +23,7 @@ _SPACED = {n: " " for n in range(128) if not chr(n).isalnum()}
 """Replaces the characters of ASCII that are in no word; a tenth of the time of ``_WORD``."""
 
 
-def folded(text: str) -> str:
+def fold(text: str) -> str:
     """Return the text without case and accents."""
     if text.isascii():
         return text.lower()
@@ -31,9 +31,9 @@ def folded(text: str) -> str:
     return "".join(it for it in decomposed if not unicodedata.combining(it))
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Return the folded words: runs of letters and digits; each ideograph is a word of its own."""
-    found = folded(text)
+    found = fold(text)
     if found.isascii():
         return found.translate(_SPACED).split()
     return _WORD.findall(_IDEOGRAPH.sub(r" \1 ", found))
@@ -45,7 +45,7 @@ def query_words(query: str) -> list[str]:
     Raises:
         InvalidArgumentError: The query has no word.
     """
-    found = list(dict.fromkeys(words(query))) if isinstance(query, str) else []
+    found = list(dict.fromkeys(split_words(query))) if isinstance(query, str) else []
     if not found:
         raise InvalidArgumentError(f"search query {query!r} has no word: letters or digits")
     return found
@@ -64,7 +64,7 @@ class Match:
 
     def add(self, position: int, text: str) -> None:
         """Count the words that the version at ``position`` added."""
-        present = Counter(words(text))
+        present = Counter(split_words(text))
         here = {word: present[word] for word in self.wanted if word in present}
         self.counts.update(here)
         if here and (len(here), position) > self.best:
@@ -83,15 +83,15 @@ class Match:
     @property
     def snippet(self) -> str:
         """The text around the first word found in the best version."""
-        return snippet(self.text, self.wanted)
+        return find_snippet(self.text, self.wanted)
 
 
-def snippet(text: str, wanted: Iterable[str]) -> str:
+def find_snippet(text: str, wanted: Iterable[str]) -> str:
     """Return up to ``SNIPPET_CHARACTERS`` of a line around the first word found."""
     targets = set(wanted)
     for line in text.splitlines():
         for found in _WORD.finditer(line):
-            if targets.intersection(words(found.group())):
+            if targets.intersection(split_words(found.group())):
                 begin = max(0, found.start() - SNIPPET_CHARACTERS // 4)
                 return " ".join(line[begin : begin + SNIPPET_CHARACTERS].split())
     return " ".join(text[:SNIPPET_CHARACTERS].split())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
+from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 
 Metric: TypeAlias = Literal["cosine", "l2", "ip"]
 
@@ -49,10 +49,10 @@ def require_numpy() -> None:
         MissingExtraError: NumPy is not installed.
     """
     if find_spec("numpy") is None:
-        raise MissingExtraError(f"embeddings need NumPy: {pip_install('vectors')}")
+        raise MissingExtraError(f"embeddings need NumPy: {make_install_command('vectors')}")
 
 
-def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
+def pack(embedding: object, dimension: int, metric: Metric) -> bytes:
     """Return an embedding as float32, little-endian.
 
     Args:
@@ -89,8 +89,8 @@ def packed(embedding: object, dimension: int, metric: Metric) -> bytes:
     return _little_endian(numbers).tobytes()
 
 
-def unpacked(data: bytes) -> list[float]:
-    """Return the numbers of ``packed``, with the precision of float32."""
+def unpack(data: bytes) -> list[float]:
+    """Return the numbers of ``pack``, with the precision of float32."""
     return _little_endian(array("f", data)).tolist()
 
 
@@ -101,7 +101,7 @@ def _little_endian(numbers: array[float]) -> array[float]:
     return numbers
 
 
-def scores(query: bytes, embeddings: Sequence[bytes], metric: Metric) -> list[float]:
+def compute_scores(query: bytes, embeddings: Sequence[bytes], metric: Metric) -> list[float]:
     """Return the similarity of each embedding to the query; higher is nearer.
 
     It is the cosine, within -1 and 1; the inner product; or the negative Euclidean distance.

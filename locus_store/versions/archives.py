@@ -10,10 +10,10 @@ from locus_store.errors import ConflictError, IntegrityError, SerializationError
 from locus_store.types.arguments import check_names, check_text, check_writes
 from locus_store.types.thread_info import MAX_NAME_CHARACTERS
 from locus_store.values import frames
-from locus_store.values.canonical import canonical
-from locus_store.values.encoding import TooLargeError, check_frames, digest, pinned
+from locus_store.values.canonical import canonicalize
+from locus_store.values.encoding import TooLargeError, check_frames, digest, encode_canonical
 from locus_store.values.filters import has_value, is_found
-from locus_store.versions import JSON_WRITE, current, whole_write
+from locus_store.versions import JSON_WRITE, expand_write, select_current
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -54,7 +54,7 @@ class Problem:
         return f"{', '.join(where)}: {self.what}" if where else self.what
 
 
-def problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
+def find_problems(thread: ArchivedThread, max_state_bytes: int) -> Iterator[Problem]:
     """Yield the problems of a thread: versions that do not match their digests, broken links.
 
     A state, a pending write or a message above ``max_state_bytes`` is a problem, too.
@@ -85,24 +85,24 @@ def require_whole(thread: ArchivedThread, max_state_bytes: int) -> None:
         InvalidArgumentError, SerializationError: An id, or metadata, is none.
     """
     require_form(thread)
-    for problem in problems(thread, max_state_bytes):
+    for problem in find_problems(thread, max_state_bytes):
         raise IntegrityError(f"{problem}; nothing was written")
 
 
-def same(one: ArchivedThread, other: ArchivedThread) -> bool:
+def are_same(one: ArchivedThread, other: ArchivedThread) -> bool:
     """Return whether two archives are equal, except for the time of the thread's activity."""
     return replace(one, active_at=other.active_at) == other
 
 
-def last_active_at(thread: ArchivedThread) -> datetime:
+def compute_last_active_at(thread: ArchivedThread) -> datetime:
     """Return the time of a thread's last activity: exact if its contents determine it."""
     times = [it.created_at for line in thread.lines for it in line.records]
     times += [it.changed_at for it in thread.logs]
     newest = max(times, default=thread.active_at)
-    return newest if minute_of(newest) == thread.active_at else thread.active_at
+    return newest if cut_to_minute(newest) == thread.active_at else thread.active_at
 
 
-def newest_at(thread: ArchivedThread) -> datetime:
+def find_newest_at(thread: ArchivedThread) -> datetime:
     """Return the time of the newest version, log or pending write, else of the last activity."""
     times = [it.created_at for line in thread.lines for it in line.records]
     times += [it.created_at for line in thread.lines for it in line.writes]
@@ -115,17 +115,17 @@ def has_versions(thread: ArchivedThread) -> bool:
     return any(line.head is not None for line in thread.lines)
 
 
-def resting_at(active_at: datetime, logs: Iterable[ArchivedLog]) -> datetime:
+def compute_idle_since(active_at: datetime, logs: Iterable[ArchivedLog]) -> datetime:
     """Return the activity of a thread without versions: its logs' last change, else its minute."""
-    return max((it.changed_at for it in logs), default=minute_of(active_at))
+    return max((it.changed_at for it in logs), default=cut_to_minute(active_at))
 
 
-def minute_of(moment: datetime) -> datetime:
+def cut_to_minute(moment: datetime) -> datetime:
     """Return a time rounded down to the minute."""
     return moment.replace(second=0, microsecond=0)
 
 
-def occupied(thread_id: str, done: str) -> ConflictError:
+def make_occupied_error(thread_id: str, done: str) -> ConflictError:
     """Return the error for a copy or restore to an existing thread; ``done`` is the verb."""
     return ConflictError(
         f"thread {thread_id!r} already exists, or has pending writes; nothing was {done}. "
@@ -148,7 +148,7 @@ def require_form(thread: ArchivedThread) -> None:
         check_text("user_id", thread.user_id)
     if thread.name is not None:
         check_text("name", thread.name, minimum=0, maximum=MAX_NAME_CHARACTERS)
-    canonical(thread.metadata, "metadata")
+    canonicalize(thread.metadata, "metadata")
     _require_unique("namespace", (it.namespace for it in thread.lines))
     for line in thread.lines:
         _require_line(thread.thread_id, line)
@@ -162,7 +162,7 @@ def require_form(thread: ArchivedThread) -> None:
     for message in thread.messages:
         check_text("message_id", message.message_id)
         check_text("role", message.role)
-        canonical(message.metadata, "metadata")
+        canonicalize(message.metadata, "metadata")
     for moment in _moments(thread):
         _require_moment(moment)
 
@@ -177,8 +177,8 @@ def _require_line(thread_id: str, line: ArchivedLine) -> None:
     _require_ascending("version", [it.sequence for it in line.records])
     for record in line.records:
         check_text("checkpoint_id", record.checkpoint_id)
-        canonical(record.metadata, "metadata")
-        canonical(record.labels, "labels")
+        canonicalize(record.metadata, "metadata")
+        canonicalize(record.labels, "labels")
         if record.chain < 1 or len(record.digest) != _DIGEST_BYTES:
             raise IntegrityError(f"checkpoint {record.checkpoint_id!r} has no chain or digest")
     _require_unique(
@@ -286,7 +286,7 @@ def _of_states(
     ``framed``: by checkpoint id, the pending writes that are changes of the state.
     """
     folders: dict[int, frames.Folder] = {}
-    shapes: dict[int, frames.Shape] = {}
+    shapes: dict[int, frames.DigestTree] = {}
     damaged: set[int] = set()
     for record in sorted(records, key=lambda it: it.sequence):
         if record.chain in damaged:
@@ -296,7 +296,9 @@ def _of_states(
         try:
             folder.apply(record.payload)
             # Against the version before: unchanged parts are not checked again.
-            shape = frames.change(folder.state(), shapes.get(record.chain), packed=True).shape
+            shape = frames.compare_states(
+                folder.get_state(), shapes.get(record.chain), packed=True
+            ).tree
         except (IntegrityError, SerializationError) as exc:
             damaged.add(record.chain)
             yield record.checkpoint_id, str(exc)
@@ -304,9 +306,9 @@ def _of_states(
         shapes[record.chain] = shape
         if shape.digest != record.digest:
             yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
-        for write in current(framed.get(record.checkpoint_id, []), record.sequence):
+        for write in select_current(framed.get(record.checkpoint_id, []), record.sequence):
             try:
-                whole_write(write, folder.state(), max_bytes)
+                expand_write(write, folder.get_state(), max_bytes)
             except (IntegrityError, SerializationError) as exc:
                 yield record.checkpoint_id, f"a pending write: {exc}"
 
@@ -328,13 +330,13 @@ def has(thread: ArchivedThread, key: str, value: Any, *, user_id: str | None = N
 # --- pending writes have no digest
 
 
-def sealed(checkpoint_id: str, write: PendingWrite) -> bytes:
+def add_checksum(checkpoint_id: str, write: PendingWrite) -> bytes:
     """Return the payload after a digest of the whole write."""
     return _seal(checkpoint_id, write) + write.payload
 
 
-def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
-    """Return the write of a payload from ``sealed``.
+def verify_checksum(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
+    """Return the write of a payload from ``add_checksum``.
 
     Raises:
         IntegrityError: It is not what was stored.
@@ -352,7 +354,7 @@ def unsealed(checkpoint_id: str, write: PendingWrite) -> PendingWrite:
 def _seal(checkpoint_id: str, write: PendingWrite) -> bytes:
     names = [write.task_id, write.idx, write.channel, write.type, write.task_path]
     names += [] if write.basis is None else [write.basis]
-    return digest(pinned([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]
+    return digest(encode_canonical([checkpoint_id, *names]) + write.payload)[:SEAL_BYTES]
 
 
 class _Archive(Protocol):
@@ -385,7 +387,7 @@ async def write_thread(backend: _Archive, thread: ArchivedThread) -> bool:
             there = await backend.read_thread(thread.thread_id)
         else:
             return True
-    if there is not None and same(there, thread):
+    if there is not None and are_same(there, thread):
         return False
     raise ConflictError(
         f"thread {thread.thread_id!r} is there already, and differs; nothing was written. "

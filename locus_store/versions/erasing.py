@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from locus_store.errors import BackendError, ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.runtime import observe
-from locus_store.runtime.progress import steps
+from locus_store.runtime.progress import iterate_steps
 from locus_store.types import Vacuumed
-from locus_store.values.canonical import canonical
+from locus_store.values.canonical import canonicalize
 from locus_store.values.filters import check_key
 from locus_store.versions.archives import has
 
@@ -43,7 +43,7 @@ def check_condition(key: str, value: Any) -> None:
         SerializationError: ``value`` is not a JSON value.
     """
     check_key(key)
-    if canonical(value, "value") == []:
+    if canonicalize(value, "value") == []:
         raise InvalidArgumentError(
             f"the value of {key!r} is an empty list, which every list contains; name an element"
         )
@@ -81,7 +81,7 @@ async def erase(
     failed = list[BackendError]()
     counts = dict.fromkeys(("threads", "checkpoints", "writes", "messages"), 0)
     for _ in range(_PASSES):
-        for thread_id in steps(await find()):
+        for thread_id in iterate_steps(await find()):
             thread = await backend.read_thread(thread_id)
             try:
                 await backend.remove_thread(thread_id)
@@ -125,13 +125,13 @@ class Sweep:
         self._unreadable: set[str] = set()
 
     @contextmanager
-    def of(self, thread_id: str) -> Iterator[None]:
+    def sweep_thread(self, thread_id: str) -> Iterator[None]:
         """Sweep a thread or a part of it; record an unreadable one and continue."""
         try:
             yield
         except IntegrityError as exc:
             self._unreadable.add(thread_id)
-            observe.unswept("vacuum", thread_id, exc)
+            observe.report_unswept("vacuum", thread_id, exc)
 
     def count(self, thread_id: str, swept: Swept | None) -> None:
         """Count what was removed; ``None``: another transaction holds the thread."""
@@ -145,7 +145,7 @@ class Sweep:
     def report(self) -> Vacuumed:
         """Return the counts."""
         if self._held:
-            observe.skipped("vacuum", len(self._held))
+            observe.report_skipped("vacuum", len(self._held))
         if self._unreadable:
             observe.note(unreadable=len(self._unreadable))
         return Vacuumed(

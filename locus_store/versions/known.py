@@ -35,11 +35,11 @@ class _Known:
 
     mark: Mark
     checkpoint_id: str
-    shape: frames.Shape
-    snapshot: frames.PackedState | None
+    tree: frames.DigestTree
+    packed_state: frames.PackedState | None
 
 
-class KnownVersions:
+class CachedVersions:
     """A cache of the newest known version of each line; the least recently used goes first.
 
     Before one goes, all lose their snapshots, and their shapes what those are made of, the least
@@ -74,14 +74,14 @@ class KnownVersions:
         key: LineKey,
         mark: Mark,
         checkpoint_id: str,
-        shape: frames.Shape,
-        snapshot: frames.PackedState,
+        tree: frames.DigestTree,
+        packed_state: frames.PackedState,
     ) -> None:
         """Record a version that was the head when it was read or written."""
         with self._lock:
             old = self._known.get(key)
-            self._bytes += shape.weight - (old.shape.weight if old else 0)
-            self._use(key, _Known(mark, checkpoint_id, shape, snapshot))
+            self._bytes += tree.weight - (old.tree.weight if old else 0)
+            self._use(key, _Known(mark, checkpoint_id, tree, packed_state))
             self._shrink()
 
     def drop(self, key: LineKey) -> None:
@@ -89,26 +89,26 @@ class KnownVersions:
         with self._lock:
             found = self._known.pop(key, None)
             self._heavy.pop(key, None)
-            self._bytes -= found.shape.weight if found else 0
+            self._bytes -= found.tree.weight if found else 0
 
     def _shrink(self) -> None:
         while self._bytes > self._max_bytes and len(self._heavy) > 1:
             self._lighten(self._heavy.popitem(last=False)[1])
         while self._bytes > self._max_bytes and len(self._known) > 1:
-            self._bytes -= self._known.popitem(last=False)[1].shape.weight
+            self._bytes -= self._known.popitem(last=False)[1].tree.weight
 
     def _use(self, key: LineKey, known: _Known) -> None:
-        for order in (self._known, self._heavy) if known.snapshot else (self._known,):
+        for order in (self._known, self._heavy) if known.packed_state else (self._known,):
             order[key] = known
             order.move_to_end(key)
 
     def _lighten(self, known: _Known) -> None:
-        self._bytes -= known.shape.weight
-        known.shape, known.snapshot = known.shape.light(), None
-        self._bytes += known.shape.weight
+        self._bytes -= known.tree.weight
+        known.tree, known.packed_state = known.tree.without_elements(), None
+        self._bytes += known.tree.weight
 
 
-_all_known: WeakSet[KnownVersions] = WeakSet()
+_all_known: WeakSet[CachedVersions] = WeakSet()
 
 
 def _after_fork() -> None:
@@ -127,7 +127,7 @@ MOST: Final = 16_384
 """Checkpoints that are remembered; the oldest are dropped."""
 
 
-class KnownCheckpoints:
+class CachedCheckpoints:
     """Ids of checkpoints that were loaded, stored or refused; bounded."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class KnownCheckpoints:
                 for place in [it for it in self._places if it[0] == thread_id]:
                     self._drop(place)
 
-    def newest(self, thread_id: str, namespace: str) -> str | None:
+    def get_newest(self, thread_id: str, namespace: str) -> str | None:
         """Return the checkpoint of a namespace that was added last; ``None`` if none is known."""
         with self._lock:
             places = reversed(self._places.items())
@@ -190,7 +190,7 @@ class PutInProgress:
     __slots__ = ("_checkpoints", "_done", "_place", "_puts")
 
     def __init__(
-        self, puts: dict[Place, Future[None]], checkpoints: KnownCheckpoints, place: Place
+        self, puts: dict[Place, Future[None]], checkpoints: CachedCheckpoints, place: Place
     ) -> None:
         self._puts = puts
         self._checkpoints = checkpoints

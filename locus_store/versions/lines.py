@@ -165,7 +165,7 @@ class Lines(Records, Protocol):
         """Store new pending writes; those of special channels replace existing ones."""
 
 
-def mark_of(lines: Lines, line: Line, record: Record) -> Mark:
+def make_mark(lines: Lines, line: Line, record: Record) -> Mark:
     """Return the permanent identity of a version."""
     return Mark(lines.store, line.line, record.sequence, record.digest)
 
@@ -175,7 +175,7 @@ def is_visible(line: Line, sequence: int) -> bool:
     return sequence >= line.floor or sequence == line.head
 
 
-def head_of(records: Records, line: Line) -> Record | None:
+def find_head(records: Records, line: Line) -> Record | None:
     """Return the head's record; ``None`` if the line has no version.
 
     Raises:
@@ -190,12 +190,12 @@ def head_of(records: Records, line: Line) -> Record | None:
     return found
 
 
-def record_of(archived: ArchivedRecord) -> Record:
+def make_record(archived: ArchivedRecord) -> Record:
     """Return an archived version without its payload and time."""
     return Record(**{name: getattr(archived, name) for name in Record.__slots__})
 
 
-def archived(record: Record, payload: bytes, created_at: datetime) -> ArchivedRecord:
+def archive_record(record: Record, payload: bytes, created_at: datetime) -> ArchivedRecord:
     """Return a version with payload and time; it shares nothing that can be changed."""
     values = {name: deepcopy(getattr(record, name)) for name in Record.__slots__}
     return ArchivedRecord(**values, payload=payload, created_at=created_at)
@@ -215,7 +215,7 @@ def find_for_writes(
     """
     line = lines.find(thread_id, namespace, beside=checkpoint_id)
     if line is None and must_exist == "checkpoint":
-        raise gone(checkpoint_id)
+        raise make_deleted_error(checkpoint_id)
     if line is None and must_exist == "thread":
         require_thread(lines, thread_id, checkpoint_id)
     return line
@@ -240,18 +240,18 @@ def put_writes(
     is_needed = must_exist == "checkpoint"
     record = lines.named(line, checkpoint_id) if is_needed or is_framed else None
     if is_needed and record is None:
-        raise gone(checkpoint_id)
-    if is_framed and (record is None or mark_of(lines, line, record) != known):
+        raise make_deleted_error(checkpoint_id)
+    if is_framed and (record is None or make_mark(lines, line, record) != known):
         return False
     there = lines.written(line, checkpoint_id)
     if seen is not None and any(key not in seen for key in there):
         found = {(it.task_id, it.idx): it for it in lines.writes(line, checkpoint_id)}
         _require_own(found, {(it.task_id, it.idx): it for it in writes}, seen, checkpoint_id)
-    lines.put_writes(line, checkpoint_id, list(winning(there, writes).values()))
+    lines.put_writes(line, checkpoint_id, list(select_winning(there, writes).values()))
     return True
 
 
-def gone(checkpoint_id: str) -> ConflictError:
+def make_deleted_error(checkpoint_id: str) -> ConflictError:
     """Return the error for writes on a checkpoint that existed and does not exist any more."""
     return ConflictError(
         f"checkpoint {checkpoint_id!r} is gone: it, or its thread, was deleted; its pending "
@@ -294,12 +294,12 @@ def _require_own(
             )
 
 
-def current(writes: Iterable[PendingWrite], sequence: int) -> list[PendingWrite]:
+def select_current(writes: Iterable[PendingWrite], sequence: int) -> list[PendingWrite]:
     """Return a version's writes, without those left behind by an older one of the same id."""
     return [it for it in writes if it.basis in {None, sequence}]
 
 
-def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> PendingWrite:
+def expand_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> PendingWrite:
     """Return the write without frames.
 
     Args:
@@ -312,17 +312,19 @@ def whole_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -
     """
     if write.basis is None:
         return write
-    value = frames.value_of(write.payload, max_bytes, channel_in(state, write.channel), packed=True)
-    return replace(write, payload=frames.value_payload(value, max_bytes, packed=True), basis=None)
+    value = frames.decode_value(
+        write.payload, max_bytes, find_channel(state, write.channel), packed=True
+    )
+    return replace(write, payload=frames.encode_value(value, max_bytes, packed=True), basis=None)
 
 
-def channel_in(state: Mapping[str, Any], channel: str) -> Any:
+def find_channel(state: Mapping[str, Any], channel: str) -> Any:
     """Return the value of a channel in a graph runner's state; ``None`` if it has none."""
     channels = state.get(CHANNELS)
     return channels.get(channel) if isinstance(channels, Mapping) else None
 
 
-def winning(
+def select_winning(
     there: Collection[tuple[str, int]], writes: Sequence[PendingWrite]
 ) -> dict[tuple[str, int], PendingWrite]:
     """Return the writes to store; existing ones win, except in special channels."""
@@ -334,11 +336,11 @@ def winning(
     return kept
 
 
-def archive_order(it: ArchivedWrite) -> tuple[str, str, int]:
+def make_archive_sort_key(it: ArchivedWrite) -> tuple[str, str, int]:
     """Return the sort key of pending writes in an archive."""
     return it.checkpoint_id, it.write.task_id, it.write.idx
 
 
-def in_order(write: PendingWrite) -> tuple[str, str, int]:
+def make_write_sort_key(write: PendingWrite) -> tuple[str, str, int]:
     """Return the sort key for the order in which pending writes are applied."""
     return write.task_path, write.task_id, write.idx

@@ -11,21 +11,21 @@ from locus_store.types.messages import (
     LogChanged,
     LogInfo,
     LogRead,
+    make_too_short_error,
+    make_unknown_message_error,
     require_revision,
-    too_short,
-    unknown_message,
 )
-from locus_store.versions.archives import resting_at
+from locus_store.versions.archives import compute_idle_since
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from locus_store.types.messages import Cut, LogChange, LogEdit, LogWanted, PutMessage
-    from locus_store.versions.threads import Edit, Thread
+    from locus_store.versions.threads import Thread, ThreadTransaction
 
 
-def change(edit: Edit, wanted: LogChange) -> LogChanged:
+def apply_change(edit: ThreadTransaction, wanted: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; changes the logs of one thread."""
     log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
     revision = log.revision if log else 0
@@ -36,14 +36,14 @@ def change(edit: Edit, wanted: LogChange) -> LogChanged:
     return apply(edit, wanted)
 
 
-def apply(edit: Edit, wanted: LogEdit) -> LogChanged:
+def apply(edit: ThreadTransaction, wanted: LogEdit) -> LogChanged:
     """Change one log of a thread, whatever its revision is."""
     log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
     revision = log.revision if log else 0
     if log is None and not wanted.puts:
         return LogChanged(0)
     thread = edit.thread or edit.begin()
-    mine = of_namespace(thread, wanted.namespace)
+    mine = select_namespace(thread, wanted.namespace)
     kept = _cut(mine, wanted, wanted.cut) if wanted.cut else mine
     if not wanted.puts and len(kept) == len(mine):
         return LogChanged(revision)
@@ -68,7 +68,7 @@ def apply(edit: Edit, wanted: LogEdit) -> LogChanged:
     return LogChanged(made.revision, mine[-1] if is_pop else None)
 
 
-def _own(edit: Edit, thread: Thread, wanted: LogEdit) -> None:
+def _own(edit: ThreadTransaction, thread: Thread, wanted: LogEdit) -> None:
     if thread.user_id is None and wanted.user_id is not None:
         edit.adds_only = False  # the document's first line changes
         thread.user_id = wanted.user_id
@@ -82,7 +82,7 @@ def _cut(mine: list[ArchivedMessage], wanted: LogEdit, cut: Cut) -> list[Archive
     if cut.kind == "named":
         return [it for it in mine if it.message_id not in cut.message_ids]
     if cut.position > len(mine):
-        raise too_short(wanted, len(mine))
+        raise make_too_short_error(wanted, len(mine))
     return mine[: cut.position]  # 0 for all
 
 
@@ -116,7 +116,7 @@ def _put(
     return messages
 
 
-def drop(edit: Edit, namespace: str | None, expected_revision: int | None) -> bool:
+def drop(edit: ThreadTransaction, namespace: str | None, expected_revision: int | None) -> bool:
     """See ``BaseMessageLog.drop``."""
     thread, name = edit.thread, namespace or ""
     log = thread.logs.get(name) if thread else None
@@ -132,14 +132,14 @@ def drop(edit: Edit, namespace: str | None, expected_revision: int | None) -> bo
     if thread.is_empty:
         edit.drop_thread()
     elif not thread.has_versions:
-        thread.active_at = resting_at(thread.active_at, thread.logs.values())
+        thread.active_at = compute_idle_since(thread.active_at, thread.logs.values())
     return True
 
 
 def look(thread: Thread, wanted: LogWanted, max_state_bytes: int) -> LogRead | None:
     """See ``BaseMessageLog.look``."""
     messages: Iterable[ArchivedMessage] = _behind(thread, wanted)
-    info = info_of(thread, wanted.namespace)
+    info = find_info(thread, wanted.namespace)
     if info is None:
         return None
     if wanted.message_id is not None:
@@ -159,22 +159,22 @@ def _behind(thread: Thread, wanted: LogWanted) -> list[ArchivedMessage]:
     Raises:
         NotFoundError: It is not in the log.
     """
-    mine = of_namespace(thread, wanted.namespace)
+    mine = select_namespace(thread, wanted.namespace)
     if wanted.after is None:
         return mine
     for at, it in enumerate(mine, 1):
         if it.message_id == wanted.after:
             return mine[at:]
-    raise unknown_message(wanted)
+    raise make_unknown_message_error(wanted)
 
 
-def of_namespace(thread: Thread, namespace: str) -> list[ArchivedMessage]:
+def select_namespace(thread: Thread, namespace: str) -> list[ArchivedMessage]:
     """Return the messages of a log, in their order."""
     mine = (it for it in thread.messages if it.namespace == namespace)
     return sorted(mine, key=lambda it: it.sequence)
 
 
-def info_of(thread: Thread, namespace: str) -> LogInfo | None:
+def find_info(thread: Thread, namespace: str) -> LogInfo | None:
     """Return a log without its messages; ``None`` if there is none."""
     log = thread.logs.get(namespace)
     if log is None:

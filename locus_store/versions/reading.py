@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import IntegrityError, NotFoundError
-from locus_store.runtime.loops import off_loop
+from locus_store.runtime.loops import run_off_loop
 from locus_store.types import Kept, VersionsWanted
 from locus_store.values import frames
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.filters import has_value
-from locus_store.values.msgpack import with_json
-from locus_store.versions.lines import Line, Lines, Record, Records, head_of, is_visible
+from locus_store.values.msgpack import convert_to_json
+from locus_store.versions.lines import Line, Lines, Record, Records, find_head, is_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def target(records: Records, line: Line, checkpoint_id: str | None) -> Record | None:
     """Return the record to load: the named one, or the head."""
     if checkpoint_id is None:
-        return head_of(records, line)
+        return find_head(records, line)
     found = records.named(line, checkpoint_id)
     return found if found and is_visible(line, found.sequence) else None
 
 
-def basis_of(
+def find_basis(
     records: Records, line: Line, record: Record, known: Mark | None, store: str
 ) -> Mark | None:
     """Return ``known`` if the record's chain has that version, up to the record itself.
@@ -53,15 +53,19 @@ def basis_of(
     return known if is_it else None
 
 
-def kept_of(stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None) -> Kept:
+def keep_state(
+    stored: Stored, kept: frames.PackedState, state: dict[str, Any] | None = None
+) -> Kept:
     """Return a stored version with its packed state."""
     version, head, writes = stored.version, stored.head, stored.writes
     return Kept(version=version, snapshot=kept, head=head, writes=writes, state=state)
 
 
-def state_of(
-    stored: Stored, max_bytes: int, basis: tuple[frames.PackedState, frames.Shape] | None = None
-) -> tuple[dict[str, Any], frames.Shape]:
+def decode_state(
+    stored: Stored,
+    max_bytes: int,
+    basis: tuple[frames.PackedState, frames.DigestTree] | None = None,
+) -> tuple[dict[str, Any], frames.DigestTree]:
     """Return the state that stored bytes give, checked against its digest, and its shape.
 
     Args:
@@ -74,33 +78,33 @@ def state_of(
             larger than ``max_bytes``.
     """
     version = stored.version
-    with told_of(version):
+    with name_version_in_errors(version):
         if basis is None:
             state = frames.fold(stored.payloads, max_bytes)
-            shape = frames.shape_of(state)
+            tree = frames.build_digest_tree(state)
         else:
             state, edits = frames.fold_onto(basis[0], stored.payloads, max_bytes)
-            shape = frames.shape_of(state, basis[1], edits)
-        _require_same(version, shape)
-        return state, shape
+            tree = frames.build_digest_tree(state, basis[1], edits)
+        _require_same(version, tree)
+        return state, tree
 
 
-def state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
+def decode_state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], int]:
     """Return the state of stored bytes as JSON, checked against its digest, and its size.
 
-    Nothing of it is kept for a later save, which takes a third of the memory of ``state_of``.
+    Nothing of it is kept for a later save, which takes a third of the memory of ``decode_state``.
 
     Raises:
-        IntegrityError: See ``state_of``.
+        IntegrityError: See ``decode_state``.
     """
-    with told_of(stored.version):
+    with name_version_in_errors(stored.version):
         state = frames.fold(stored.payloads, max_bytes)
-        shape = _require_digest(stored.version, state)
-        return with_json(state) if shape.has_packed else state, shape.state_bytes
+        tree = _require_digest(stored.version, state)
+        return convert_to_json(state) if tree.has_packed else state, tree.state_bytes
 
 
 @contextmanager
-def told_of(version: Version) -> Iterator[None]:
+def name_version_in_errors(version: Version) -> Iterator[None]:
     """Name the version in an error of its stored bytes."""
     try:
         yield
@@ -113,7 +117,7 @@ _REMEDY = "restore the database from a backup, or load another version"
 
 def _at(where: str, exc: IntegrityError) -> IntegrityError:
     if isinstance(exc, TooLargeError):
-        return exc.at(where)
+        return exc.with_place(where)
     return IntegrityError(f"{where}: {exc}; {_REMEDY}")
 
 
@@ -121,15 +125,15 @@ def _where(version: Version) -> str:
     return f"thread {version.thread_id!r}, checkpoint {version.checkpoint_id!r}"
 
 
-def _require_digest(version: Version, state: dict[str, Any]) -> frames.Shape:
+def _require_digest(version: Version, state: dict[str, Any]) -> frames.DigestTree:
     """Return the shape of a state, which is that of a version, without its lists."""
-    shape = frames.shape_of(state, keeps=False)
-    _require_same(version, shape)
-    return shape
+    tree = frames.build_digest_tree(state, keeps=False)
+    _require_same(version, tree)
+    return tree
 
 
-def _require_same(version: Version, shape: frames.Shape) -> None:
-    if shape.digest != version.mark.digest:
+def _require_same(version: Version, tree: frames.DigestTree) -> None:
+    if tree.digest != version.mark.digest:
         raise IntegrityError("the stored bytes do not give the state that was saved")
 
 
@@ -170,7 +174,7 @@ def replay(
             if sequence == newest[chain]:
                 del folders[chain]
                 if version is not None:
-                    _require_digest(version, folder.exact())
+                    _require_digest(version, folder.build_exact())
         except IntegrityError as exc:
             where = _where(version) if version else f"version {sequence}"
             raise _at(where, exc) from exc
@@ -180,7 +184,7 @@ def replay(
         raise IntegrityError(f"{_where(version)} does not exist any more: it was removed meanwhile")
 
 
-def visible_texts(
+def iterate_visible_texts(
     line: Line,
     records: Iterable[tuple[int, int, bytes]],
     max_bytes: int,
@@ -205,12 +209,12 @@ def visible_texts(
             hidden.setdefault(chain, frames.Folder(max_bytes)).apply(payload)
         elif folder := hidden.pop(chain, None):
             folder.apply(payload)
-            yield sequence, frames.text_in(folder.state())
+            yield sequence, frames.collect_text(folder.get_state())
         else:
-            yield sequence, frames.text_of(payload, max_bytes)
+            yield sequence, frames.extract_text(payload, max_bytes)
 
 
-def made_of(
+def select_records(
     records: Iterable[tuple[int, int, bytes]], first: int, last: int
 ) -> list[tuple[int, int, bytes]]:
     """Return the records that ``StorageBackend.records`` returns, ascending."""
@@ -234,7 +238,7 @@ def cursor(records: Records, line: Line, thread_id: str, checkpoint_id: str) -> 
     return found.sequence
 
 
-def state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
+def read_state_at(lines: Lines, line: Line, record: Record) -> dict[str, Any]:
     """Return the state of a version."""
     rows = lines.payloads(line, record.chain, upto=record.sequence)
     return frames.fold((it for _, it in rows), lines.max_state_bytes)
@@ -277,10 +281,10 @@ async def read_states(
         first=min(sequences),
         last=max(sequences),
     )
-    return await states_from(backend, versions, {versions[0].mark.line: records}, make)
+    return await read_states_from(backend, versions, {versions[0].mark.line: records}, make)
 
 
-async def states_from(
+async def read_states_from(
     backend: _Chains,
     versions: Sequence[Version],
     records: Mapping[int, Sequence[tuple[int, int, bytes]]],
@@ -311,7 +315,7 @@ async def states_from(
 
     size = len(versions) * sum(len(it) for some in records.values() for *_, it in some)
     try:
-        return await off_loop(made, size)
+        return await run_off_loop(made, size)
     except IntegrityError as exc:
         changed = [it.thread_id for it in versions if not await _is_there(backend, it)]
         if not changed:
@@ -375,6 +379,6 @@ class Newest(Generic[T]):
         elif self._heap and place > self._heap[0][0]:
             heapq.heapreplace(self._heap, (place, version))
 
-    def found(self) -> list[tuple[Place, T]]:
+    def get_newest(self) -> list[tuple[Place, T]]:
         """Return the newest versions in order."""
         return sorted(self._heap, key=lambda it: it[0], reverse=True)

@@ -91,12 +91,12 @@ def prune(lines: Lines, line: Line) -> int:
 
 def vacuum(lines: Lines, line: Line, old: Collection[int]) -> int:
     """Remove the old versions that no other one needs; return how many."""
-    gone = free(lines, line, [it for it in old if it != line.head])
+    gone = find_unused(lines, line, [it for it in old if it != line.head])
     forget(lines, line, gone)
     return len(gone)
 
 
-def free(lines: Lines, line: Line, sequences: Collection[int]) -> list[int]:
+def find_unused(lines: Lines, line: Line, sequences: Collection[int]) -> list[int]:
     """Return the versions that no remaining version is rebuilt from; ascending.
 
     A version with the label ``REBUILT`` needs its parent, with the pending writes there.
@@ -123,7 +123,7 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
     Raises:
         ConflictError: Names the first.
     """
-    kept = set(sequences).difference(free(lines, line, sequences))
+    kept = set(sequences).difference(find_unused(lines, line, sequences))
     record = lines.record(line, min(kept)) if kept else None
     if record:
         raise ConflictError(
@@ -156,10 +156,13 @@ def _rewritten_in(
     folder, before = frames.Folder(max_bytes), None
     for place, (sequence, payload) in enumerate(rows[: max(behind, default=-1) + 1]):
         if is_gone[place] and place and not is_gone[place - 1]:
-            before = frames.shape_of(folder.state())
+            before = frames.build_digest_tree(folder.get_state())
         folder.apply(payload)
         if place in behind:
-            yield sequence, _smallest(frames.change(folder.state(), before, packed=True))
+            yield (
+                sequence,
+                _smallest(frames.compare_states(folder.get_state(), before, packed=True)),
+            )
 
 
 def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
@@ -172,8 +175,8 @@ def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
 
 
 def _smallest(change: frames.Change) -> bytes:
-    if change.frames is None or len(change.frames) > change.shape.state_bytes // 2:
-        return change.whole()
+    if change.frames is None or len(change.frames) > change.tree.state_bytes // 2:
+        return change.to_payload()
     return change.frames
 
 

@@ -20,7 +20,7 @@ MOST_THREADS: Final = 10_000
 logger = logging.getLogger(__name__)
 
 
-def ttl_slack(ttl_seconds: float) -> float:
+def compute_ttl_slack(ttl_seconds: float) -> float:
     """Return the delay allowed for a thread's expiry, in seconds: a twentieth, at most a minute.
 
     An expiry that every save rewrites disables HOT updates; with the delay, few saves rewrite it.
@@ -62,14 +62,14 @@ class Renewing:
         """Renew a thread that was read, if a renewal is due."""
         now, key = monotonic(), (backend.tenant, thread_id)
         renewed = self._renewed.get(key)
-        if renewed is not None and now - renewed < ttl_slack(self._ttl_seconds):
+        if renewed is not None and now - renewed < compute_ttl_slack(self._ttl_seconds):
             return
         self._renewed[key] = now
         self._renewed.move_to_end(key)
         if len(self._renewed) > MOST_THREADS:
             self._renewed.popitem(last=False)
         if may_block():
-            self._beside.here().submit(key, partial(self._renew, backend, thread_id))
+            self._beside.get().submit(key, partial(self._renew, backend, thread_id))
             return
         task = asyncio.ensure_future(self._renew(backend, thread_id))
         self._tasks.add(task)
@@ -86,14 +86,14 @@ class Renewing:
     async def drain(self) -> None:
         """Wait for the renewals of the running loop."""
         if may_block():
-            await self._beside.here().finish()
+            await self._beside.get().finish()
             return
         loop = asyncio.get_running_loop()
         while mine := [it for it in self._tasks if it.get_loop() is loop]:
             await asyncio.wait(mine)
 
 
-def renewing(ttl_seconds: float | None, *, refresh_on_read: bool) -> Renewing | None:
+def make_renewing(ttl_seconds: float | None, *, refresh_on_read: bool) -> Renewing | None:
     """Return the renewing of threads that are read; ``None`` if it was not asked for.
 
     Raises:

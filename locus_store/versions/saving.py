@@ -18,26 +18,26 @@ from locus_store.versions.lines import (
     Line,
     Lines,
     Record,
-    current,
-    head_of,
+    expand_write,
+    find_head,
     is_visible,
-    mark_of,
+    make_mark,
     require_thread,
-    whole_write,
+    select_current,
 )
-from locus_store.versions.reading import state_at
-from locus_store.versions.removing import forget, free, require_free
+from locus_store.versions.reading import read_state_at
+from locus_store.versions.removing import find_unused, forget, require_free
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class Placement:
     """The destination of a save: its parent, and whether it becomes the head."""
 
     parent: int | None
     moves_head: bool
 
 
-def new_checkpoint_id() -> str:
+def generate_checkpoint_id() -> str:
     """Return 24 hexadecimal digits (96 random bits), in practice unique within a line."""
     return secrets.token_hex(12)
 
@@ -53,12 +53,12 @@ def save(lines: Lines, request: Save) -> Written:
     if line and same and _is_repeat(lines, line, same, request):
         lines.touch(request)
         lines.update(line)
-        return Written(same.checkpoint_id, mark_of(lines, line, same), "same")
+        return Written(same.checkpoint_id, make_mark(lines, line, same), "same")
     if line is None and request.thread_must_exist:
         require_thread(lines, request.thread_id, request.checkpoint_id)
     place = _place(lines, line, request)
     if same and not place.moves_head:  # a losing save replaces nobody's version
-        request, same = replace(request, checkpoint_id=new_checkpoint_id()), None
+        request, same = replace(request, checkpoint_id=generate_checkpoint_id()), None
     if line is None:
         line = lines.create(request)
     else:
@@ -69,7 +69,7 @@ def save(lines: Lines, request: Save) -> Written:
 
 
 def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Written:
-    """Write one version onto the head of a line that takes it; see ``takes``.
+    """Write one version onto the head of a line that takes it; see ``can_append``.
 
     Args:
         lines: See ``save``.
@@ -78,13 +78,13 @@ def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Writt
         continues: It continues the open chain.
     """
     lines.touch(request)
-    place = Destination(line.head, moves_head=True)
+    place = Placement(line.head, moves_head=True)
     return _write(lines, line, request, place, continues=continues)
 
 
 def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
     """Return whether the save was done before, as in a retry after a lost answer."""
-    if same.digest != request.change.shape.digest or same.metadata != dict(request.metadata):
+    if same.digest != request.change.tree.digest or same.metadata != dict(request.metadata):
         return False
     if not is_visible(line, same.sequence):
         return False
@@ -96,9 +96,9 @@ def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
     return not rewinds or same.sequence == line.head
 
 
-def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
+def _place(lines: Lines, line: Line | None, request: Save) -> Placement:
     if request.is_root:
-        return Destination(None, moves_head=True)
+        return Placement(None, moves_head=True)
     head = line.head if line else None
     expected = request.expected
     if expected and expected.made_from and expected.made_from.store != lines.store:
@@ -106,9 +106,9 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
     if expected is None and request.parent_id is not None:
         return _onto(lines, line, request)
     if expected is None or (line and is_own(line, request)):
-        return Destination(head, moves_head=True)
+        return Placement(head, moves_head=True)
     if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
-        return Destination(
+        return Placement(
             expected.made_from.sequence if expected.made_from else None, moves_head=True
         )
     parent = _surviving(lines, line, request.side_parent) or _surviving(
@@ -117,12 +117,12 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Destination:
     return _lost(lines, line, request, parent, was_there=expected.made_from is not None)
 
 
-def _onto(lines: Lines, line: Line | None, request: Save) -> Destination:
+def _onto(lines: Lines, line: Line | None, request: Save) -> Placement:
     """Return the destination below an explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
         if request.forks or parent.sequence == line.head:
-            return Destination(parent.sequence, moves_head=True)
+            return Placement(parent.sequence, moves_head=True)
         return _lost(lines, line, request, parent)
     if not request.forks:
         return _lost(lines, line, request, None)
@@ -152,7 +152,7 @@ def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) ->
         ConflictError: It is not the line's head.
     """
     if not _holds(lines, line, head):
-        raise head_moved(thread_id)
+        raise make_head_moved_error(thread_id)
 
 
 def require_same(found: Version | None, head: Mark, thread_id: str) -> None:
@@ -162,10 +162,10 @@ def require_same(found: Version | None, head: Mark, thread_id: str) -> None:
         ConflictError: It is another one.
     """
     if found is None or found.mark != head:
-        raise head_moved(thread_id)
+        raise make_head_moved_error(thread_id)
 
 
-def head_moved(thread_id: str) -> ConflictError:
+def make_head_moved_error(thread_id: str) -> ConflictError:
     """Return the error of a change whose caller saw another head."""
     return ConflictError(
         f"thread {thread_id!r} has another head than the one that was given; nothing was changed. "
@@ -173,14 +173,14 @@ def head_moved(thread_id: str) -> ConflictError:
     )
 
 
-def no_thread(thread_id: str, head: Mark | None) -> Removed:
+def make_no_thread_result(thread_id: str, head: Mark | None) -> Removed:
     """Return the result of removing a thread that does not exist.
 
     Raises:
         ConflictError: The caller saw a head of it.
     """
     if head is not None:
-        raise head_moved(thread_id)
+        raise make_head_moved_error(thread_id)
     return Removed(existed=False, versions=0)
 
 
@@ -207,7 +207,7 @@ def _lost(
     parent: Record | None,
     *,
     was_there: bool = True,
-) -> Destination:
+) -> Placement:
     """Resolve a conflict as the caller asked: raise, save a side branch, or overwrite.
 
     Args:
@@ -217,12 +217,12 @@ def _lost(
         parent: The version that it was made from, if it still exists.
         was_there: It was made from a version, there or not.
     """
-    head = head_of(lines, line) if line else None
+    head = find_head(lines, line) if line else None
     if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
         under = parent if request.parent_id is not None and parent else head
-        return Destination(under.sequence if under else None, moves_head=True)
+        return Placement(under.sequence if under else None, moves_head=True)
     if request.on_conflict == "branch":
-        return Destination(parent.sequence if parent else None, moves_head=False)
+        return Placement(parent.sequence if parent else None, moves_head=False)
     if request.parent_id is not None and not (line and lines.named(line, request.parent_id)):
         raise _unknown_parent(request, head)
     now = f"is at {head.checkpoint_id!r}" if head else "is gone"
@@ -258,37 +258,37 @@ def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | N
     return lines.record(line, mark.sequence)
 
 
-def _replace(lines: Lines, line: Line, same: Record, place: Destination) -> Destination:
+def _replace(lines: Lines, line: Line, same: Record, place: Placement) -> Placement:
     """Replace the version whose id the caller reuses; the new one gets a new sequence.
 
     Its pending writes stay. They are stored whole, since the basis of their frames is removed.
     """
     require_free(lines, line, [same.sequence])
-    writes = current(lines.writes(line, same.checkpoint_id), same.sequence)
+    writes = select_current(lines.writes(line, same.checkpoint_id), same.sequence)
     if any(it.basis is not None for it in writes):
-        state = state_at(lines, line, same)
-        writes = [whole_write(it, state, lines.max_state_bytes) for it in writes]
+        state = read_state_at(lines, line, same)
+        writes = [expand_write(it, state, lines.max_state_bytes) for it in writes]
     forget(lines, line, [same.sequence], keep_line=True)
     lines.put_writes(line, same.checkpoint_id, writes)
     if place.parent == same.sequence:
-        return Destination(same.parent, place.moves_head)
+        return Placement(same.parent, place.moves_head)
     return place
 
 
 def _write(
-    lines: Lines, line: Line, request: Save, place: Destination, *, continues: bool
+    lines: Lines, line: Line, request: Save, place: Placement, *, continues: bool
 ) -> Written:
     sequence = line.last_sequence + 1
     payload = request.change.frames if continues else None
     if payload is None:
-        payload = request.change.whole()
+        payload = request.change.to_payload()
     chain = line.open_chain if continues and line.open_chain is not None else sequence
     record = Record(
         sequence=sequence,
         chain=chain,
         parent=place.parent,
         checkpoint_id=request.checkpoint_id,
-        digest=request.change.shape.digest,
+        digest=request.change.tree.digest,
         metadata=dict(request.metadata),
         labels=dict(request.labels),
     )
@@ -301,16 +301,16 @@ def _write(
     _keep_last(lines, line, request)
     lines.update(line)
     outcome: Outcome = "head" if place.moves_head else "side"
-    return Written(record.checkpoint_id, mark_of(lines, line, record), outcome)
+    return Written(record.checkpoint_id, make_mark(lines, line, record), outcome)
 
 
-def _continues(lines: Lines, line: Line, request: Save, place: Destination) -> bool:
+def _continues(lines: Lines, line: Line, request: Save, place: Placement) -> bool:
     """Return whether the frames may follow the last record of the open chain, which is the head.
 
     The bounds keep reading proportional to the state and storage linear. A chain ends when its
     records outgrow the state. Frames of half a state's size are replaced by the whole state.
     """
-    frames, size = request.change.frames, request.change.shape.state_bytes
+    frames, size = request.change.frames, request.change.tree.state_bytes
     follows_head = place.moves_head and (request.is_root or place.parent == line.head)
     if frames is None or not follows_head:
         return False
@@ -338,7 +338,7 @@ def _keep_last(lines: Lines, line: Line, request: Save) -> None:
     try:
         _sweep(lines, line, hidden)
     except IntegrityError as exc:
-        observe.unswept("keep_last", request.thread_id, exc)
+        observe.report_unswept("keep_last", request.thread_id, exc)
 
 
 def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
@@ -347,12 +347,12 @@ def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
     Raises:
         IntegrityError: See ``forget``.
     """
-    gone = free(lines, line, hidden)
+    gone = find_unused(lines, line, hidden)
     if gone:
         with suppress(IntegrityError):
             forget(lines, line, gone)
             return
-    forget(lines, line, free(lines, line, _hidden(lines, line, line.last_sequence)))
+    forget(lines, line, find_unused(lines, line, _hidden(lines, line, line.last_sequence)))
 
 
 def _hidden(lines: Lines, line: Line, limit: int) -> list[int]:
@@ -369,9 +369,9 @@ class Append(NamedTuple):
     """The line, if it is known."""
 
     head: Mark | None
-    """The expected head; ``None``: there is none, unless ``is_free``."""
+    """The expected head; ``None``: there is none, unless ``accepts_any_head``."""
 
-    is_free: bool
+    accepts_any_head: bool
     """The save appends to any head."""
 
     basis: Mark | None
@@ -382,17 +382,17 @@ class Append(NamedTuple):
     """Size of the whole state."""
 
     @property
-    def added(self) -> int:
+    def added_bytes(self) -> int:
         """The number of bytes that it adds to ``Line.open_bytes``."""
         return len(self.payload) + RECORD_OVERHEAD
 
     @property
-    def most(self) -> int:
+    def max_open_bytes(self) -> int:
         """The largest ``Line.open_bytes`` of a chain that it may continue."""
-        return CHAIN_FACTOR * self.state_bytes + CHAIN_ALLOWANCE - self.added
+        return CHAIN_FACTOR * self.state_bytes + CHAIN_ALLOWANCE - self.added_bytes
 
 
-def append_of(save: Save, store: str) -> Append | None:
+def make_append(save: Save, store: str) -> Append | None:
     """Return a save as an append to the database ``store``; ``None`` if it is not one."""
     expected = save.expected
     if expected is not None and expected.made_from and expected.made_from.store != store:
@@ -408,14 +408,14 @@ def append_of(save: Save, store: str) -> Append | None:
     lines = {it.line for it in (known, head) if it is not None}
     if len(lines) > 1:
         return None
-    size, frames = save.change.shape.state_bytes, save.change.frames
+    size, frames = save.change.tree.state_bytes, save.change.frames
     line = lines.pop() if lines else None
     if known is None or frames is None or not is_small(frames, size):
-        return Append(line, head, expected is None, None, save.change.whole(), size)
+        return Append(line, head, expected is None, None, save.change.to_payload(), size)
     return Append(line, head, expected is None, known, frames, size)
 
 
-def takes(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
+def can_append(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
     """Return whether a line takes the append that a save is; else the full rules decide.
 
     PostgreSQL, Oracle and Redis ask the same on the server.
@@ -424,7 +424,7 @@ def takes(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
         line: Locked, and as it stands: it has a head, and no version with the save's id.
         head_digest: Of the head's record.
         save: The save.
-        append: Its ``append_of``.
+        append: Its ``make_append``.
     """
 
     def is_head(mark: Mark | None) -> bool:
@@ -432,9 +432,9 @@ def takes(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
 
     if append.line != line.line:
         return False
-    if not (append.is_free or is_own(line, save) or is_head(append.head)):
+    if not (append.accepts_any_head or is_own(line, save) or is_head(append.head)):
         return False
     if append.basis is None:
         return True
-    is_open = line.open_chain is not None and line.open_bytes <= append.most
+    is_open = line.open_chain is not None and line.open_bytes <= append.max_open_bytes
     return is_open and is_head(append.basis)

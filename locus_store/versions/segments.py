@@ -17,13 +17,13 @@ from locus_store.types import LineContents
 from locus_store.values import frames
 from locus_store.values.encoding import (
     UNLIMITED,
-    frame_of,
-    joined_frames,
+    join_frames,
+    make_frame,
+    measure_payload,
     pack_frame,
-    plain_bytes,
     unpack_record,
 )
-from locus_store.versions.lines import in_order
+from locus_store.versions.lines import make_write_sort_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,7 +59,7 @@ class RecordSegment(NamedTuple):
     last: int
     payload: bytes
 
-    def records(self) -> dict[int, bytes]:
+    def split_records(self) -> dict[int, bytes]:
         """Return the payload of each record, by its sequence, ascending.
 
         Raises:
@@ -68,14 +68,14 @@ class RecordSegment(NamedTuple):
         body, names, ends = self._opened()
         return {at: body[ends[nth] : ends[nth + 1]] for nth, at in enumerate(names) if nth}
 
-    def pieces(self, after: int, upto: int) -> list[tuple[int, bytes]]:
+    def split_payloads(self, after: int, upto: int) -> list[tuple[int, bytes]]:
         """Return what leads from one version to another, as (sequence, payload), ascending.
 
         Raises:
             IntegrityError: The segment is damaged.
         """
         if after >= self.first or upto < self.last:
-            return [it for it in self.records().items() if after < it[0] <= upto]
+            return [it for it in self.split_records().items() if after < it[0] <= upto]
         body, _, ends = self._opened()
         return [(self.last, body[ends[0] : ends[1]])]
 
@@ -85,9 +85,9 @@ class RecordSegment(NamedTuple):
         A load of a long thread has no object for each record.
         """
         where = f"segment {self.first} to {self.last} of a thread's versions"
-        if plain_bytes(self.payload, MOST_BYTES) > MOST_BYTES:
+        if measure_payload(self.payload, MOST_BYTES) > MOST_BYTES:
             raise IntegrityError(f"{where} is larger than any that is written")
-        body = joined_frames(self.payload, MOST_BYTES)
+        body = join_frames(self.payload, MOST_BYTES)
         count = int.from_bytes(body[:4], "little")
         begin = 4 + count * _ENTRY.size
         if not 1 < count <= len(body) // _ENTRY.size or begin > len(body):
@@ -104,7 +104,7 @@ def is_time(sequence: int) -> bool:
     return sequence % RECORDS == 0
 
 
-def joined(
+def join_records(
     chain: int, before: Sequence[bytes], records: Sequence[Raw], max_bytes: int
 ) -> RecordSegment | None:
     """Return a segment of the first of records; ``None`` if one of them is too large for it.
@@ -121,7 +121,7 @@ def joined(
     folder = frames.Folder(max_bytes)
     for payload in before:
         folder.apply(payload)
-    basis = frames.shape_of(folder.state()) if before else None
+    basis = frames.build_digest_tree(folder.get_state()) if before else None
     parts: list[tuple[int, bytes]] = []
     room = RECORD_BYTES
     for sequence, _, payload in records:
@@ -133,8 +133,8 @@ def joined(
         parts.append((sequence, plain))
     if not parts:
         return None
-    change = frames.change(folder.state(), basis, packed=True)
-    together = change.whole() if change.frames is None else change.frames
+    change = frames.compare_states(folder.get_state(), basis, packed=True)
+    together = change.to_payload() if change.frames is None else change.frames
     parts.insert(0, (chain, _plain(together, UNLIMITED)))
     if len(parts[0][1]) > RECORD_BYTES:
         return None
@@ -145,7 +145,7 @@ def joined(
 
 def _plain(payload: bytes, max_bytes: int) -> bytes:
     """Return a record's payload with no frame compressed."""
-    return b"".join(map(frame_of, unpack_record(payload, max_bytes)))
+    return b"".join(map(make_frame, unpack_record(payload, max_bytes)))
 
 
 def _packed(parts: Iterable[tuple[int, bytes]]) -> bytes:
@@ -161,13 +161,13 @@ def _prove(made: RecordSegment, before: Sequence[bytes], digest: bytes, max_byte
     Raises:
         IntegrityError: It does not give the state that was saved.
     """
-    for way in ([it for _, it in made.pieces(0, made.last)], made.records().values()):
+    for way in ([it for _, it in made.split_payloads(0, made.last)], made.split_records().values()):
         state = frames.fold([*before, *way], max_bytes)
-        if frames.shape_of(state, keeps=False).digest != digest:
+        if frames.build_digest_tree(state, keeps=False).digest != digest:
             raise IntegrityError("the stored bytes do not give the state that was saved")
 
 
-def filled(
+def fill_payloads(
     rows: Iterable[tuple[int, bytes]], segments: Iterable[RecordSegment]
 ) -> list[tuple[int, bytes]]:
     """Return records as (sequence, payload) with the payloads that segments have.
@@ -176,17 +176,17 @@ def filled(
     """
     found: dict[int, bytes] = {}
     for it in segments:
-        found.update(it.records())
+        found.update(it.split_records())
     return [(sequence, payload or found.get(sequence, b"")) for sequence, payload in rows]
 
 
-def pieces(
+def collect_payloads(
     raw: Iterable[tuple[int, bytes]], segments: Iterable[RecordSegment], *, after: int, upto: int
 ) -> list[bytes]:
     """Return the payloads that lead from one version of a chain to another, in order."""
     found = [it for it in raw if after < it[0] <= upto]
     for it in segments:
-        found += it.pieces(after, upto)
+        found += it.split_payloads(after, upto)
     return [payload for _, payload in sorted(found)]
 
 
@@ -210,13 +210,16 @@ class LinesFound:
         """Add a pending write of a checkpoint."""
         self._writes[line].setdefault(checkpoint_id, []).append(write)
 
-    def contents(self) -> list[LineContents]:
+    def build_contents(self) -> list[LineContents]:
         """Return what was added, in order."""
         return [
             LineContents(
                 line,
                 self._filled(line),
-                {name: sorted(some, key=in_order) for name, some in self._writes[line].items()},
+                {
+                    name: sorted(some, key=make_write_sort_key)
+                    for name, some in self._writes[line].items()
+                },
             )
             for line in {**self._records, **self._writes}
         ]
@@ -225,5 +228,5 @@ class LinesFound:
         records = sorted(self._records[line])
         if line not in self._segments:
             return records
-        payloads = dict(filled([(at, it) for at, _, it in records], self._segments[line]))
+        payloads = dict(fill_payloads([(at, it) for at, _, it in records], self._segments[line]))
         return [(at, chain, payloads[at]) for at, chain, _ in records]

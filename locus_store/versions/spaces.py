@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from locus_store import versions
 from locus_store.types import FOREVER, ArchivedLine, ArchivedWrite
 from locus_store.values.encoding import UNLIMITED, decode, encode, pack_frame, unpack_frames
-from locus_store.values.frames import payload_of, written
+from locus_store.values.frames import encode_operations, read_restorable_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ KEY_BITS: Final = 52
 
 
 @dataclass(slots=True)
-class Space:
+class History:
     """A namespace: a line, and what it owns."""
 
     namespace: str
@@ -43,10 +43,10 @@ class Space:
     unshared: set[int | str] = field(default_factory=set)
     """The chains and checkpoint ids whose sequences or writes no copy shares."""
 
-    def copy(self) -> Space:
+    def copy(self) -> History:
         """Return a copy that may be changed; both share chains and writes that neither changed."""
         self.unshared = set()
-        return Space(
+        return History(
             namespace=self.namespace,
             line=self.line.copy(),
             rows=self.rows.copy(),
@@ -59,9 +59,9 @@ class Space:
     def put(self, row: Row) -> None:
         """Add a version that is newer than all others."""
         it = row.record
-        self.place(row, it.sequence, it.chain, it.checkpoint_id)
+        self.add(row, it.sequence, it.chain, it.checkpoint_id)
 
-    def place(self, row: Row, sequence: int, chain: int, checkpoint_id: str) -> None:
+    def add(self, row: Row, sequence: int, chain: int, checkpoint_id: str) -> None:
         """Add a version as ``put`` does, without a look at its record."""
         ours = self.by_chain[chain] if chain in self.unshared else self._of_chain(chain)
         ours.append(sequence)
@@ -76,7 +76,7 @@ class Space:
             self.writes[name] = dict(self.writes.get(name, ()))
         self.writes[name][write.write.task_id, write.write.idx] = write
 
-    def take(self, sequence: int) -> None:
+    def remove(self, sequence: int) -> None:
         """Remove a version and its pending writes."""
         record = self.rows.pop(sequence).record
         del self.by_id[record.checkpoint_id]
@@ -91,22 +91,22 @@ class Space:
             self.by_chain[chain] = list(self.by_chain.get(chain, ()))
         return self.by_chain[chain]
 
-    def row(self, sequence: int) -> Row | None:
+    def get_row(self, sequence: int) -> Row | None:
         """Return a version; ``None`` if it does not exist."""
         return self.rows.get(sequence)
 
-    def sequences(self) -> list[int]:
+    def list_sequences(self) -> list[int]:
         """Return the sequences of all versions, ascending."""
         return list(self.rows)
 
-    def writes_of(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
+    def get_writes(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
         """Return a checkpoint's pending writes by task and place."""
         return self.writes.get(checkpoint_id, {})
 
     def record(self, line: Line, sequence: int) -> Record | None:
         """See ``versions.Records``, also for the following method."""
         del line
-        row = self.row(sequence)
+        row = self.get_row(sequence)
         return row.record if row else None
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
@@ -118,30 +118,30 @@ class Space:
     ) -> list[tuple[int, bytes]]:
         """Return a chain's (sequence, payload) pairs, ascending; ``upto`` is inclusive."""
         some = [it for it in self.by_chain.get(chain, ()) if after < it <= (upto or it)]
-        return [(it, self.rows[it].payload()) for it in some]
+        return [(it, self.rows[it].to_payload()) for it in some]
 
-    def parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
+    def iterate_parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
         """Yield the versions in parts, which are read when they are called.
 
         Each has a time that none of its versions is newer than; ``FOREVER``: nothing is read.
         """
         yield FOREVER, lambda: self.rows
 
-    def newest_at(self) -> datetime | None:
+    def find_newest_at(self) -> datetime | None:
         """Return the time of the newest version or pending write; ``None`` if there is none."""
         times = [it.created_at for it in self.rows.values()]
         times += [it.created_at for some in self.writes.values() for it in some.values()]
         return max(times, default=None)
 
-    def older_than(self, limit: datetime) -> list[int]:
+    def find_older_than(self, limit: datetime) -> list[int]:
         """Return the sequences of the versions from before a time."""
         return [it for it, row in self.rows.items() if row.created_at < limit]
 
-    def visible(self) -> list[int]:
+    def list_visible(self) -> list[int]:
         """Return the sequences of the visible versions, newest first."""
-        return [it for it in reversed(self.sequences()) if versions.is_visible(self.line, it)]
+        return [it for it in reversed(self.list_sequences()) if versions.is_visible(self.line, it)]
 
-    def archived(self) -> ArchivedLine:
+    def archive(self) -> ArchivedLine:
         """Return all data of the namespace."""
         writes = (it for of_checkpoint in self.writes.values() for it in of_checkpoint.values())
         return ArchivedLine(
@@ -150,14 +150,14 @@ class Space:
             floor=self.line.floor,
             last_sequence=self.line.last_sequence,
             records=[
-                versions.archived(it.record, it.payload(), it.created_at)
+                versions.archive_record(it.record, it.to_payload(), it.created_at)
                 for it in self.rows.values()
             ],
-            writes=sorted(writes, key=versions.archive_order),
+            writes=sorted(writes, key=versions.make_archive_sort_key),
         )
 
 
-def new_line_id() -> int:
+def generate_line_id() -> int:
     """Return a random id for a line; none was used before."""
     return 1 + secrets.randbelow(2**KEY_BITS)
 
@@ -165,7 +165,7 @@ def new_line_id() -> int:
 class Row:
     """A version. Its operations are kept in the form received: JSON, or a payload of frames."""
 
-    __slots__ = ("_held", "created_at", "record", "told")
+    __slots__ = ("_held", "created_at", "line_changes", "record")
 
     def __init__(
         self,
@@ -178,12 +178,12 @@ class Row:
     ) -> None:
         self.record = record
         self.created_at = created_at
-        self.told = told or {}
+        self.line_changes = told or {}
         """The save's changes of the line, in the form of the file's entry."""
         self._held = is_framed, operations
         """If the operations are frames, and their bytes. One value, so that threads see both."""
 
-    def payload(self) -> bytes:
+    def to_payload(self) -> bytes:
         """Return the operations as frames."""
         is_framed, held = self._held
         if not is_framed:
@@ -191,22 +191,22 @@ class Row:
             self._held = True, held
         return held
 
-    def body(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the operations as JSON."""
         is_framed, held = self._held
         return _body_of(held) if is_framed else held
 
-    def but(self, *, parent: int | None) -> Row:
+    def with_parent(self, *, parent: int | None) -> Row:
         """Return the same version below another parent."""
         is_framed, held = self._held
         record = replace(self.record, parent=parent)
-        return Row(record, self.created_at, held, self.told, is_framed=is_framed)
+        return Row(record, self.created_at, held, self.line_changes, is_framed=is_framed)
 
 
 def _payload_of(body: bytes) -> bytes:
     if body.startswith(b"[["):
         return pack_frame(body)
-    return payload_of(cast("list[Any]", decode(body)))
+    return encode_operations(cast("list[Any]", decode(body)))
 
 
 def _body_of(payload: bytes) -> bytes:
@@ -214,4 +214,4 @@ def _body_of(payload: bytes) -> bytes:
     bodies = list(unpack_frames(payload, UNLIMITED))
     if len(bodies) == 1 and bodies[0].startswith(b"[[") and b"\n" not in bodies[0]:
         return bodies[0]  # nearly always of JSON: already one list
-    return encode(written(payload, UNLIMITED))
+    return encode(read_restorable_operations(payload, UNLIMITED))

@@ -24,9 +24,14 @@ from locus_store.types import (
 )
 from locus_store.values.text import Match
 from locus_store.versions import Line, Record
-from locus_store.versions.archives import has_versions, last_active_at, minute_of, resting_at
-from locus_store.versions.renewing import ttl_slack
-from locus_store.versions.spaces import Row, Space, new_line_id
+from locus_store.versions.archives import (
+    compute_idle_since,
+    compute_last_active_at,
+    cut_to_minute,
+    has_versions,
+)
+from locus_store.versions.renewing import compute_ttl_slack
+from locus_store.versions.spaces import History, Row, generate_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -51,7 +56,7 @@ class Thread:
     name: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     expires_at: datetime | None = None
-    spaces: dict[str, Space] = field(default_factory=dict)
+    histories: dict[str, History] = field(default_factory=dict)
     messages: list[ArchivedMessage] = field(default_factory=list)
     """In the order in which they were stored; never changed, only replaced."""
 
@@ -81,12 +86,12 @@ class Thread:
     @property
     def is_empty(self) -> bool:
         """True if nothing would be lost with the thread."""
-        return not (self.spaces or self.logs or self.name is not None or self.metadata)
+        return not (self.histories or self.logs or self.name is not None or self.metadata)
 
     @property
     def has_versions(self) -> bool:
         """True if the thread has a version in any namespace."""
-        return any(it.line.head is not None for it in self.spaces.values())
+        return any(it.line.head is not None for it in self.histories.values())
 
     def copy(self) -> Thread:
         """Return a copy whose lines may be changed."""
@@ -99,7 +104,7 @@ class Thread:
             name=self.name,
             metadata=self.metadata,
             expires_at=self.expires_at,
-            spaces={name: it.copy() for name, it in self.spaces.items()},
+            histories={name: it.copy() for name, it in self.histories.items()},
             messages=self.messages,
             logs=self.logs,
             outbox=self.outbox,
@@ -107,39 +112,39 @@ class Thread:
             is_listed=self.is_listed,
         )
 
-    def space(self, namespace: str) -> Space | None:
+    def find_history(self, namespace: str) -> History | None:
         """Return a namespace that has a version; ``None`` if it has none."""
-        found = self.spaces.get(namespace)
+        found = self.histories.get(namespace)
         return found if found and found.line.head is not None else None
 
     @property
     def newest_at(self) -> datetime:
         """The time of the newest version, log or pending write, else of the last activity."""
         times = [it.changed_at for it in self.logs.values()]
-        times += [at for it in self.spaces.values() if (at := it.newest_at())]
+        times += [at for it in self.histories.values() if (at := it.find_newest_at())]
         return max(times, default=self.active_at)
 
     def is_older_than(self, limit: datetime) -> bool:
         """Return whether a vacuum removes the thread whole."""
         return self.expires_at != FOREVER and self.newest_at < limit
 
-    def versions(self) -> int:
+    def count_versions(self) -> int:
         """Return the number of versions."""
-        return sum(len(it.sequences()) for it in self.spaces.values())
+        return sum(len(it.list_sequences()) for it in self.histories.values())
 
-    def mark(self, space: Space, record: Record) -> Mark:
+    def mark(self, history: History, record: Record) -> Mark:
         """Return the permanent identity of a version."""
-        return Mark(self.store, space.line.line, record.sequence, record.digest)
+        return Mark(self.store, history.line.line, record.sequence, record.digest)
 
-    def version(self, space: Space, sequence: int) -> Version:
+    def get_version(self, history: History, sequence: int) -> Version:
         """Return a version without its state."""
-        row = space.row(sequence)
+        row = history.get_row(sequence)
         assert row is not None  # noqa: S101  (the line has it)
-        parent = space.row(row.record.parent or 0)
+        parent = history.get_row(row.record.parent or 0)
         return Version(
-            mark=self.mark(space, row.record),
+            mark=self.mark(history, row.record),
             thread_id=self.thread_id,
-            namespace=space.namespace,
+            namespace=history.namespace,
             checkpoint_id=row.record.checkpoint_id,
             parent_id=parent.record.checkpoint_id if parent else None,
             metadata=deepcopy(row.record.metadata),
@@ -147,20 +152,22 @@ class Thread:
             created_at=row.created_at,
         )
 
-    def hit(self, space: Space, wanted: list[str], max_state_bytes: int) -> Hit | None:
+    def search(self, history: History, wanted: list[str], max_state_bytes: int) -> Hit | None:
         """Find a query's words in the visible versions; return ``None`` if one is missing.
 
         Raises:
             IntegrityError: A version is damaged or exceeds ``max_state_bytes``.
         """
         match = Match(wanted)
-        rows = space.rows.items()
-        records = ((sequence, row.record.chain, row.payload()) for sequence, row in rows)
-        for sequence, text in versions.visible_texts(space.line, records, max_state_bytes):
+        rows = history.rows.items()
+        records = ((sequence, row.record.chain, row.to_payload()) for sequence, row in rows)
+        for sequence, text in versions.iterate_visible_texts(
+            history.line, records, max_state_bytes
+        ):
             match.add(sequence, text)
         if not match.is_complete:
             return None
-        version = self.version(space, match.best[1])
+        version = self.get_version(history, match.best[1])
         return Hit(
             thread_id=self.thread_id,
             checkpoint_id=version.checkpoint_id,
@@ -170,7 +177,7 @@ class Thread:
             snippet=match.snippet,
         )
 
-    def archived(self) -> ArchivedThread:
+    def archive(self) -> ArchivedThread:
         """Return all data of the thread; the result shares nothing that can be changed."""
         return ArchivedThread(
             thread_id=self.thread_id,
@@ -178,19 +185,19 @@ class Thread:
             name=self.name,
             metadata=deepcopy(self.metadata),
             created_at=self.created_at,
-            active_at=minute_of(self.active_at),
+            active_at=cut_to_minute(self.active_at),
             expires_at=self.expires_at,
-            lines=[self.spaces[it].archived() for it in sorted(self.spaces)],
-            messages=deepcopy(self.in_order()),
+            lines=[self.histories[it].archive() for it in sorted(self.histories)],
+            messages=deepcopy(self.list_messages()),
             logs=[*self.logs.values()],
         )
 
-    def in_order(self) -> list[ArchivedMessage]:
+    def list_messages(self) -> list[ArchivedMessage]:
         """Return the messages by namespace and sequence."""
         return sorted(self.messages, key=lambda it: (it.namespace, it.sequence))
 
 
-class Edit:
+class ThreadTransaction:
     """``versions.Lines`` over one thread: a copy, and the list of additions to it.
 
     Args:
@@ -222,34 +229,34 @@ class Edit:
         self.drops = False
         """The edit removed the thread; it did exist."""
 
-        self.added: list[tuple[Space, Row | ArchivedWrite | None]] = []
+        self.added: list[tuple[History, Row | ArchivedWrite | None]] = []
         """Additions in order; a namespace alone was created."""
 
         self.now: Final = now or datetime.now(UTC)
         """The time of the edit."""
 
-    def row(
+    def make_row(
         self,
         record: Record,
         created_at: datetime,
         payload: bytes,
-        told: dict[str, Any] | None = None,
+        line_changes: dict[str, Any] | None = None,
     ) -> Row:
         """Return a version that holds ``payload``."""
-        return Row(record, created_at, payload, told, is_framed=True)
+        return Row(record, created_at, payload, line_changes, is_framed=True)
 
     # --- threads and namespaces
 
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
         """See ``versions.Lines``, also for the following methods."""
         del thread_id, beside
-        space = self.thread.space(namespace) if self.thread else None
-        if space is None:
+        history = self.thread.find_history(namespace) if self.thread else None
+        if history is None:
             return None
-        if not space.is_settled:
-            versions.settle(self, space.line)
-            space.is_settled = True
-        return space.line.copy()
+        if not history.is_settled:
+            versions.settle(self, history.line)
+            history.is_settled = True
+        return history.line.copy()
 
     def has_thread(self, thread_id: str) -> bool:
         del thread_id
@@ -260,10 +267,10 @@ class Edit:
         self.touch(save)
         return line.copy()
 
-    def open_space(self, namespace: str) -> Space:
+    def open_space(self, namespace: str) -> History:
         """Return the namespace, created if missing; it may have pending writes only."""
         thread = self.thread or self.begin()
-        return thread.spaces.get(namespace) or self.add_space(thread, namespace)
+        return thread.histories.get(namespace) or self.add_space(thread, namespace)
 
     def begin(self) -> Thread:
         """Create an empty thread."""
@@ -271,17 +278,17 @@ class Edit:
         self.adds_only = False
         return self.thread
 
-    def add_space(self, thread: Thread, namespace: str) -> Space:
+    def add_space(self, thread: Thread, namespace: str) -> History:
         """Create an empty namespace."""
-        line = Line(line=new_line_id())
-        space = thread.spaces[namespace] = Space(namespace, line, is_settled=True)
-        self.added.append((space, None))
-        return space
+        line = Line(line=generate_line_id())
+        history = thread.histories[namespace] = History(namespace, line, is_settled=True)
+        self.added.append((history, None))
+        return history
 
-    def _space(self, line: Line) -> Space:
-        for space in self.thread.spaces.values() if self.thread else ():
-            if space.line.line == line.line:
-                return space
+    def _space(self, line: Line) -> History:
+        for history in self.thread.histories.values() if self.thread else ():
+            if history.line.line == line.line:
+                return history
         raise LookupError(f"line {line.line} is not of thread {self.thread_id!r}")
 
     def update(self, line: Line) -> None:
@@ -301,7 +308,7 @@ class Edit:
         assert self.thread is not None  # noqa: S101  (made, or found)
         thread, until = self.thread, self.now + timedelta(seconds=ttl_seconds)
         is_new = self.old is None or not self.old.is_live
-        slack = timedelta(seconds=ttl_slack(ttl_seconds))
+        slack = timedelta(seconds=compute_ttl_slack(ttl_seconds))
         expires_at = thread.expires_at
         if (is_new and expires_at is None) or (expires_at and expires_at < until - slack):
             self.adds_only = False
@@ -310,21 +317,23 @@ class Edit:
     def drop(self, line: Line) -> None:
         assert self.thread is not None  # noqa: S101  (it had a line)
         self.adds_only = False
-        del self.thread.spaces[self._space(line).namespace]
-        if not self.thread.spaces and not self.thread.exists:
+        del self.thread.histories[self._space(line).namespace]
+        if not self.thread.histories and not self.thread.exists:
             self.drop_thread()
         elif not self.thread.has_versions:
-            self.thread.active_at = resting_at(self.thread.active_at, self.thread.logs.values())
+            self.thread.active_at = compute_idle_since(
+                self.thread.active_at, self.thread.logs.values()
+            )
 
     def drop_thread(self) -> Removed:
         """Remove the thread with all its data."""
         old, self.thread, self.drops = self.thread, None, True
-        return Removed(old is not None and old.exists, old.versions() if old else 0)
+        return Removed(old is not None and old.exists, old.count_versions() if old else 0)
 
     def drop_seen(self, head: Mark | None, namespace: str) -> Removed:
         """Remove the thread as ``StorageBackend.remove_thread`` does."""
         if self.thread is None:
-            return versions.no_thread(self.thread_id, head)
+            return versions.make_no_thread_result(self.thread_id, head)
         if head is not None:
             line = self.find(self.thread_id, namespace)
             versions.require_head(self, line, head, self.thread_id)
@@ -339,10 +348,10 @@ class Edit:
         return self._space(line).named(line, checkpoint_id)
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        return next(islice(reversed(self._space(line).sequences()), nth - 1, None), None)
+        return next(islice(reversed(self._space(line).list_sequences()), nth - 1, None), None)
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        some = takewhile(lambda it: it < sequence, self._space(line).sequences())
+        some = takewhile(lambda it: it < sequence, self._space(line).list_sequences())
         return list(islice(some, limit))
 
     def payloads(
@@ -351,20 +360,20 @@ class Edit:
         return self._space(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        space, row = self._space(line), self.row(record, self.now, payload)
-        space.put(row)
-        self.added.append((space, row))
+        history, row = self._space(line), self.make_row(record, self.now, payload)
+        history.put(row)
+        self.added.append((history, row))
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         self.adds_only = False
         rows = self._space(line).rows
         old = rows[sequence]
-        rows[sequence] = self.row(old.record, old.created_at, payload, old.told)
+        rows[sequence] = self.make_row(old.record, old.created_at, payload, old.line_changes)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.adds_only = False
         rows = self._space(line).rows
-        rows[sequence] = rows[sequence].but(parent=parent)
+        rows[sequence] = rows[sequence].with_parent(parent=parent)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
         records = (row.record for row in self._space(line).rows.values())
@@ -372,26 +381,26 @@ class Edit:
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.adds_only = False
-        space = self._space(line)
+        history = self._space(line)
         for sequence in sequences:
-            space.take(sequence)
+            history.remove(sequence)
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        there = self._space(line).writes_of(checkpoint_id)
+        there = self._space(line).get_writes(checkpoint_id)
         return [it.write for it in there.values()]
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
-        return self._space(line).writes_of(checkpoint_id).keys()
+        return self._space(line).get_writes(checkpoint_id).keys()
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        space = self._space(line)
-        there = space.writes_of(checkpoint_id)
+        history = self._space(line)
+        there = history.get_writes(checkpoint_id)
         for write in writes:
             if (write.task_id, write.idx) in there:
                 self.adds_only = False
             made = ArchivedWrite(checkpoint_id=checkpoint_id, write=write, created_at=self.now)
-            space.put_write(made)
-            self.added.append((space, made))
+            history.put_write(made)
+            self.added.append((history, made))
 
     # --- the rest
 
@@ -401,35 +410,35 @@ class Edit:
         for name in ("user_id", "name", "created_at", "expires_at"):
             setattr(thread, name, getattr(archived, name))
         is_active = is_copy and has_versions(archived)
-        thread.active_at = self.now if is_active else last_active_at(archived)
+        thread.active_at = self.now if is_active else compute_last_active_at(archived)
         thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
         thread.logs = {it.namespace: it for it in archived.logs}
         for old in archived.lines:
-            space = self.add_space(thread, old.namespace)
-            space.is_settled = False
+            history = self.add_space(thread, old.namespace)
+            history.is_settled = False
             for it in old.records:
-                space.put(self.row(versions.record_of(it), it.created_at, it.payload))
+                history.put(self.make_row(versions.make_record(it), it.created_at, it.payload))
             for write in old.writes:
-                space.put_write(write)
-            line = space.line
+                history.put_write(write)
+            line = history.line
             line.head, line.floor, line.last_sequence = old.head, old.floor, old.last_sequence
 
     def finish(self) -> None:
         """Record in each new version how its save changed the line."""
-        for space, row in self.added:
+        for history, row in self.added:
             if isinstance(row, Row):
-                row.told = _told(self, space.line, row.record.sequence)
+                row.line_changes = _told(self, history.line, row.record.sequence)
 
 
-def settle(edit: Edit) -> None:
+def settle(edit: ThreadTransaction) -> None:
     """Compute the open chains of lines that were restored."""
-    for space in edit.thread.spaces.values() if edit.thread else ():
-        if not space.is_settled:
-            versions.settle(edit, space.line)
-            space.is_settled = True
+    for history in edit.thread.histories.values() if edit.thread else ():
+        if not history.is_settled:
+            versions.settle(edit, history.line)
+            history.is_settled = True
 
 
-def _told(edit: Edit, line: Line, sequence: int) -> dict[str, Any]:
+def _told(edit: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
     """Return how the save of a new version changed the line."""
     told: dict[str, Any] = {"floor": line.floor} if line.floor else {}
     if line.head != sequence:

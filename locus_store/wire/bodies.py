@@ -26,7 +26,7 @@ JSON: Final = "application/json"
 _LENGTH: Final = Struct(">I")
 
 
-def framed(value: object) -> tuple[bytes, str]:
+def encode_body(value: object) -> tuple[bytes, str]:
     """Return a body and its media type, which is ``JSON`` if there are no payloads.
 
     Raises:
@@ -45,7 +45,7 @@ def framed(value: object) -> tuple[bytes, str]:
     return b"".join(parts), FRAMED
 
 
-def plain(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Return a value as JSON, with its payloads as base64."""
     return _dumped(value, lambda payload: b64encode(payload).decode())
 
@@ -72,7 +72,7 @@ def _culprit(value: object) -> str:
     """Return the name of the first argument that is not JSON."""
     for name, it in value.items() if isinstance(value, dict) else ():
         try:
-            plain(it)
+            encode_json(it)
         except InvalidArgumentError:
             return str(name)
     return "a value"
@@ -112,7 +112,7 @@ def _from_base64(text: str) -> bytes:
         raise ValueError("the payload is not base64") from exc
 
 
-def received(body: bytes, media_type: str) -> tuple[Any, Payloads]:
+def decode_body(body: bytes, media_type: str) -> tuple[Any, Payloads]:
     """Return the value of a head, and the payloads behind it.
 
     Raises:

@@ -30,7 +30,7 @@ from locus_store.types import CheckpointerCapabilities  # noqa: TC001  (forms ev
 from locus_store.types.items import Put, Remove
 from locus_store.types.messages import LogChange
 from locus_store.types.thread_info import DescribesThreads
-from locus_store.values.canonical import canonical
+from locus_store.values.canonical import canonicalize
 from locus_store.wire.forms import Forms, Validator, list_parameters
 from locus_store.wire.records import SentItem
 
@@ -79,16 +79,16 @@ class WireCall:
     @cached_property
     def answer(self) -> Validator:
         """Validates the answer to one."""
-        return Validator(ANSWERS.of(self._types["return"]), f"the answer to {self.name}")
+        return Validator(ANSWERS.build(self._types["return"]), f"the answer to {self.name}")
 
-    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by their names.
 
         Raises:
             SerializationError: JSON cannot keep a value exactly.
         """
         found = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
-        return found | {it: canonical(found[it], it) for it in self._free if it in found}
+        return found | {it: canonicalize(found[it], it) for it in self._free if it in found}
 
     @cached_property
     def _free(self) -> list[str]:
@@ -125,7 +125,7 @@ def may_repeat(call: WireCall, arguments: Mapping[str, Any]) -> bool:
     change = arguments.get("change")
     if call.is_repeatable or not isinstance(change, LogChange):
         return call.is_repeatable
-    return change.is_repeatable and all(put.may_exist for put in change.all_puts())
+    return change.is_repeatable and all(put.may_exist for put in change.get_all_puts())
 
 
 CALLS: Final = (
@@ -160,7 +160,7 @@ CALLS: Final = (
 BY_PATH: Final = {it.path: it for it in CALLS}
 
 
-def calls_of(part: Part) -> list[WireCall]:
+def list_calls(part: Part) -> list[WireCall]:
     """Return the calls of a part of the service."""
     return [it for it in CALLS if it.part == part]
 
@@ -186,4 +186,4 @@ class Description:
     """The longest body of a request in bytes."""
 
 
-DESCRIPTION: Final = Validator(ANSWERS.of(Description), "the description of the service")
+DESCRIPTION: Final = Validator(ANSWERS.build(Description), "the description of the service")

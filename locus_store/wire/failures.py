@@ -53,7 +53,7 @@ FIELDS: Final = ("head_id", "parent_id")
 """Attributes of errors that cross the wire."""
 
 
-def told(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
+def encode_error(error: LocusStoreError) -> tuple[int, dict[str, Any]]:
     """Return the status and the JSON of an error."""
     kind = next(it for it in type(error).__mro__ if it in STATUSES or it is LocusStoreError)
     found = {name: it for name in FIELDS if (it := getattr(error, name, None)) is not None}
@@ -73,7 +73,7 @@ def _hidden(kind: type[Exception]) -> str:
     return DAMAGED if kind is IntegrityError else HIDDEN
 
 
-def raised(answer: Any) -> LocusStoreError | None:
+def decode_error(answer: Any) -> LocusStoreError | None:
     """Return the error that an answer holds; ``None`` if it is not one of ours."""
     if not isinstance(answer, dict) or not isinstance(answer.get("message"), str):
         return None

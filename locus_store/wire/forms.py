@@ -23,11 +23,11 @@ from locus_store.types.arguments import (
     MAX_COUNT,
     MAX_ID_CHARACTERS,
     MAX_PATH_CHARACTERS,
-    json_object,
+    copy_json_object,
 )
 from locus_store.types.items import Name, Namespace, check_namespace
 from locus_store.types.thread_info import MAX_NAME_CHARACTERS, PutThread
-from locus_store.values.canonical import canonical
+from locus_store.values.canonical import canonicalize
 from locus_store.values.filters import Filter
 from locus_store.wire.records import SentChange
 
@@ -119,7 +119,7 @@ class Forms:
         self._is_strict = is_strict
         self._records: dict[type[Any], CoreSchema] = {}
 
-    def of(self, kind: Any, field: str = "") -> CoreSchema:
+    def build(self, kind: Any, field: str = "") -> CoreSchema:
         """Return the schema of a type, as a field of this name."""
         if kind == Namespace and field in {"namespace", "prefix", "suffix"}:
             return _namespace()
@@ -133,7 +133,7 @@ class Forms:
         origin, kinds = get_origin(kind), get_args(kind)
         if origin in {Union, UnionType}:
             [kind] = [it for it in kinds if it is not NoneType]
-            return core_schema.nullable_schema(self.of(kind, field))
+            return core_schema.nullable_schema(self.build(kind, field))
         if origin is Literal:
             return core_schema.literal_schema([*kinds])
         return self._named(kind) if origin is None else self._container(origin, kinds, field)
@@ -147,8 +147,8 @@ class Forms:
         if origin in {dict, Mapping}:
             return self._object(kinds, field)
         if origin is tuple and kinds[-1] is not Ellipsis:
-            return core_schema.tuple_schema([self.of(it) for it in kinds], strict=False)
-        item = self.of(kinds[0], field)
+            return core_schema.tuple_schema([self.build(it) for it in kinds], strict=False)
+        item = self.build(kinds[0], field)
         if origin is tuple:
             return _any_number(item)
         if origin is Collection:
@@ -159,7 +159,7 @@ class Forms:
         _, value = kinds
         if value is Any and self._is_strict:
             return _checked(partial(_checked_object, field), {"type": "object"})
-        return core_schema.dict_schema(core_schema.str_schema(), self.of(value), strict=True)
+        return core_schema.dict_schema(core_schema.str_schema(), self.build(value), strict=True)
 
     def _named(self, kind: type[Any]) -> CoreSchema:
         if kind not in self._records:
@@ -187,7 +187,7 @@ class Forms:
         """
         plain = core_schema.typed_dict_schema(
             {
-                it: core_schema.typed_dict_field(self.of(kind, it), required=needed[it])
+                it: core_schema.typed_dict_field(self.build(kind, it), required=needed[it])
                 for it, kind in kinds.items()
             },
             extra_behavior="forbid" if self._is_strict else "ignore",
@@ -202,13 +202,13 @@ def list_parameters(call: Callable[..., Any]) -> dict[str, bool]:
 
 
 def _checked_json(field: str, value: object) -> Any:
-    return canonical(value, field)
+    return canonicalize(value, field)
 
 
 def _checked_object(field: str, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"{field} must be an object")
-    return json_object(field, value)
+    return copy_json_object(field, value)
 
 
 def _checked_namespace(namespace: Namespace) -> Namespace:

@@ -31,23 +31,23 @@ class SentChange:
     """The payload that holds the whole state, if it was sent."""
 
     @classmethod
-    def of(cls, change: Change, *, with_state: bool) -> SentChange:
+    def from_change(cls, change: Change, *, with_state: bool) -> SentChange:
         """Return a change; with the whole state if it is asked for, or is bound to be."""
-        frames, size = change.frames, change.shape.state_bytes
+        frames, size = change.frames, change.tree.state_bytes
         is_whole = with_state or frames is None or not is_small(frames, size)
         return cls(
-            digest=change.shape.digest,
+            digest=change.tree.digest,
             state_bytes=size,
             frames=None if is_whole and not with_state else frames,
-            state=change.whole() if is_whole else None,
+            state=change.to_payload() if is_whole else None,
         )
 
     @property
-    def shape(self) -> SentChange:
+    def tree(self) -> SentChange:
         """The digest and the size."""
         return self
 
-    def whole(self) -> bytes:
+    def to_payload(self) -> bytes:
         """Return the payload that holds the whole state.
 
         Raises:
@@ -58,10 +58,10 @@ class SentChange:
         return self.state
 
 
-def sent_save(save: Save, *, with_state: bool) -> dict[str, Any]:
+def encode_save(save: Save, *, with_state: bool) -> dict[str, Any]:
     """Return the fields of a save as they are sent, without those that have their defaults."""
     found = {name: it for name in _DEFAULTS if (it := getattr(save, name)) != _DEFAULTS[name]}
-    return {**found, "change": SentChange.of(save.change, with_state=with_state)}
+    return {**found, "change": SentChange.from_change(save.change, with_state=with_state)}
 
 
 _DEFAULTS: Final = {
@@ -86,7 +86,7 @@ class SentItem:
     vectors: tuple[bytes, ...] = ()
 
     @classmethod
-    def of(cls, change: ChangeOfItem) -> SentItem:
+    def from_change(cls, change: ChangeOfItem) -> SentItem:
         """Return a change as it is sent."""
         if isinstance(change, Remove):
             return cls(namespace=change.namespace, key=change.key)

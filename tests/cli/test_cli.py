@@ -20,7 +20,7 @@ from tiers import first_of
 
 from locus_store import NewMessage, __version__, blocking, open_checkpointer
 from locus_store import __main__ as program
-from locus_store.errors import pip_install
+from locus_store.errors import make_install_command
 from locus_store.sql.schema import status
 
 if TESTS_RUN:
@@ -250,7 +250,7 @@ def test_square_brackets_in_a_message_are_printed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     _, _, errors = run("db", "check", "--url", "postgresql://u:s3cret@host/d")
-    assert pip_install("postgres") in errors
+    assert make_install_command("postgres") in errors
     assert "s3cret" not in errors
 
 
@@ -475,14 +475,14 @@ def test_a_reader_that_goes_away_is_no_error(command: str) -> None:
 
 
 def test_what_could_act_on_a_terminal_is_escaped() -> None:
-    assert output.visible("\x1b[31m[red]\n\u202e :smile: é 日") == (
+    assert output.escape("\x1b[31m[red]\n\u202e :smile: é 日") == (
         "\\x1b[31m[red]\\n\\u202e :smile: é 日"
     )
 
 
 def test_json_is_exact_and_holds_no_control_character() -> None:
     value = {"k": "\x00\x1b\x7f\x9b\u2028\u202e\U000e0001 é 日 \U0001f600"}
-    text = output.json_text(value)
+    text = output.render_json(value)
     assert json.loads(text) == value
     assert text.isprintable()
 
@@ -557,7 +557,7 @@ def test_a_server_without_its_extra_names_the_extra(command: str, missing: str, 
         [sys.executable, "-c", code, command], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert pip_install(extra) in done.stderr
+    assert make_install_command(extra) in done.stderr
     assert "Traceback" not in done.stderr
 
 

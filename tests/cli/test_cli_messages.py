@@ -10,7 +10,7 @@ import test_cli
 from test_cli_threads import NASTY
 
 from locus_store import NewMessage, blocking
-from locus_store.timeline.readable import text_of
+from locus_store.timeline.readable import format_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +87,7 @@ def test_a_thread_with_a_log_alone_names_the_command_that_prints_it(run: Run, ur
     ],
 )
 def test_a_message_is_read_as_frameworks_write_it(content: Any, text: str) -> None:
-    assert text_of(content) == text
+    assert format_content(content) == text
 
 
 def test_a_vacuum_counts_threads_and_messages(

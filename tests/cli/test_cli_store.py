@@ -24,7 +24,13 @@ from locus_store.types import PendingWrite
 
 if TESTS_RUN:
     from locus_store.cli import forgetting
-    from locus_store.cli.store import PAGE, items_in, namespace_of, opened_store, typed_form
+    from locus_store.cli.store import (
+        PAGE,
+        count_items,
+        format_namespace,
+        open_existing_store,
+        parse_namespace,
+    )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,7 +49,7 @@ NASTY = "\x1b[31m[red]\n\u202e'%_:/|*é"
 
 def on(url: str, call: Callable[[BaseStore], Awaitable[Any]]) -> Any:
     async def called() -> Any:
-        async with opened_store(url) as opened:
+        async with open_existing_store(url) as opened:
             return await call(opened)
 
     return asyncio.run(called())
@@ -69,21 +75,21 @@ def fill(url: str, *items: tuple[Any, ...]) -> None:
     ],
 )
 def test_a_namespace_is_typed_as_a_path(typed: str, namespace: tuple[str, ...]) -> None:
-    assert namespace_of(typed) == namespace
-    assert typed_form(namespace) == typed
+    assert parse_namespace(typed) == namespace
+    assert format_namespace(namespace) == typed
 
 
 @pytest.mark.parametrize("segment", [NASTY, "/", "%", "%2F", " ", ".", "..", "\t", "\U0001f600"])
 def test_what_is_shown_can_be_typed(segment: str) -> None:
-    shown = typed_form((segment, "x", segment))
+    shown = format_namespace((segment, "x", segment))
     assert shown.isprintable()
-    assert namespace_of(shown) == (segment, "x", segment)
+    assert parse_namespace(shown) == (segment, "x", segment)
 
 
 @pytest.mark.parametrize("typed", ["", "//", "/a", "a/", "a//b", "100%", "a%2", "%zz", "%ff"])
 def test_what_is_no_namespace_is_told_in_one_line(run: Run, typed: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is not a namespace: "):
-        namespace_of(typed)
+        parse_namespace(typed)
     for arguments in (("list", typed), ("put", typed, "k", "1"), ("delete", typed, "k", "--yes")):
         code, out, errors = run("store", *arguments)
         assert (code, out, errors.count("\n")) == (1, "", 1)
@@ -166,7 +172,7 @@ def test_another_version_is_a_conflict(run: Run, url: str) -> None:
 
 def test_get_tells_a_person_all_that_is_known(run: Run, url: str) -> None:
     fill(url, (("a/b", NASTY), NASTY, {"n": NASTY}))
-    code, out, _ = run("store", "get", typed_form(("a/b", NASTY)), NASTY)
+    code, out, _ = run("store", "get", format_namespace(("a/b", NASTY)), NASTY)
     assert code == 0
     assert out.startswith("namespace:  a%2Fb/")
     assert "\x1b" not in out
@@ -311,7 +317,7 @@ def test_items_are_counted_through_all_pages() -> None:
         opened = InMemoryStore()
         await opened.put_batch([(("m", str(it)), "k", 1) for it in range(PAGE + 1)])
         await opened.put_batch([(("m",), str(it), 1) for it in range(PAGE + 1)])
-        return [await items_in(opened, ("m",), recursive=it) for it in (False, True)]
+        return [await count_items(opened, ("m",), recursive=it) for it in (False, True)]
 
     assert asyncio.run(counted()) == [PAGE + 1, 2 * PAGE + 2]
 

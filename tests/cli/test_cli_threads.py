@@ -537,8 +537,8 @@ def test_json_of_a_graphs_thread_is_what_is_stored(run: Run, graph_thread: str) 
     ],
 )  # fmt: skip
 def test_what_the_codec_never_writes_is_shown_as_it_is(value: Any) -> None:
-    readable.plain(value)
-    readable.plain([{"k": value}])
+    readable.strip_tags(value)
+    readable.strip_tags([{"k": value}])
 
 
 # --- on a terminal

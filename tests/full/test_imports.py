@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import locus_store
-from locus_store.errors import pip_install
+from locus_store.errors import make_install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,7 +216,7 @@ def test_a_store_comes_from_the_same_place_by_every_name() -> None:
 
 
 def test_the_adapter_for_pyagenity_names_what_is_missing() -> None:
-    for version, needed in (((3, 11), "Python 3.12"), ((3, 12), pip_install("agentflow"))):
+    for version, needed in (((3, 11), "Python 3.12"), ((3, 12), make_install_command("agentflow"))):
         code = (
             f"import sys, locus_store.session; sys.version_info = {version}\n"
             "sys.modules['agentflow'] = sys.modules['pyagenity'] = None\n"

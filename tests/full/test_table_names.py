@@ -13,7 +13,7 @@ from locus_store.backends.oracle import oracle_checkpointer
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql import migrate
 from locus_store.sql.schema import status, vectors
-from locus_store.sql.schema.tables import prefix_of
+from locus_store.sql.schema.tables import parse_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ async def test_a_table_name_of_the_users_is_used(name: str, url: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("later_release")
 def test_its_tables_go_up_and_down(name: str, url: str) -> None:
-    prefix = prefix_of(name, None, "postgresql")
+    prefix = parse_prefix(name, None, "postgresql")
     for _ in range(2):
         assert migrate.upgrade(url, prefix=prefix) == status.HEAD
         assert migrate.check(url, prefix=prefix).state == "ok"
@@ -70,7 +70,7 @@ def test_its_tables_go_up_and_down(name: str, url: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_vector_index_is_made_once(name: str, database: str) -> None:
-    prefix = prefix_of(name, None, "postgresql")
+    prefix = parse_prefix(name, None, "postgresql")
     migrate.upgrade(database, prefix=prefix)
     made = [
         vectors.create_vector_index(database, dimension=3, method="hnsw", prefix=prefix)
@@ -90,7 +90,7 @@ async def test_oracle_takes_the_name_too(name: str, tmp_path: Path) -> None:
     path.touch()
     place: dict[str, Any] = {"dsn": "twin:1521/locus", "user": "locus", "password": "secret"}
     url = "oracle://locus:secret@twin:1521/locus"
-    prefix = prefix_of(name, None, "oracle")
+    prefix = parse_prefix(name, None, "oracle")
     with TwinServer(path, prefix).in_its_place():
         assert migrate.upgrade(url, prefix=prefix) == status.HEAD
         assert migrate.check(url, prefix=prefix).state == "ok"

@@ -23,8 +23,8 @@ from locus_store import (
 )
 from locus_store.session import AgentState, Message, SessionCheckpointer
 from locus_store.sql import migrate
-from locus_store.sql.schema.tables import tables
-from locus_store.sql.schema.user_ids import offline_sql, set_user_id_type, statements
+from locus_store.sql.schema.tables import make_tables
+from locus_store.sql.schema.user_ids import make_statements, render_sql, set_user_id_type
 from locus_store.sql.threads.listing import _page
 from locus_store.transfer.archive import export_threads
 from locus_store.transfer.copying import copy
@@ -170,7 +170,7 @@ async def test_a_database_with_numbers_is_up_to_date(place: Place) -> None:
     assert migrate.check(place.url).state == "ok"
 
     def differences(it: Any) -> list[Any]:
-        ours = tables(users="bigint")
+        ours = make_tables(users="bigint")
         options = {"include_object": migrate.only_ours(ours, place.kind), "compare_type": True}
         context = MigrationContext.configure(
             it.connection, opts={**options, "version_table": ours.version}
@@ -251,7 +251,7 @@ async def test_the_printed_sql_does_the_same(place: Place) -> None:
     await fill(backend, "7")
     await backend.close()
     for users, found in (("int", 7), ("bigint", 7), ("string", "7")):
-        printed = offline_sql(place.kind, users)  # type: ignore[arg-type]
+        printed = render_sql(place.kind, users)  # type: ignore[arg-type]
         for statement in printed.split(";\n"):
             if statement.strip() not in {"BEGIN", "COMMIT", ""}:
                 await place.ask(statement)
@@ -265,7 +265,7 @@ async def test_the_printed_sql_refuses_an_id_that_is_no_number(place: Place) -> 
         backend = place.open()
         await backend.claim_thread("t", wrong)
         await backend.close()
-        printed = offline_sql(place.kind, "bigint").split(";\n")
+        printed = render_sql(place.kind, "bigint").split(";\n")
         backend = place.open()
 
         def run(it: Any, lines: list[str] = printed) -> None:
@@ -289,7 +289,7 @@ async def test_a_client_that_continues_after_an_error_changes_nothing(database_f
     await backend.close()
     client = sqlite3.connect(database_file, isolation_level=None)
     before = client.execute("SELECT * FROM locus_threads").fetchall()
-    for line in offline_sql("sqlite", "bigint").split(";\n"):
+    for line in render_sql("sqlite", "bigint").split(";\n"):
         with suppress(sqlite3.Error):
             client.execute(line)
     assert client.execute("SELECT * FROM locus_threads").fetchall() == before
@@ -301,7 +301,7 @@ async def test_a_client_that_continues_after_an_error_changes_nothing(database_f
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
 def test_the_printed_sql_names_prefix_and_schema(dialect: str) -> None:
     schema = None if dialect == "sqlite" else "agents"
-    printed = offline_sql(dialect, "bigint", prefix="mine_", schema=schema)
+    printed = render_sql(dialect, "bigint", prefix="mine_", schema=schema)
     assert "mine_threads" in printed
     assert ("agents.mine_heads" in printed) is (schema is not None)
     assert "locus_" not in printed
@@ -309,9 +309,9 @@ def test_the_printed_sql_names_prefix_and_schema(dialect: str) -> None:
 
 def test_oracle_continues_a_run_that_was_cut_short() -> None:
     dialect: Any = URL.create("oracle").get_dialect()
-    ours = tables(users="bigint")
+    ours = make_tables(users="bigint")
     shown = {
-        it: "\n".join(statements(dialect(), ours, frozenset(it)))
+        it: "\n".join(make_statements(dialect(), ours, frozenset(it)))
         for it in (("user_id",), ("user_id_before",), ("user_id", "user_id_before"))
     }
     found = [("RENAME COLUMN" in it, "ADD (user_id" in it) for it in shown.values()]
@@ -351,4 +351,4 @@ def test_other_types_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="'uuid'"):
         set_user_id_type("sqlite://", "uuid")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="'uuid'"):
-        offline_sql("sqlite", "uuid")  # type: ignore[arg-type]
+        render_sql("sqlite", "uuid")  # type: ignore[arg-type]

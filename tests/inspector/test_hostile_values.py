@@ -15,7 +15,7 @@ from locus_store.types import PendingWrite
 from locus_store.values import frames
 
 if TESTS_RUN:
-    from locus_store.inspector.escapes import visible
+    from locus_store.inspector.escapes import escape
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ async def hostile(backend: Any, text: str) -> None:
         where = {"namespace": name, "metadata": {text: text}}
         await backend.write_state(text, state, checkpoint_id="v0", **where)
         await backend.write_state(text, state | {"n": text}, checkpoint_id=text, **where)
-    payload = frames.value_payload({text: text}, 10**6)
+    payload = frames.encode_value({text: text}, 10**6)
     writes = [PendingWrite(text, 0, text, "json", payload, text), PendingWrite(text, 1, text, "msgpack", b"", text)]  # fmt: skip  # noqa: E501
     await backend.put_writes(text, text, writes)
 
@@ -77,7 +77,7 @@ async def test_hostile_content_is_text_on_every_page(text: str) -> None:
     await hostile(backend, text)
     found = await Site(backend).crawled("/threads", most=35)
     assert len(found) > 20
-    shown = visible(text).split("\n")[0].replace("\r", "\\r")
+    shown = escape(text).split("\n")[0].replace("\r", "\\r")
     for page in found:
         assert set(page.tags) <= TAGS, page.response.url
         assert set(page.attributes) <= ATTRIBUTES, page.response.url
@@ -159,7 +159,7 @@ async def test_many_messages_and_parts_are_pages() -> None:
 
 
 def test_escapes_are_those_of_characters_that_cannot_be_seen() -> None:
-    assert visible("a\u202eb\x1b\n\tc\u200d") == "a\\u202eb\\x1b\n\tc\u200d"
+    assert escape("a\u202eb\x1b\n\tc\u200d") == "a\\u202eb\\x1b\n\tc\u200d"
 
 
 @pytest.mark.parametrize("text", ["a\u202eb", "\u3164", "a\u2800", "\x1b\\\\u202e\\", "a\\b", ""])

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from locus_store.inspector.visits import Visit
+    from locus_store.inspector.visits import PageRequest
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A writing route, and the threads that it was called for."""
     called: list[str] = []
 
-    async def handler(visit: Visit) -> Redirect:
+    async def handler(visit: PageRequest) -> Redirect:
         called.append(visit.thread)
         return Redirect("threads")
 
@@ -137,7 +137,7 @@ class Operated:
 
 async def test_a_login_link_works_once() -> None:
     operated = Operated()
-    code = operated.codes.new_code()
+    code = operated.codes.generate_code()
     mine, other = operated.browser(), operated.browser()
     assert (await mine.get("/threads")).status_code == 401
     entered = await mine.get("/login", params={"code": code})
@@ -155,7 +155,7 @@ async def test_a_login_link_works_once() -> None:
 
 async def test_a_login_link_works_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     operated = Operated()
-    code = operated.codes.new_code()
+    code = operated.codes.generate_code()
     now = access.monotonic()
     monkeypatch.setattr(access, "monotonic", lambda: now + 61)
     assert (await operated.browser().get("/login", params={"code": code})).status_code == 401
@@ -164,16 +164,16 @@ async def test_a_login_link_works_for_a_minute(monkeypatch: pytest.MonkeyPatch) 
 async def test_a_cookie_that_was_changed_or_is_old_is_not_a_session() -> None:
     operated = Operated()
     sessions = operated.codes.sessions
-    value = sessions.begun("operator")
+    value = sessions.begin("operator")
     wrong = [value[:-1], value.replace("operator", "Operator"), f"9{value}", "", ".", "x", "ä" * 99]
-    wrong += [Sessions(b"another key").begun("operator"), sessions.begun("0" * 64)]
+    wrong += [Sessions(b"another key").begin("operator"), sessions.begin("0" * 64)]
     for it in wrong:
         cookie = {"cookie": f"{sessions.cookie}={it}".encode()}
         answer = await operated.browser().get("/threads", headers=cookie)  # type: ignore[arg-type]
         assert answer.status_code == 401, it
     parts = value.split(".")
-    assert sessions.found(value) is not None
-    assert sessions.found(".".join(["1", *parts[1:]])) is None
+    assert sessions.find(value) is not None
+    assert sessions.find(".".join(["1", *parts[1:]])) is None
 
 
 def test_the_file_that_leads_to_a_login_link_is_its_owners() -> None:
@@ -307,7 +307,7 @@ async def test_a_form_of_another_site_writes_nothing(
 
 def app_token(site: Site) -> str:
     inspector: Any = site.client._transport.app  # type: ignore[attr-defined]
-    return str(inspector._entrance.sessions.form_token(":None"))
+    return str(inspector._entrance.sessions.make_form_token(":None"))
 
 
 async def test_a_form_without_the_token_of_its_session_writes_nothing(writes: list[str]) -> None:

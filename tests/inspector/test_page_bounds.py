@@ -13,16 +13,16 @@ from services import parts
 from test_changes import client
 
 from locus_store import MemoryBackend
-from locus_store.timeline.readable import differences
+from locus_store.timeline.readable import find_differences
 from locus_store.timeline.report import report
 from locus_store.types import PendingWrite
-from locus_store.values.frames import value_payload
+from locus_store.values.frames import encode_value
 from locus_store.versions import JSON_WRITE
 
 if TESTS_RUN:
     from locus_store.inspector import app, work
     from locus_store.inspector import work as states_of_pages
-    from locus_store.inspector.bounds import json_line
+    from locus_store.inspector.bounds import render_line
     from locus_store.inspector.pages import store as store_pages
     from locus_store.inspector.pages import versions
     from locus_store.inspector.work import Jobs, States
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 
 def write(value: Any, at: int = 0) -> PendingWrite:
-    return PendingWrite("task", at, f"c{at}", JSON_WRITE, value_payload(value, 10**9), "")
+    return PendingWrite("task", at, f"c{at}", JSON_WRITE, encode_value(value, 10**9), "")
 
 
 def in_threads(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[bool]:
@@ -53,7 +53,7 @@ async def test_a_large_pending_write_of_a_small_state_is_read_off_the_event_loop
     backend = MemoryBackend()
     await backend.write_state("t", {"a": 1}, checkpoint_id="v1")
     await backend.put_writes("t", "v1", [write(["abcd<"] * 100_000)])
-    found = in_threads(monkeypatch, versions, "written_value")
+    found = in_threads(monkeypatch, versions, "decode_written_value")
     page = await Site(backend).page("writes", thread="t", version="v1")
     assert found == [False]
     assert len(page.response.content) < 20_000
@@ -94,9 +94,9 @@ def test_json_is_written_no_further_than_the_bound() -> None:
             yield "x" * 50
             raise AssertionError("read on")
 
-    told = json_line({"a": Refused([1])}, 40)
+    told = render_line({"a": Refused([1])}, 40)
     assert (told.text, told.is_cut) == ('{"a": ["' + "x" * 32, True)
-    assert json_line({"a": 1}, 8) == json_line({"a": 1})
+    assert render_line({"a": 1}, 8) == render_line({"a": 1})
 
 
 async def test_pages_as_json_are_bounded_as_html() -> None:
@@ -123,15 +123,15 @@ async def test_a_state_is_read_once_for_all_that_wait_and_when_a_job_may_run(
     backend, jobs, calls = MemoryBackend(), Jobs(), []
     for name in ("v1", "v2"):
         await backend.write_state("t", {"n": name}, checkpoint_id=name)
-    real = states_of_pages.state_alone
+    real = states_of_pages.decode_state_alone
 
     def counted(stored: Any, most: int) -> Any:
         calls.append(stored.version.checkpoint_id)
         return real(stored, most)
 
-    monkeypatch.setattr(states_of_pages, "state_alone", counted)
+    monkeypatch.setattr(states_of_pages, "decode_state_alone", counted)
     states = States(jobs)
-    async with jobs.paced(), jobs.paced():
+    async with jobs.wait_for_turn(), jobs.wait_for_turn():
         asked = [asyncio.ensure_future(states.read(backend, "t", None, "")) for _ in range(5)]
         left = [asyncio.ensure_future(states.read(backend, "t", "v1", "")) for _ in range(2)]
         await asyncio.sleep(0.02)
@@ -161,7 +161,7 @@ async def test_the_origins_of_a_large_state_are_computed_once_beside_one_copy_of
     for path in ("text", "n"):
         seen = await states.read(backend, "t", None, "")
         assert seen is not None
-        assert await kept.of(backend, seen, (path,)) is not None
+        assert await kept.find(backend, seen, (path,)) is not None
     assert len(calls) == 1
 
 
@@ -220,4 +220,4 @@ def test_a_step_ends_a_comparison() -> None:
 
     old = {str(at): [at] for at in range(100)}
     with pytest.raises(TimeoutError):
-        list(differences(old, {name: [*it, 1] for name, it in old.items()}, step=step))
+        list(find_differences(old, {name: [*it, 1] for name, it in old.items()}, step=step))

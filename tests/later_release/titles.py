@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import context, op
 
 from locus_store.sql.columns.types import Key
-from locus_store.sql.schema.definition import definition
+from locus_store.sql.schema.definition import load_definition
 
 BATCH_ROWS = 3
 
@@ -23,7 +23,7 @@ def fill(prefix: str, schema: str | None) -> None:
     some = sa.select(key).where(is_left).order_by(key).limit(BATCH_ROWS)
     connection = op.get_bind()
     while connection.execute(update.where(key.in_(some))).rowcount:
-        if definition(connection.dialect.name).commits_each:
+        if load_definition(connection.dialect.name).commits_each:
             connection.connection.commit()
 
 
@@ -32,5 +32,7 @@ def is_there(prefix: str, schema: str | None) -> bool:
     if context.is_offline_mode():
         return False
     connection = op.get_bind()
-    found = definition(connection.dialect.name).columns(connection, schema, f"{prefix}threads")
+    found = load_definition(connection.dialect.name).list_columns(
+        connection, schema, f"{prefix}threads"
+    )
     return "title" in found

@@ -174,7 +174,7 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
     sent: list[bytes] = []
 
     async with HTTPBackend(service.url) as backend:
-        home = await backend.service._connections.mine()
+        home = await backend.service._connections.get()
         send = home._transport.send
 
         async def kept(method: str, path: str, body: bytes, headers: Any) -> Any:
@@ -183,13 +183,13 @@ async def test_a_frame_that_expands_beyond_its_limit_is_refused(
 
         home._transport.send = kept  # type: ignore[method-assign]
         await backend.save("t", {"text": "x" * 100_000})
-    value, payloads = bodies.received(sent[-1], bodies.FRAMED)
+    value, payloads = bodies.decode_body(sent[-1], bodies.FRAMED)
     bomb = pack_frame(b"x" * 20_000_000)
     assert len(bomb) < 10_000
     change = value["save"]["change"]
     assert change["state"] is not None
     expanded = [bomb if n == change["state"] else it for n, it in enumerate(payloads._found)]
-    parts = [bodies.plain(value), *(it for it in expanded if it is not None)]
+    parts = [bodies.encode_json(value), *(it for it in expanded if it is not None)]
     body = b"".join(len(it).to_bytes(4, "big") + it for it in parts)
     path = next(it for it in BY_PATH if it.endswith("/commit"))
     headers = {"content-type": bodies.FRAMED}
@@ -278,7 +278,7 @@ def test_tokens_that_are_added_at_once_are_all_there(tokens: TokenFile, tmp_path
     with ThreadPoolExecutor(8) as pool:
         secrets = [*pool.map(add, range(40))]
     assert len({*secrets}) == 40
-    assert {it.name for it in tokens.tokens()} == {f"t{n}" for n in range(40)}
+    assert {it.name for it in tokens.read_tokens()} == {f"t{n}" for n in range(40)}
     assert (tmp_path / "tokens.json").stat().st_mode & 0o777 == 0o600
     assert not any(it in (tmp_path / "tokens.json").read_text() for it in secrets)
 

@@ -132,7 +132,7 @@ def test_a_token_file_with_a_wrong_field_lets_nobody_in(
     told["tokens"][0] |= field
     path.write_text(json.dumps(told))
     with pytest.raises(BackendError, match="cannot be read"):
-        TokenFile(path).tokens()
+        TokenFile(path).read_tokens()
 
 
 async def test_a_long_list_of_wrong_values_is_refused_at_the_first(

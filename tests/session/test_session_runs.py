@@ -19,7 +19,7 @@ from locus_store import (
 from locus_store.session import AgentState, LocalCache, Message, SessionCheckpointer
 from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import Models
-from locus_store.session.runs import of_thread
+from locus_store.session.runs import make_namespace
 
 pytestmark = pytest.mark.anyio
 ALICE: dict[str, Any] = {"thread_id": "t", "user_id": "alice"}
@@ -158,8 +158,8 @@ async def test_what_a_run_leaves_expires_and_goes_with_the_thread(session) -> No
     await session.aput_tool_result(ALICE, "call", {"n": 1})
     await session.arequest_stop(ALICE)
     store = session._values._store
-    tool = await store.get_item(of_thread("t", "tools", "alice"), "call")
-    stop = await store.get_item(of_thread("t", "stop", "alice"), "requested")
+    tool = await store.get_item(make_namespace("t", "tools", "alice"), "call")
+    stop = await store.get_item(make_namespace("t", "stop", "alice"), "requested")
     assert (tool.ttl_seconds, stop.ttl_seconds) == (7 * 86_400, 3600)
     await session.aput_tool_result({"thread_id": "t2"}, "call", {"n": 2})
     await session.aclean_thread(ALICE)

@@ -17,7 +17,7 @@ from locus_store.backends.redis import RedisBackend, RedisMessageLog, redis_chec
 from locus_store.backends.redis.keys import BUCKETS
 from locus_store.blocking import BlockingCheckpointer, BlockingStore
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
-from locus_store.versions.threads import Edit
+from locus_store.versions.threads import ThreadTransaction
 from storages import Storage
 from storages.blocking import Unblocked, UnblockedStore
 
@@ -48,7 +48,7 @@ class RedisProbe:
 
     def threads(self) -> Iterator[tuple[bytes, Thread]]:
         for key, content in self.contents():
-            yield key, self._form.parsed(content, key.partition(b"|")[2].decode())[0]
+            yield key, self._form.parse(content, key.partition(b"|")[2].decode())[0]
 
     def _replace(self, key: bytes, content: bytes) -> None:
         """As a put that continues nothing does."""
@@ -57,10 +57,10 @@ class RedisProbe:
 
     def age(self, seconds: float) -> None:
         for key, thread in list(self.threads()):
-            for space in thread.spaces.values():
-                for row in space.rows.values():
+            for history in thread.histories.values():
+                for row in history.rows.values():
                     row.created_at -= timedelta(seconds=seconds)
-            edit = Edit(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
+            edit = ThreadTransaction(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
             edit.adds_only = False
             draft = self._form.draft(edit, None)
             assert draft is not None
@@ -76,16 +76,16 @@ class RedisProbe:
         if any(wanted in content for _, content in self.contents()):
             return True
         return any(
-            wanted in b"".join(unpack_frames(row.payload(), MAX_STATE_BYTES))
+            wanted in b"".join(unpack_frames(row.to_payload(), MAX_STATE_BYTES))
             for _, thread in self.threads()
-            for space in thread.spaces.values()
-            for row in space.rows.values()
+            for history in thread.histories.values()
+            for row in history.rows.values()
         )
 
     def rows(self) -> int:
         threads = [it for _, it in self.threads()]
-        spaces = [it for thread in threads for it in thread.spaces.values()]
-        return len(threads) + len(spaces) + sum(len(it.rows) for it in spaces)
+        histories = [it for thread in threads for it in thread.histories.values()]
+        return len(threads) + len(histories) + sum(len(it.rows) for it in histories)
 
     def check(self) -> None:
         """Check the invariants of all keys, whatever a test did."""

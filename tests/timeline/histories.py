@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from locus_store.values.encoding import pinned
-from locus_store.values.frames.alignment import align, fingerprint_all
+from locus_store.values.encoding import encode_canonical
+from locus_store.values.frames.alignment import align, digest_elements
 
 if TYPE_CHECKING:
     import random
@@ -198,13 +198,15 @@ def before(path: Path, state: State, parent: State) -> Path | None:
             return None
         old, new, found = old[there], new[key], (*found, there)
     kinds = {type(old), type(new)}
-    is_kept = pinned(old) == pinned(new) or (len(kinds) == 1 and kinds <= {dict, list})
+    is_kept = encode_canonical(old) == encode_canonical(new) or (
+        len(kinds) == 1 and kinds <= {dict, list}
+    )
     return found if is_kept else None
 
 
 def _matched(old: list[Any], new: list[Any], index: int) -> int | None:
     shift = 0
-    for start, stop, first, last in align(fingerprint_all(old)[0], fingerprint_all(new)[0]):
+    for start, stop, first, last in align(digest_elements(old)[0], digest_elements(new)[0]):
         if index < first:
             break
         if index < last:
@@ -228,7 +230,9 @@ def origin(path: Path, row: list[State]) -> tuple[int, int]:
         there = before(path, row[step], row[step - 1])
         if there is None:
             return step, step if changed is None else changed
-        if changed is None and pinned(at(row[step], path)) != pinned(at(row[step - 1], there)):
+        if changed is None and encode_canonical(at(row[step], path)) != encode_canonical(
+            at(row[step - 1], there)
+        ):
             changed = step
         path = there
     return 0, changed or 0

@@ -12,7 +12,7 @@ from locus_store import InvalidArgumentError
 from locus_store.backends.memory import MemoryBackend
 from locus_store.timeline import bisect as bisecting
 from locus_store.timeline.bisect import bisect
-from locus_store.timeline.paths import located, parsed
+from locus_store.timeline.paths import find_value, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ NOTHING: Any = object()
 
 def at(path: str, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def judge(state: Any) -> bool:
-        found = located(state, parsed(path))
+        found = find_value(state, parsed(path))
         return test(NOTHING if found is None else found.value)
 
     return judge

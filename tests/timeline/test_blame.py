@@ -48,7 +48,7 @@ async def differing(history: histories.History, name: str | None) -> int:
     assert found.state == row[-1]
     count = 0
     for path in histories.values(row[-1]):
-        blamed = found.of(path)
+        blamed = found.find(path)
         assert blamed is not None
         made, changed = (way[it] for it in histories.origin(path, row))
         there = [(it.version, it.is_exact) for it in (blamed.made, blamed.changed)]
@@ -141,7 +141,7 @@ async def test_a_wrong_parent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         older = await backend.history(thread, limit=1000, before=at.checkpoint_id)
         return lineage.Ancestry([*older[::-1], at], [True] * (len(older) + 1))
 
-    monkeypatch.setattr(blaming, "lineage", every_version)
+    monkeypatch.setattr(blaming, "find_ancestry", every_version)
     assert sum([await wrong(seed) for seed in range(60)]) > 0
 
 

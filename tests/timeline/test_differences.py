@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from locus_store.timeline.paths import shown
-from locus_store.timeline.readable import changed_part, differences
+from locus_store.timeline.paths import format_path
+from locus_store.timeline.readable import cut_common_ends, find_differences
 
 
 @pytest.mark.parametrize(
@@ -23,22 +23,22 @@ from locus_store.timeline.readable import changed_part, differences
     ],
 )
 def test_differences_are_told_by_path(old: Any, new: Any, expected: list[str]) -> None:
-    assert [f"{it.what} {shown(it.path)}" for it in differences(old, new)] == expected
+    assert [f"{it.what} {format_path(it.path)}" for it in find_differences(old, new)] == expected
 
 
 def test_differences_of_long_lists_and_deep_states_end() -> None:
     old: Any = list(range(50_000))
-    assert len(list(differences({"a": old}, {"a": [*old[1:], -1]}))) == 2
+    assert len(list(find_differences({"a": old}, {"a": [*old[1:], -1]}))) == 2
     deep: Any = 1
     for _ in range(190):
         deep = {"a": deep}
-    assert len(list(differences(deep, {"a": {"a": 2}}))) == 1
+    assert len(list(find_differences(deep, {"a": {"a": 2}}))) == 1
     other: Any = 2
     for _ in range(190):
         other = {"a": other}
-    assert len(list(differences(deep, other))) == 1
+    assert len(list(find_differences(deep, other))) == 1
 
 
 def test_long_texts_are_shown_where_they_differ() -> None:
-    before, after = changed_part("x" * 500 + "A" + "y" * 500, "x" * 500 + "B" + "y" * 500)
+    before, after = cut_common_ends("x" * 500 + "A" + "y" * 500, "x" * 500 + "B" + "y" * 500)
     assert (len(before), before[21], after[21]) == (43, "A", "B")

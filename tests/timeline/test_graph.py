@@ -7,7 +7,7 @@ from tiers import first_of
 
 from locus_store import NewMessage, open_checkpointer
 from locus_store.open import Storage
-from locus_store.timeline.graph import Cursor, graph, marked, stored_sizes
+from locus_store.timeline.graph import Cursor, find_marks, graph, measure_stored
 from locus_store.types import PendingWrite
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
@@ -69,8 +69,8 @@ async def test_sizes_are_those_of_the_stored_payloads(backend: Any) -> None:
     assert page is not None
     records = await backend.records("t", first=1, last=6)
     sizes = {sequence: len(payload) for sequence, _, payload in records if sequence > 2}
-    assert await stored_sizes(backend, page.nodes) == sizes
-    assert await stored_sizes(backend, []) == {}
+    assert await measure_stored(backend, page.nodes) == sizes
+    assert await measure_stored(backend, []) == {}
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"], indirect=True)
@@ -93,9 +93,9 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
     await backend.write_state("later", {"answered": True})
     log, said = Storage(backend).messages(), [NewMessage("Hi.")]
     await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
-    assert await marked(backend, log, ["both", "chat", "later", "plain", "none"]) == {
+    assert await find_marks(backend, log, ["both", "chat", "later", "plain", "none"]) == {
         "both": Marked(is_interrupted=True, messages=1),
         "chat": Marked(messages=2),
         **dict.fromkeys(("later", "plain", "none"), Marked()),
     }
-    assert await marked(backend, log, []) == {}
+    assert await find_marks(backend, log, []) == {}

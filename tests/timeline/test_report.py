@@ -63,7 +63,7 @@ async def test_a_report_tells_structure_roles_sizes_and_blame() -> None:
         "made": first,
         "changed": second,
     }
-    text = Redaction(b"k").text("Basel")
+    text = Redaction(b"k").redact_text("Basel")
     assert values["messages", 0, "content"] == {
         "path": ["messages", 0, "content"],
         "kind": "text",

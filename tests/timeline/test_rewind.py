@@ -8,10 +8,10 @@ from test_graph import backend, grow  # noqa: F401  (a fixture)
 
 from locus_store import ConflictError, MemoryBackend, NotFoundError
 from locus_store.timeline.blame import blame
-from locus_store.timeline.copies import new_graph_id
+from locus_store.timeline.copies import generate_graph_id
 from locus_store.timeline.rewind import rewind
 from locus_store.types import PendingWrite
-from locus_store.values.frames import shape_of, value_frames
+from locus_store.values.frames import build_digest_tree, diff_value
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ async def test_the_old_state_is_the_new_head_and_nothing_is_removed(backend: Any
     assert [it.checkpoint_id for it in await backend.history("t")] == [name, *"fedcba"]
     found = await blame(backend, "t")
     assert found is not None
-    made = found.of(("n",))
+    made = found.find(("n",))
     assert made is not None
     assert made.made.version.checkpoint_id == "c"
 
@@ -39,7 +39,7 @@ async def test_a_pending_write_against_the_old_version_is_stored_whole() -> None
     known = memory.known_version("t", "a")
     assert known is not None
     value = [*state["channel_values"]["x"], "more"]
-    payload = value_frames(value, shape_of(state), ("channel_values", "x"), 10**6)
+    payload = diff_value(value, build_digest_tree(state), ("channel_values", "x"), 10**6)
     assert payload is not None
     write = PendingWrite("task", 0, "x", "locus-json", payload, basis=known[0].sequence)
     assert await memory.put_writes("t", "a", [write], known=known[0])
@@ -61,7 +61,7 @@ async def test_a_head_that_moved_is_a_conflict(backend: Any) -> None:  # noqa: F
 
 
 def test_ids_of_graphs_are_uuids_of_version_6_in_the_order_of_time() -> None:
-    ids = [new_graph_id() for _ in range(1000)]
+    ids = [generate_graph_id() for _ in range(1000)]
     assert ids == sorted(ids)
     assert {uuid.UUID(it).version for it in ids} == {6}
     assert {uuid.UUID(it).variant for it in ids} == {uuid.RFC_4122}

@@ -12,7 +12,7 @@ from test_graph import backend  # noqa: F401  (a fixture)
 
 from locus_store import BackendError, ConflictError, UnsupportedError
 from locus_store.timeline import rewind as module
-from locus_store.timeline.rewind import prepared, rewind
+from locus_store.timeline.rewind import prepare, rewind
 
 if TESTS_RUN:
     pytest.importorskip("langgraph")
@@ -279,7 +279,7 @@ async def test_a_subgraph_behind_an_answer_of_its_own_node_starts_again(trip: Tr
     for answer in ("Bern", "Gasse"):
         await graph.ainvoke(Command(resume=answer), CONFIG)
     trip.ran()
-    assert (await prepared(trip.backend, "t", stopped)).repeated == ["the nodes of 'travel'"]
+    assert (await prepare(trip.backend, "t", stopped)).repeated == ["the nodes of 'travel'"]
     await rewind(trip.backend, "t", stopped, runs_again=True)
     await graph.ainvoke(Command(resume="Basel"), CONFIG)
     done = await graph.ainvoke(Command(resume="Weg"), CONFIG)
@@ -302,7 +302,7 @@ async def test_all_subgraphs_of_an_interrupted_node_are_kept(trip: Trip) -> None
     done = await graph.ainvoke(Command(resume="Bern"), CONFIG)
     assert (trip.ran(), done["words"]) == (["Bern"], ["a", "look", "see", "Bern"])
     await rewind(trip.backend, "t", await trip.head())
-    found = await prepared(trip.backend, "t", stopped)
+    found = await prepare(trip.backend, "t", stopped)
     assert found.repeated == []
 
 

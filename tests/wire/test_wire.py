@@ -113,8 +113,8 @@ def test_arguments_come_back_framed_and_as_json(path: str, data: Any) -> None:
     arguments = data.draw(
         st.fixed_dictionaries({it: values(call._types[it], it) for it in call.parameters})
     )
-    for body, kind in (bodies.framed(arguments), (bodies.plain(arguments), bodies.JSON)):
-        assert same(call.arguments.read(*bodies.received(body, kind)), arguments)
+    for body, kind in (bodies.encode_body(arguments), (bodies.encode_json(arguments), bodies.JSON)):
+        assert same(call.arguments.read(*bodies.decode_body(body, kind)), arguments)
 
 
 @pytest.mark.parametrize("path", BY_ID)
@@ -123,8 +123,8 @@ def test_arguments_come_back_framed_and_as_json(path: str, data: Any) -> None:
 def test_an_answer_comes_back_framed_and_as_json(path: str, data: Any) -> None:
     call = BY_ID[path]
     answer = data.draw(values(call._types["return"]))
-    for body, kind in (bodies.framed(answer), (bodies.plain(answer), bodies.JSON)):
-        assert same(call.answer.read(*bodies.received(body, kind)), answer)
+    for body, kind in (bodies.encode_body(answer), (bodies.encode_json(answer), bodies.JSON)):
+        assert same(call.answer.read(*bodies.decode_body(body, kind)), answer)
 
 
 def test_each_path_is_one_call() -> None:
@@ -142,14 +142,14 @@ MARK = {"store": "s", "line": 1, "sequence": 1, "digest": 0}
 def test_any_bytes_are_a_body_or_refused(body: bytes) -> None:
     for kind in (bodies.JSON, bodies.FRAMED, "text/plain", ""):
         try:
-            value, payloads = bodies.received(body, kind)
+            value, payloads = bodies.decode_body(body, kind)
             FETCH.arguments.read(value, payloads)
         except InvalidArgumentError:
             pass
 
 
 def test_a_body_that_is_cut_off_is_refused() -> None:
-    body, kind = bodies.framed({"a": b"12345", "b": b"6"})
+    body, kind = bodies.encode_body({"a": b"12345", "b": b"6"})
     assert kind == bodies.FRAMED
     for end in range(len(body)):
         with pytest.raises(ValueError, match=r"cut off|no such payload"):
@@ -158,7 +158,7 @@ def test_a_body_that_is_cut_off_is_refused() -> None:
 
 
 def both(body: bytes, kind: str) -> tuple[bytes, bytes]:
-    value, payloads = bodies.received(body, kind)
+    value, payloads = bodies.decode_body(body, kind)
     return payloads.take(value["a"]), payloads.take(value["b"])
 
 
@@ -212,38 +212,38 @@ def test_a_number_in_an_object_of_the_user_is_not_a_payload() -> None:
 
 @pytest.mark.parametrize("kind", sorted(failures.SHOWN, key=str))
 def test_an_error_comes_back_as_its_class(kind: type[LocusStoreError]) -> None:
-    status, value = failures.told(kind("thread 't' moved on"))
-    found = failures.raised(value)
+    status, value = failures.encode_error(kind("thread 't' moved on"))
+    found = failures.decode_error(value)
     assert type(found) is kind
     assert (str(found), status) == ("thread 't' moved on", failures.STATUSES[kind])
 
 
 def test_a_conflict_comes_back_with_its_ids() -> None:
-    _, value = failures.told(ConflictError("no", head_id="h", parent_id=None))
-    found = failures.raised(value)
+    _, value = failures.encode_error(ConflictError("no", head_id="h", parent_id=None))
+    found = failures.decode_error(value)
     assert isinstance(found, ConflictError)
     assert (found.head_id, found.parent_id) == ("h", None)
 
 
 @pytest.mark.parametrize("kind", [BackendError, ConnectionFailedError])
 def test_the_message_of_a_storages_failure_stays_in_the_service(kind: Any) -> None:
-    status, value = failures.told(kind("no connection to db.internal, /var/lib/x.db"))
+    status, value = failures.encode_error(kind("no connection to db.internal, /var/lib/x.db"))
     assert status == 503
     assert "db.internal" not in str(value)
-    assert type(failures.raised(value)) is kind
+    assert type(failures.decode_error(value)) is kind
 
 
 @pytest.mark.parametrize("wrong", [None, [], {}, {"error": "X", "message": "m"}, {"error": "E"}])
 def test_what_is_not_our_error_is_none(wrong: Any) -> None:
-    assert failures.raised(wrong) is None
+    assert failures.decode_error(wrong) is None
 
 
 def test_a_change_without_its_state_asks_for_it() -> None:
     change = SentChange(digest=b"d" * 16, state_bytes=1, frames=b"", state=None)
     with pytest.raises(StateNeededError):
-        change.whole()
+        change.to_payload()
 
 
 def test_a_call_binds_its_arguments_by_name() -> None:
     call: WireCall = FETCH
-    assert call.bound(("t",), {"namespace": "n"}) == {"thread_id": "t", "namespace": "n"}
+    assert call.bind(("t",), {"namespace": "n"}) == {"thread_id": "t", "namespace": "n"}

@@ -12,16 +12,22 @@ from pydantic import ValidationError
 from locus_store.adapters.adk.records import (
     STATE,
     SessionRecord,
-    app_log,
-    event_message,
-    user_log,
-    value_message,
+    make_event_message,
+    make_value_message,
+    name_app_log,
+    name_user_log,
 )
-from locus_store.adapters.logs import names_in, thread_of
-from locus_store.adapters.sql_sources import READABLE, archived, open_rows, put_thread, time_of
+from locus_store.adapters.logs import make_thread_id, split_thread_id
+from locus_store.adapters.sql_sources import (
+    READABLE,
+    archive_message,
+    open_rows,
+    parse_time,
+    put_thread,
+)
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError, SchemaError
-from locus_store.runtime.progress import expected
+from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import FOREVER
 
@@ -85,14 +91,14 @@ async def import_adk(
         for thread_id in thread_ids or ():
             if thread_id not in found:
                 raise NotFoundError(f"{rows.shown} has no thread {thread_id!r}")
-        for thread_id in expected(found if thread_ids is None else thread_ids):
+        for thread_id in expect_steps(found if thread_ids is None else thread_ids):
             await tally.add(thread_id, found[thread_id]())
-        return tally.done(rows.shown)
+        return tally.finish(rows.shown)
 
 
 async def _require_tables(rows: Rows) -> None:
-    columns = await rows.columns("events")
-    if not columns or not await rows.columns("user_states"):
+    columns = await rows.list_columns("events")
+    if not columns or not await rows.list_columns("user_states"):
         raise SchemaError(
             f"{rows.shown} has no tables of Google ADK; name the database of its sessions"
         )
@@ -106,12 +112,12 @@ async def _require_tables(rows: Rows) -> None:
 async def _threads(backend: StoresThreads, rows: Rows) -> dict[str, Taking]:
     """Return by thread id the calls that import a thread; without states that are empty."""
     found: dict[str, Taking] = {}
-    for app, state, at in await rows.all(_APPS):
-        found |= _taking_shared(backend, app_log(app), state, at)
-    for app, user, state, at in await rows.all(_USERS):
-        found |= _taking_shared(backend, user_log(app, user), state, at)
-    for app, user, session in await rows.all(_NAMES):
-        name = thread_of(app, user, session.strip())
+    for app, state, at in await rows.fetch_all(_APPS):
+        found |= _taking_shared(backend, name_app_log(app), state, at)
+    for app, user, state, at in await rows.fetch_all(_USERS):
+        found |= _taking_shared(backend, name_user_log(app, user), state, at)
+    for app, user, session in await rows.fetch_all(_NAMES):
+        name = make_thread_id(app, user, session.strip())
         found[name] = partial(_take_session, backend, rows, name, (app, user, session))
     return found
 
@@ -126,36 +132,36 @@ async def _take_shared(backend: StoresThreads, log: LogName, state: str, at: Any
     thread_id, namespace = log
     values = _json(state, f"the state of {thread_id!r}")
     messages = [
-        archived(value_message(*it), sequence, at, backend, namespace)
+        archive_message(make_value_message(*it), sequence, at, backend, namespace)
         for sequence, it in enumerate(values.items(), 1)
     ]
-    user_id = names_in(thread_id)[1] or None
+    user_id = split_thread_id(thread_id)[1] or None
     return await put_thread(backend, thread_id, messages, user_id=user_id, expires_at=FOREVER)
 
 
 async def _take_session(
     backend: StoresThreads, rows: Rows, thread_id: str, names: tuple[str, str, str]
 ) -> bool:
-    ((state, updated),) = await rows.all(_SESSION, *names)
-    at = time_of(updated)
+    ((state, updated),) = await rows.fetch_all(_SESSION, *names)
+    at = parse_time(updated)
     exact = updated if isinstance(updated, int | float) else at.timestamp()
     record = SessionRecord(_json(state, "the state"), exact)
-    events = await rows.all(_EVENTS.format(tie="rowid" if rows.is_sqlite else "id"), *names)
+    events = await rows.fetch_all(_EVENTS.format(tie="rowid" if rows.is_sqlite else "id"), *names)
     messages = [_archived(backend, row, sequence) for sequence, row in enumerate(events, 1)]
-    messages.append(archived(record.message(), 1, at, backend, STATE))
+    messages.append(archive_message(record.to_message(), 1, at, backend, STATE))
     return await put_thread(backend, thread_id, messages, user_id=names[1] or None)
 
 
 def _archived(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:
     event_id, invocation_id, at, data = row
-    at = time_of(at)
+    at = parse_time(at)
     names = {"id": event_id, "invocation_id": invocation_id}
     content = {"timestamp": at.timestamp(), **_json(data, f"event {event_id!r}"), **names}
     try:
-        message, _ = event_message(Event.model_validate(content))
+        message, _ = make_event_message(Event.model_validate(content))
     except ValidationError as exc:
         raise IntegrityError(f"event {event_id!r} is damaged") from exc
-    return archived(message, sequence, at, backend)
+    return archive_message(message, sequence, at, backend)
 
 
 def _json(text: str | None, what: str) -> Document:

@@ -15,13 +15,13 @@ from google.adk.memory.memory_entry import MemoryEntry
 from pydantic import ValidationError
 
 from locus_store.adapters.adk.records import SCHEME, as_json
-from locus_store.adapters.logs import numbers_in, with_numbers
+from locus_store.adapters.logs import tag_numbers, untag_numbers
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.open import Storage, open_store
 from locus_store.store import BaseStore
 from locus_store.types.items import PutItem, check_name
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.values.text import folded, words
+from locus_store.values.text import fold, split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -128,12 +128,12 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
     ) -> SearchMemoryResponse:
         """Return at most ten memories of a user, the best first; of equal ones the newest."""
         namespace = _namespace_of(app_name, user_id)
-        if not words(query):
+        if not split_words(query):
             found = []
         elif self.store.embed is not None:
             found = await self.store.search(namespace, query, limit=MAX_FOUND, recursive=False)
         else:
-            found = await self._with_words(namespace, set(words(query)))
+            found = await self._with_words(namespace, set(split_words(query)))
         return SearchMemoryResponse(memories=[_memory_of(it) for it in found])
 
     async def delete_memory(
@@ -242,7 +242,7 @@ def _item_of(
     Raises:
         SerializationError: JSON cannot keep a value of it.
     """
-    memory = with_numbers(as_json(entry, f"memory {key!r}"))
+    memory = tag_numbers(as_json(entry, f"memory {key!r}"))
     if stored is not None and not entry.custom_metadata:
         kept = stored.metadata.get("memory", {}).get("custom_metadata", {})
         memory = {**memory, "custom_metadata": kept}
@@ -258,7 +258,7 @@ def _memory_of(item: StoreItem) -> MemoryEntry:
         IntegrityError: The item holds something else.
     """
     try:
-        memory = numbers_in(item.metadata["memory"])
+        memory = untag_numbers(item.metadata["memory"])
         return MemoryEntry.model_validate({**memory, "id": item.key})
     except (KeyError, TypeError, ValidationError) as exc:
         raise IntegrityError(f"memory {item.key!r} of {item.namespace!r} is damaged") from exc
@@ -269,8 +269,8 @@ def _rank_of(item: StoreItem, wanted: set[str]) -> tuple[int, float]:
 
     A word that is not ASCII may be a part: some languages write no spaces.
     """
-    text = folded(item.value or "")
-    there = set(words(text))
+    text = fold(item.value or "")
+    there = set(split_words(text))
     score = sum(it in there or (not it.isascii() and it in text) for it in wanted)
     return score, _time_of(item.metadata.get("memory", {}).get("timestamp"))
 

@@ -12,14 +12,14 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from locus_store.adapters.logs import (
     has_null,
-    numbers_in,
-    thread_of,
-    with_floats,
-    with_numbers,
+    make_thread_id,
+    restore_floats,
+    tag_numbers,
+    untag_numbers,
 )
 from locus_store.errors import IntegrityError, SerializationError
 from locus_store.messages import ROLE, KeptMessages, LogSnapshot, NewMessage
-from locus_store.types.escaped_keys import dumped_with_keys
+from locus_store.types.escaped_keys import dump_with_keys
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -70,20 +70,20 @@ class SessionRecord(NamedTuple):
     """Time of the newest event, or else of the creation."""
 
     @classmethod
-    def of(cls, log: LogSnapshot) -> Self:
+    def parse(cls, log: LogSnapshot) -> Self:
         """Return the record of a log.
 
         Raises:
             IntegrityError: The log holds something else.
         """
-        match numbers_in([it.content for it in log.messages]):
+        match untag_numbers([it.content for it in log.messages]):
             case [{"state": dict(state), "updated": int() | float() as updated}]:
                 return cls(state, updated)
         raise IntegrityError(f"the state of session {log.info.thread_id!r} is damaged")
 
-    def message(self) -> NewMessage:
+    def to_message(self) -> NewMessage:
         """Return the record as a message, which replaces the one before."""
-        return NewMessage(with_numbers(self._asdict()), "state", "session", text="")
+        return NewMessage(tag_numbers(self._asdict()), "state", "session", text="")
 
 
 class Scopes(NamedTuple):
@@ -94,7 +94,7 @@ class Scopes(NamedTuple):
     session: Document
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Self:
+    def divide(cls, state: Mapping[str, Any]) -> Self:
         """Divide a state by the prefixes of its keys; ``temp:`` is left out."""
         scopes = cls({}, {}, {})
         for key, value in state.items():
@@ -107,58 +107,58 @@ class Scopes(NamedTuple):
                 scopes.session[key] = value
         return scopes
 
-    def prefixed(self) -> Document:
+    def add_prefixes(self) -> Document:
         """Return the shared states as a session has them."""
         app = {State.APP_PREFIX + key: value for key, value in self.app.items()}
         return {**app, **{State.USER_PREFIX + key: value for key, value in self.user.items()}}
 
-    def shared(self, app_name: str, user_id: str) -> dict[str | LogName, KeptMessages]:
+    def make_messages(self, app_name: str, user_id: str) -> dict[str | LogName, KeptMessages]:
         """Return the messages for the logs of the app and the user."""
         logs = {
-            app_log(app_name): (self.app, None),
-            user_log(app_name, user_id): (self.user, user_id or None),
+            name_app_log(app_name): (self.app, None),
+            name_user_log(app_name, user_id): (self.user, user_id or None),
         }
         return {
-            log: KeptMessages([value_message(*it) for it in state.items()], user_id=owner)
+            log: KeptMessages([make_value_message(*it) for it in state.items()], user_id=owner)
             for log, (state, owner) in logs.items()
             if state
         }
 
 
-def app_log(app_name: str) -> tuple[str, str]:
+def name_app_log(app_name: str) -> tuple[str, str]:
     """Return the thread and the namespace of an app's state."""
-    return thread_of(app_name, "", ""), APP
+    return make_thread_id(app_name, "", ""), APP
 
 
-def user_log(app_name: str, user_id: str) -> tuple[str, str]:
+def name_user_log(app_name: str, user_id: str) -> tuple[str, str]:
     """Return the thread and the namespace of a user's state; no session has an empty id."""
-    return thread_of(app_name, user_id, ""), STATE
+    return make_thread_id(app_name, user_id, ""), STATE
 
 
-def json_state(state: Document) -> Document:
+def convert_state(state: Document) -> Document:
     """Return a state as the framework's SQL services store it, but with NaN and infinities."""
-    made: Document = dumped_with_keys(
+    made: Document = dump_with_keys(
         state,
         lambda it: to_jsonable_python(it, serialize_unknown=True, inf_nan_mode="constants"),
     )
     return made
 
 
-def value_message(key: str, value: Any) -> NewMessage:
+def make_value_message(key: str, value: Any) -> NewMessage:
     """Return the message of one key of a shared state, which replaces the one before."""
     # Keys may be of any length.
     name = sha256(key.encode(errors="surrogatepass")).hexdigest()
-    return NewMessage(with_numbers({key: value}), "state", name, text="")
+    return NewMessage(tag_numbers({key: value}), "state", name, text="")
 
 
-def values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Document:
+def collect_values(thread_id: str, contents: Iterable[Any], prefix: str = "") -> Document:
     """Return the state of an app or user, of the contents of its log.
 
     Raises:
         IntegrityError: A message holds something else.
     """
     state: Document = {}
-    for content in map(numbers_in, contents):
+    for content in map(untag_numbers, contents):
         if not isinstance(content, dict):
             raise IntegrityError(f"the shared state in thread {thread_id!r} is damaged")
         state.update((prefix + key, value) for key, value in content.items())
@@ -172,15 +172,15 @@ def as_json(model: BaseModel, what: str) -> Document:
         SerializationError: JSON cannot keep a value or key of it.
     """
     try:
-        made: Document = dumped_with_keys(
+        made: Document = dump_with_keys(
             model, lambda it: it.model_dump(mode="json", exclude_none=True)
         )
     except (PydanticSerializationError, UnicodeError) as exc:
         raise SerializationError(f"JSON cannot keep {what}: {exc}") from exc
-    return with_floats(made, model.model_dump(exclude_none=True)) if has_null(made) else made
+    return restore_floats(made, model.model_dump(exclude_none=True)) if has_null(made) else made
 
 
-def event_message(event: Event) -> tuple[NewMessage, Scopes]:
+def make_event_message(event: Event) -> tuple[NewMessage, Scopes]:
     """Return an event as a message without ``temp:`` keys, and the changes that it makes.
 
     Raises:
@@ -188,12 +188,12 @@ def event_message(event: Event) -> tuple[NewMessage, Scopes]:
     """
     content = as_json(event, f"event {event.id!r}")
     actions = content.get("actions", {})
-    scopes = Scopes.of(actions.get("state_delta", {}))
+    scopes = Scopes.divide(actions.get("state_delta", {}))
     if "state_delta" in actions:
         kept = {k: v for k, v in actions["state_delta"].items() if not _is_temporary(k)}
         actions["state_delta"] = kept
     return NewMessage(
-        with_numbers(content), event.author or ROLE, event.id, text=READABLE.text(content)
+        tag_numbers(content), event.author or ROLE, event.id, text=READABLE.get_text(content)
     ), scopes
 
 
@@ -201,14 +201,14 @@ def _is_temporary(key: str) -> bool:
     return key.startswith(State.TEMP_PREFIX)
 
 
-def events(contents: Sequence[Any], config: GetSessionConfig) -> list[Event]:
+def select_events(contents: Sequence[Any], config: GetSessionConfig) -> list[Event]:
     """Return the events that a configuration asks for, oldest first.
 
     Raises:
         DamagedEventError: One is not an event.
     """
     try:
-        found = _EVENTS.validate_python(numbers_in(contents))
+        found = _EVENTS.validate_python(untag_numbers(contents))
     except ValidationError as exc:
         place = exc.errors(include_url=False, include_input=False)[0]["loc"][0]
         raise DamagedEventError(int(place)) from exc

@@ -20,18 +20,18 @@ from locus_store.adapters.adk.records import (
     DamagedEventError,
     Scopes,
     SessionRecord,
-    app_log,
-    event_message,
-    events,
-    json_state,
-    user_log,
-    values,
+    collect_values,
+    convert_state,
+    make_event_message,
+    name_app_log,
+    name_user_log,
+    select_events,
 )
-from locus_store.adapters.logs import OpenedByUrl, all_of, names_in, thread_of
+from locus_store.adapters.logs import OpenedByUrl, list_all, make_thread_id, split_thread_id
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.open import open_message_log
 from locus_store.runtime.gathering import Turns
-from locus_store.runtime.loops import settled
+from locus_store.runtime.loops import settle
 
 if TYPE_CHECKING:
     from google.adk.events import Event
@@ -96,14 +96,14 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             SessionExistsError: There is one with this id.
         """
         names = app_name, user_id, (session_id or "").strip() or str(uuid4())
-        scopes = Scopes.of(json_state(state or {}))
+        scopes = Scopes.divide(convert_state(state or {}))
         record = SessionRecord(scopes.session, time.time())
         shared = await _shared_state(self.log, app_name, user_id)
         try:
-            revision = await settled(_put_session(self.log, names, record, scopes, 0))
+            revision = await settle(_put_session(self.log, names, record, scopes, 0))
         except ConflictError as exc:
             raise SessionExistsError(f"session {names[-1]!r} exists already") from exc
-        return _session(names, record, revision, {**shared, **scopes.prefixed()})
+        return _session(names, record, revision, {**shared, **scopes.add_prefixes()})
 
     async def get_session(
         self,
@@ -127,7 +127,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         if found is None:
             return None
         state, session_events = found
-        session = _session(names, SessionRecord.of(state), state.info.revision, shared)
+        session = _session(names, SessionRecord.parse(state), state.info.revision, shared)
         session.events = session_events
         return session
 
@@ -136,19 +136,23 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
     ) -> ListSessionsResponse:
         """Return sessions without events, the least recently changed first."""
         names = (app_name,) if user_id is None else (app_name, user_id)
-        shared: Document = await _state_of(self.log, app_log(app_name), State.APP_PREFIX)
-        logs = all_of(self.log.heads, prefix=thread_of(*names, ""), namespace=STATE, whole=True)
+        shared: Document = await _state_of(self.log, name_app_log(app_name), State.APP_PREFIX)
+        logs = list_all(
+            self.log.heads, prefix=make_thread_id(*names, ""), namespace=STATE, whole=True
+        )
         users: dict[str, Document] = {}
         found: list[Session] = []
         async for log in logs:  # that of a user comes before those of the user's sessions
-            app, user, session = names_in(log.info.thread_id)
+            app, user, session = split_thread_id(log.info.thread_id)
             if session:
                 state: Any = deepcopy({**shared, **users.get(user, {})})  # each its own
                 its_names = app, user, session
-                found.append(_session(its_names, SessionRecord.of(log), log.info.revision, state))
+                found.append(
+                    _session(its_names, SessionRecord.parse(log), log.info.revision, state)
+                )
             else:
                 contents = [it.content for it in log.messages]
-                users[user] = values(log.info.thread_id, contents, State.USER_PREFIX)
+                users[user] = collect_values(log.info.thread_id, contents, State.USER_PREFIX)
         found.sort(key=lambda it: (it.last_update_time, it.user_id, it.id))
         return ListSessionsResponse(sessions=found)
 
@@ -156,7 +160,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         """Delete a session; the states of its user and app stay."""
         name = session_id.strip()
         if name:  # the thread without a session has the state of the user
-            await settled(self.log.delete(thread_of(app_name, user_id, name)))
+            await settle(self.log.delete(make_thread_id(app_name, user_id, name)))
 
     async def delete_user(self, *, app_name: str, user_id: str) -> int:
         """Delete the sessions of a user and the user's state; return how many sessions.
@@ -168,16 +172,16 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         """
         if not user_id:
             raise InvalidArgumentError("user_id is empty, which would be the state of the app")
-        return await settled(self._delete_user(thread_of(app_name, user_id, "")))
+        return await settle(self._delete_user(make_thread_id(app_name, user_id, "")))
 
     async def _delete_user(self, prefix: str) -> int:
-        found = {it.thread_id async for it in all_of(self.log.logs, prefix=prefix)}
+        found = {it.thread_id async for it in list_all(self.log.logs, prefix=prefix)}
         for thread_id in sorted(found):
             await self.log.delete(thread_id)
         return len(found - {prefix})
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        return await _state_of(self.log, user_log(app_name, user_id))
+        return await _state_of(self.log, name_user_log(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
         """Store an event and the changes of the states that it makes.
@@ -191,18 +195,20 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
         if event.partial:
             return event
         names = _names(session)
-        async with self._turns.of(thread_of(*names)):  # branches of a run share the session
-            return await settled(self._append(names, session, event))
+        async with self._turns.get_lock(
+            make_thread_id(*names)
+        ):  # branches of a run share the session
+            return await settle(self._append(names, session, event))
 
     async def _append(self, names: _Names, session: Session, event: Event) -> Event:
-        log = thread_of(*names)
+        log = make_thread_id(*names)
         found = await self.log.read(log, namespace=STATE) if session.id else None
         if found is None:
             raise UnknownSessionError(f"there is no session {session.id!r}")
-        revision, record = found.info.revision, SessionRecord.of(found)
+        revision, record = found.info.revision, SessionRecord.parse(found)
         if not await self._is_stored(session, event, revision):
             await self._require_current(session, revision, record)
-            message, scopes = event_message(event)
+            message, scopes = make_event_message(event)
             state = {**record.state, **scopes.session}
             record = SessionRecord(state, event.timestamp)
             try:
@@ -281,11 +287,11 @@ async def _put_session(
     """
     app_name, user_id, _ = names
     return await log.append(
-        thread_of(*names),
-        [record.message()],
+        make_thread_id(*names),
+        [record.to_message()],
         namespace=STATE,
         expected_revision=expected,
-        also={"": messages, **scopes.shared(app_name, user_id)},
+        also={"": messages, **scopes.make_messages(app_name, user_id)},
         user_id=user_id or None,
     )
 
@@ -298,7 +304,7 @@ async def _read_session(
     Raises:
         IntegrityError: An event is damaged.
     """
-    thread_id = thread_of(*names)
+    thread_id = make_thread_id(*names)
     newest = config.num_recent_events if config.after_timestamp is None else None
     state = await log.read(thread_id, namespace=STATE)
     while state is not None:
@@ -314,7 +320,7 @@ async def _events(
     log: BaseMessageLog, thread_id: str, contents: list[Any], config: GetSessionConfig
 ) -> list[Event]:
     try:
-        return events(contents, config)
+        return select_events(contents, config)
     except DamagedEventError as exc:
         messages = await log.load(thread_id, newest=len(contents)) or []
         ids = [it.message_id for it in messages[exc.place : exc.place + 1]]
@@ -323,15 +329,15 @@ async def _events(
 
 async def _newest_event(log: BaseMessageLog, names: _Names) -> str | None:
     """Return the id of the newest event; ``None`` if there is none."""
-    found = await log.load(thread_of(*names), newest=1)
+    found = await log.load(make_thread_id(*names), newest=1)
     return found[-1].message_id if found else None
 
 
 async def _shared_state(log: BaseMessageLog, app_name: str, user_id: str) -> Document:
     """Return the states of an app and a user, as a session has them."""
     app, user = await asyncio.gather(
-        _state_of(log, app_log(app_name), State.APP_PREFIX),
-        _state_of(log, user_log(app_name, user_id), State.USER_PREFIX),
+        _state_of(log, name_app_log(app_name), State.APP_PREFIX),
+        _state_of(log, name_user_log(app_name, user_id), State.USER_PREFIX),
     )
     return {**app, **user}
 
@@ -343,7 +349,7 @@ async def _state_of(log: BaseMessageLog, name: LogName, prefix: str = "") -> Doc
         IntegrityError: The log holds something else.
     """
     thread_id, namespace = name
-    return values(thread_id, await log.contents(thread_id, namespace=namespace), prefix)
+    return collect_values(thread_id, await log.contents(thread_id, namespace=namespace), prefix)
 
 
 class SessionExistsError(ConflictError, AlreadyExistsError):

@@ -17,7 +17,7 @@ from locus_store.adapters.agent_framework.values import (
     CheckpointSerializationError,
     CheckpointValues,
 )
-from locus_store.adapters.logs import Places, thread_of
+from locus_store.adapters.logs import Places, make_thread_id
 from locus_store.backend import (
     ListsThreads,
     QueriesMetadata,
@@ -28,10 +28,10 @@ from locus_store.backend import (
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
-from locus_store.runtime.loops import settled
-from locus_store.types.arguments import MAX_COUNT, checked_user
+from locus_store.runtime.loops import settle
+from locus_store.types.arguments import MAX_COUNT, check_user
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.values.surrogates import restored
+from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -80,7 +80,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         allowed: Iterable[type] = (),
         user_id: str | None = None,
     ) -> None:
-        self.user_id = checked_user(user_id)
+        self.user_id = check_user(user_id)
         self.checkpointer: StorageBackendAdapter[Any] = (
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )
@@ -131,11 +131,11 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
                 nothing was written.
         """
         data = {
-            name: self._values.encoded(it, f"checkpoint.{name}")
+            name: self._values.encode(it, f"checkpoint.{name}")
             for name, it in checkpoint.to_dict().items()
         }
         try:
-            thread_id = await settled(self._write(checkpoint, data))
+            thread_id = await settle(self._write(checkpoint, data))
         except SerializationError as exc:
             raise CheckpointSerializationError(str(exc)) from exc
         self._places.note(thread_id, [checkpoint.checkpoint_id])
@@ -197,7 +197,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint; return whether there was one."""
         removed = [
-            await settled(self._threads.remove(it.thread_id, [checkpoint_id]))
+            await settle(self._threads.remove(it.thread_id, [checkpoint_id]))
             for it in await self._of_id(checkpoint_id)
         ]
         return any(removed)
@@ -236,7 +236,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
             for head in await self._of_id(previous):
                 if head.metadata.get(WORKFLOW) == name:
                     return head.thread_id
-        return thread_of(name, checkpoint.checkpoint_id)
+        return make_thread_id(name, checkpoint.checkpoint_id)
 
     async def _of_id(self, checkpoint_id: str) -> list[Head]:
         """Return the versions of a checkpoint, the one saved last first."""
@@ -252,7 +252,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
 
     async def _recent_runs(self, workflow_name: str) -> AsyncIterator[Active]:
         """Yield the threads of a workflow, the most recently active first."""
-        pattern, limit = f"{escape(thread_of(workflow_name, ''))}*", NEWEST
+        pattern, limit = f"{escape(make_thread_id(workflow_name, ''))}*", NEWEST
         seen: set[str] = set()
         while True:
             page = await self._lists.recent(limit, pattern)
@@ -279,7 +279,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         """Return checkpoints of a thread by their ids."""
 
         def read(version: Version, folder: frames.Folder) -> tuple[str, WorkflowCheckpoint]:
-            return version.checkpoint_id, self._checkpoint(folder.state())
+            return version.checkpoint_id, self._checkpoint(folder.get_state())
 
         versions = await self._threads.history(thread_id, limit=MAX_COUNT)
         wanted = [it for it in versions if it.checkpoint_id in ids]
@@ -288,7 +288,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
     def _checkpoint(self, state: Mapping[str, Any]) -> WorkflowCheckpoint:
         if state.keys() != FIELDS:
             raise CheckpointIntegrityError("the version is not a checkpoint of a workflow")
-        given = restored(state)
+        given = restore(state)
         return WorkflowCheckpoint(**{name: self._values.decode(it) for name, it in given.items()})
 
 

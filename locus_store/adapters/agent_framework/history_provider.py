@@ -8,12 +8,12 @@ import agent_framework
 from agent_framework import HistoryProvider
 from agent_framework._sessions import filter_new_messages
 
-from locus_store.adapters.logs import LogAdapter, numbers_in, with_numbers
+from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.messages import NewMessage
 from locus_store.open import open_message_log
-from locus_store.runtime.loops import settled
-from locus_store.types.arguments import check_text, checked_user
+from locus_store.runtime.loops import settle
+from locus_store.types.arguments import check_text, check_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
     ) -> None:
         check_text("source_id", source_id)
         LogAdapter.__init__(self, log)
-        self.user_id = checked_user(user_id)
+        self.user_id = check_user(user_id)
         HistoryProvider.__init__(self, source_id, **options)
         self.skip_excluded = skip_excluded
         self._namespace = "" if source_id == SOURCE_ID else source_id
@@ -120,7 +120,7 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
         """Append the messages that do not repeat the stored ones, all or none."""
         incoming = list(messages)
         if incoming:
-            await settled(self._append(session_id or NO_SESSION, incoming))
+            await settle(self._append(session_id or NO_SESSION, incoming))
 
     async def _append(self, thread_id: str, incoming: list[agent_framework.Message]) -> None:
         newest = len(incoming) + 1  # one more shows that the log is longer than what is given
@@ -143,12 +143,12 @@ class LocusHistoryProvider(LogAdapter, HistoryProvider):
 
 def _message(message: agent_framework.Message) -> NewMessage:
     content = message.to_dict()
-    return NewMessage(with_numbers(content), message.role, text=READABLE.text(content))
+    return NewMessage(tag_numbers(content), message.role, text=READABLE.get_text(content))
 
 
 def _restored(message: LoggedMessage) -> agent_framework.Message:
     try:
-        return agent_framework.Message.from_dict(numbers_in(message.content))
+        return agent_framework.Message.from_dict(untag_numbers(message.content))
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise IntegrityError(
             f"message {message.message_id!r} is not one of Agent Framework: {exc}"

@@ -21,9 +21,9 @@ from agent_framework.exceptions import WorkflowCheckpointException
 from locus_store.errors import IntegrityError, NotFoundError, SerializationError
 from locus_store.values.codec import classes, forms
 from locus_store.values.codec.forms import RefusedError
-from locus_store.values.codec.names import imported, name_of
+from locus_store.values.codec.names import find_imported, name_of
 from locus_store.values.codec.trees import Trees
-from locus_store.values.msgpack import FORM, TypedForm, frozen, thawed
+from locus_store.values.msgpack import FORM, TypedForm, freeze, thaw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -79,39 +79,39 @@ class CheckpointValues(Trees):
 
     # --- to JSON
 
-    def encoded(self, value: Any, path: str) -> Any:
+    def encode(self, value: Any, path: str) -> Any:
         """Return a value as JSON.
 
         Raises:
             CheckpointSerializationError: It cannot; names ``path``.
         """
         try:
-            return frozen(self.tree(value), _LEVELS)
+            return freeze(self.convert(value), _LEVELS)
         except RefusedError as exc:
-            raise CheckpointSerializationError(exc.at(path)) from exc
+            raise CheckpointSerializationError(exc.with_place(path)) from exc
 
-    def form(self, tag: str, *held: Any) -> TypedForm:
+    def make_node(self, tag: str, *held: Any) -> TypedForm:
         return TypedForm(tag, held)
 
-    def other(self, obj: Any, cls: type) -> Any:
+    def convert_other(self, obj: Any, cls: type) -> Any:
         if cls is WorkflowEvent:
-            return self.form("event", self.members(vars(obj)))
+            return self.make_node("event", self.convert_members(vars(obj)))
         if arguments := get_args(obj):
-            origin, parts = get_origin(obj), self.items(arguments)
+            origin, parts = get_origin(obj), self.convert_items(arguments)
             if origin in {Union, types.UnionType}:
-                return self.form("union", *parts)
-            return self.form("alias", self.tree(origin), *parts)
+                return self.make_node("union", *parts)
+            return self.make_node("alias", self.convert(origin), *parts)
         if isinstance(obj, type):
-            return self.form("class", self._named(obj, obj))
-        return self._form(obj) if forms.numpy_form(cls) else self._object(cls, obj)
+            return self.make_node("class", self._named(obj, obj))
+        return self._form(obj) if forms.find_numpy_form(cls) else self._object(cls, obj)
 
     def _object(self, cls: type, value: Any) -> TypedForm:
-        name, kind = self._named(cls, value), classes.kind_of(cls)
+        name, kind = self._named(cls, value), classes.find_kind(cls)
         if kind in {None, "subclass"} and self._has_dicts(cls):
-            return self.form("object", name, self.tree(value.to_dict()))
+            return self.make_node("object", name, self.convert(value.to_dict()))
         if kind is None:
             raise self._refusal(value)
-        return self.form("object", name, *map(self.tree, classes.data_of(value, kind)))
+        return self.make_node("object", name, *map(self.convert, classes.get_data(value, kind)))
 
     def _named(self, cls: type, value: Any) -> str:
         """Return the name of a class that may be stored."""
@@ -137,13 +137,13 @@ class CheckpointValues(Trees):
     # --- from JSON
 
     def decode(self, value: Any) -> Any:
-        """Return the value of ``encoded``.
+        """Return the value of ``encode``.
 
         Raises:
-            CheckpointIntegrityError: It is not what ``encoded`` returns.
+            CheckpointIntegrityError: It is not what ``encode`` returns.
         """
         try:
-            return thawed(value, self._read)
+            return thaw(value, self._read)
         except CheckpointIntegrityError:
             raise
         except (IntegrityError, SerializationError) as exc:
@@ -154,10 +154,10 @@ class CheckpointValues(Trees):
             ) from exc
 
     def _read(self, tagged: Mapping[str, Any]) -> Any:
-        tag, *held = thawed(tagged["v"], self._read)
+        tag, *held = thaw(tagged["v"], self._read)
         if tagged["c"] != FORM or not (tag in self._loads or forms.has(tag)):
             raise CheckpointIntegrityError(f"a stored value has the unknown form {tag!r:.40}")
-        return self._loads[tag](*held) if tag in self._loads else forms.loaded(tag, *held)
+        return self._loads[tag](*held) if tag in self._loads else forms.load(tag, *held)
 
     def _class(self, name: str) -> type:
         module, _, path = name.partition(":")
@@ -168,12 +168,12 @@ class CheckpointValues(Trees):
     def _made(self, name: str, *held: Any) -> Any:
         module, _, path = name.partition(":")
         cls: Any = self._found(module, path)
-        kind = classes.kind_of(cls)
+        kind = classes.find_kind(cls)
         if kind in {None, "subclass"} and self._has_dicts(cls):
             return cls.from_dict(*held)
         if kind is None:
             raise CheckpointIntegrityError(f"class {module}.{path} has no from_dict")
-        return classes.rebuilt(cls, kind, *held)
+        return classes.rebuild(cls, kind, *held)
 
     def _has_dicts(self, cls: type) -> bool:
         is_ours = cls in AS_DICTS or not cls.__module__.startswith(FRAMEWORK)
@@ -189,7 +189,7 @@ class CheckpointValues(Trees):
         if name in self._allowed:
             return self._allowed[name]
         known = f"{module}:{path}" in _REGISTERED_CHECKPOINT_TYPE_KEYS
-        found = imported(name) if known or module.startswith(FRAMEWORK) else None
+        found = find_imported(name) if known or module.startswith(FRAMEWORK) else None
         if not isinstance(found, type) or name_of(found) != name:
             raise CheckpointIntegrityError(
                 f"class {module}.{path} is not allowed or not imported: give it to "

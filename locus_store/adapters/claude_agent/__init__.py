@@ -1,12 +1,12 @@
 """The Claude Agent SDK on every backend with message logs: ``LocusSessionStore``."""
 
-from locus_store.errors import MissingExtraError, pip_install
+from locus_store.errors import MissingExtraError, make_install_command
 
 try:
     import claude_agent_sdk  # noqa: F401
 except ImportError as exc:
     raise MissingExtraError(
-        f"the Claude Agent SDK is not installed: {pip_install('claude-agent')}"
+        f"the Claude Agent SDK is not installed: {make_install_command('claude-agent')}"
     ) from exc
 
 from locus_store.adapters.claude_agent.session_store import LocusSessionStore

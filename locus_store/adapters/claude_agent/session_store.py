@@ -8,16 +8,16 @@ from claude_agent_sdk import SessionStore, fold_session_summary
 
 from locus_store.adapters.logs import (
     LogAdapter,
-    all_of,
-    names_in,
-    numbers_in,
-    thread_of,
-    with_numbers,
+    list_all,
+    make_thread_id,
+    split_thread_id,
+    tag_numbers,
+    untag_numbers,
 )
 from locus_store.errors import ConflictError
 from locus_store.messages import ROLE, NewMessage
 from locus_store.open import open_message_log
-from locus_store.types.arguments import checked_user
+from locus_store.types.arguments import check_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
 
     def __init__(self, log: BaseMessageLog | StorageBackend, *, user_id: str | None = None) -> None:
         super().__init__(log)
-        self.user_id = checked_user(user_id)
+        self.user_id = check_user(user_id)
 
     @classmethod
     def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:
@@ -102,7 +102,7 @@ class LocusSessionStore(LogAdapter, SessionStore):
         try:
             await self.log.append(
                 thread_id,
-                [NewMessage(with_numbers(folded), SUMMARY, SUMMARY, text="")],
+                [NewMessage(tag_numbers(folded), SUMMARY, SUMMARY, text="")],
                 namespace=SUMMARY,
                 expected_revision=found.info.revision if found else 0,
                 also={"": messages},
@@ -115,14 +115,14 @@ class LocusSessionStore(LogAdapter, SessionStore):
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
         thread_id, namespace = _log_of(key)
         found = await self.log.contents(thread_id, namespace=namespace)
-        return numbers_in(found) or None  # an append of no entries creates no log
+        return untag_numbers(found) or None  # an append of no entries creates no log
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        found = all_of(self.log.logs, prefix=thread_of(project_key, ""), namespace=SUMMARY)
+        found = list_all(self.log.logs, prefix=make_thread_id(project_key, ""), namespace=SUMMARY)
         return [{"session_id": _session_of(it), "mtime": _mtime(it)} async for it in found]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        found = all_of(self.log.heads, prefix=thread_of(project_key, ""), namespace=SUMMARY)
+        found = list_all(self.log.heads, prefix=make_thread_id(project_key, ""), namespace=SUMMARY)
         return [_summary(it) async for it in found if it.messages]
 
     async def delete(self, key: SessionKey) -> None:
@@ -130,8 +130,8 @@ class LocusSessionStore(LogAdapter, SessionStore):
         await self.log.delete(thread_id, namespace=namespace or None)
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        thread_id = thread_of(key["project_key"], key["session_id"])
-        names = [it.namespace async for it in all_of(self.log.logs, thread_id)]
+        thread_id = make_thread_id(key["project_key"], key["session_id"])
+        names = [it.namespace async for it in list_all(self.log.logs, thread_id)]
         return [it.removeprefix(SUBPATH) for it in names if it.startswith(SUBPATH)]
 
 
@@ -139,11 +139,11 @@ def _log_of(key: SessionKey) -> tuple[str, str]:
     """Return the thread and the namespace of a transcript."""
     subpath = key.get("subpath")
     namespace = "" if subpath is None else SUBPATH + subpath
-    return thread_of(key["project_key"], key["session_id"]), namespace
+    return make_thread_id(key["project_key"], key["session_id"]), namespace
 
 
 def _session_of(info: LogInfo) -> str:
-    return names_in(info.thread_id)[-1]
+    return split_thread_id(info.thread_id)[-1]
 
 
 def _mtime(info: LogInfo) -> int:
@@ -155,15 +155,15 @@ def _summary(found: LogSnapshot) -> SessionSummaryEntry:
     return {
         "session_id": _session_of(info),
         "mtime": _mtime(info),
-        "data": numbers_in(message.content),
+        "data": untag_numbers(message.content),
     }
 
 
 def _message(entry: dict[str, Any]) -> NewMessage:
     role, uuid = entry.get("type"), entry.get("uuid")
     return NewMessage(
-        with_numbers(entry),
+        tag_numbers(entry),
         role if isinstance(role, str) and role else ROLE,
         uuid if isinstance(uuid, str) and uuid else None,
-        text=READABLE.text(entry),
+        text=READABLE.get_text(entry),
     )

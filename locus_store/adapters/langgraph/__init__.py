@@ -1,11 +1,13 @@
 """LangGraph on every backend: ``LangGraphSaver`` and ``LangGraphStore``."""
 
-from locus_store.errors import MissingExtraError, pip_install
+from locus_store.errors import MissingExtraError, make_install_command
 
 try:
     import langgraph.checkpoint.base  # noqa: F401
 except ImportError as exc:
-    raise MissingExtraError(f"LangGraph is not installed: {pip_install('langgraph')}") from exc
+    raise MissingExtraError(
+        f"LangGraph is not installed: {make_install_command('langgraph')}"
+    ) from exc
 
 from locus_store.adapters.langgraph.saver import LangGraphSaver
 from locus_store.adapters.langgraph.serializer import ExactSerializer

@@ -17,7 +17,7 @@ import orjson
 
 from locus_store.adapters.langgraph.copies import SCALARS, is_message
 from locus_store.values.codec.forms import RefusedError
-from locus_store.values.encoding import pinned
+from locus_store.values.encoding import encode_canonical
 from locus_store.values.frames import Grown
 from locus_store.values.frames.alignment import LIST_HEAD
 
@@ -69,7 +69,7 @@ class Known:
         """The memory that the entry takes, in bytes (an estimate)."""
         return sum(self.weights) + len(self.print or b"")
 
-    def places(self) -> dict[bytes, int]:
+    def index_places(self) -> dict[bytes, int]:
         """Return the index of each element whose print is known, by its print."""
         if self.print is None or self.ends is None:
             return {}
@@ -80,10 +80,10 @@ class Known:
 class ElementReader(Protocol):
     """The objects that stored elements stand for."""
 
-    def objects(self, elements: list[Any]) -> list[Any]:
+    def make_objects(self, elements: list[Any]) -> list[Any]:
         """Return a new object for each element."""
 
-    def makers(self, elements: list[Any]) -> list[Maker]:
+    def make_makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element."""
 
 
@@ -98,7 +98,7 @@ class ChannelLists:
         self._known = known
         self._owner = object()
 
-    def stored(
+    def store(
         self, place: Place, items: list[Any], convert: Callable[[list[Any]], list[Any] | None]
     ) -> Grown | None:
         """Return a list in its stored form; ``None`` if one of its elements has no print.
@@ -136,7 +136,7 @@ class ChannelLists:
         """Return the entry of a list that begins with ``base`` and may have more of ``old``."""
         count = len(base.stored)
         prints = [_printed_of([it]) or b"" for it in items[count:]]
-        there = {} if base is old else old.places()
+        there = {} if base is old else old.index_places()
         new = [at for at, it in enumerate(prints, count) if it not in there]
         if not are_plain([items[it] for it in new]):
             return None
@@ -160,7 +160,7 @@ class ChannelLists:
         grown = Grown(elements, base.stored if count else None)
         return Known(grown, printed, ends, makers, weights)
 
-    def copies(
+    def copy(
         self, place: Place, listed: Listed, reader: ElementReader, elements: list[Any] | None = None
     ) -> list[Any]:
         """Return a list of a snapshot, all elements of which are the caller's own.
@@ -179,7 +179,7 @@ class ChannelLists:
             known.digest = listed.digest
             return _copied(known, reader)
         known, count = _continued(known, listed, elements)
-        found = _copied(known, reader) if known.print else reader.objects(known.stored)
+        found = _copied(known, reader) if known.print else reader.make_objects(known.stored)
         new = found[count:]
         known.weights += [_weight(new, known.stored[count:])] * len(new)
         printed = _printed_of(new) if are_plain(new) else None
@@ -193,8 +193,8 @@ def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[
 
     Only the shared elements are printed and weighed yet.
     """
-    found = listed.elements() if elements is None else elements
-    kept = old if old.print and listed.begins_with(old.stored) else _NOTHING
+    found = listed.decode_elements() if elements is None else elements
+    kept = old if old.print and listed.has_prefix(old.stored) else _NOTHING
     count = len(kept.stored)
     new = found[count:]
     known = Known(
@@ -212,7 +212,7 @@ def _copied(known: Known, reader: ElementReader) -> list[Any]:
     """Return copies of all elements."""
     missing = [at for at, it in enumerate(known.makers) if it is None]
     if missing:
-        made = reader.makers([known.stored[at] for at in missing])
+        made = reader.make_makers([known.stored[at] for at in missing])
         for at, it in zip(missing, made, strict=True):
             known.makers[at] = it
     return [it() for it in known.makers if it is not None]
@@ -225,7 +225,7 @@ def _weight(objects: list[Any], elements: list[Any]) -> int:
     """Return the mean weight of elements with their objects, estimated from some of them."""
     step = 1 + len(objects) // _SAMPLE
     some = zip(objects[::step], elements[::step], strict=True)
-    found = _weights([_printed_of([it]) or pinned(element) for it, element in some])
+    found = _weights([_printed_of([it]) or encode_canonical(element) for it, element in some])
     return sum(found) // (len(found) or 1)
 
 
@@ -254,7 +254,9 @@ _AS_THEY_ARE: Final = _PLAIN | {dict, list}
 def _printed_of(items: list[Any]) -> bytes | None:
     """Return bytes that identify elements to the bit; ``None`` if an element has none."""
     try:
-        return pinned([it if type(it) in _AS_THEY_ARE else _held(it) for it in items])[LIST_HEAD:]
+        return encode_canonical([it if type(it) in _AS_THEY_ARE else _held(it) for it in items])[
+            LIST_HEAD:
+        ]
     except (ValueError, TypeError, RecursionError):
         return None
 

@@ -21,7 +21,7 @@ SCALARS: Final = frozenset({str, int, float, bool, type(None), bytes})
 _MESSAGES: Final = "langchain_core.messages."
 
 
-def maker(value: Any) -> Maker | None:
+def make_copier(value: Any) -> Maker | None:
     """Return a function that copies a private value; ``None`` if it must be decoded again.
 
     Plain values, and LangChain's own messages with plain values in them, are copied.
@@ -48,7 +48,7 @@ def _same(value: Any) -> Any:
 def _list_maker(value: list[Any]) -> Maker | None:
     if SCALARS.issuperset(map(type, value)):
         return value.copy
-    makers = [it for it in map(maker, value) if it is not None]
+    makers = [it for it in map(make_copier, value) if it is not None]
     return partial(_made_list, makers) if len(makers) == len(value) else None
 
 
@@ -67,7 +67,7 @@ def _nested(value: dict[Any, Any]) -> list[tuple[Any, Maker]] | None:
     """Return the makers for values that can be changed; ``None`` if one must be decoded again."""
     if not SCALARS.issuperset(map(type, value)):
         return None
-    found = [(key, maker(it)) for key, it in value.items() if type(it) not in SCALARS]
+    found = [(key, make_copier(it)) for key, it in value.items() if type(it) not in SCALARS]
     nested = [(key, make) for key, make in found if make is not None]
     return nested if len(nested) == len(found) else None
 
@@ -80,7 +80,7 @@ def _made_dict(held: dict[Any, Any], nested: list[tuple[Any, Maker]]) -> dict[An
 
 
 def _message_maker(value: BaseMessage) -> Maker | None:
-    nested, extra = _nested(value.__dict__), maker(value.__pydantic_extra__)
+    nested, extra = _nested(value.__dict__), make_copier(value.__pydantic_extra__)
     if nested is None or extra is None or value.__pydantic_private__ is not None:
         return None
     names = value.__pydantic_fields_set__

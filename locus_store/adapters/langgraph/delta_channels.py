@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from locus_store.adapters.langgraph.listing import ancestors
-from locus_store.saver import line_name
-from locus_store.versions import CHANNELS, REBUILT, current, whole_write
+from locus_store.adapters.langgraph.listing import iterate_ancestors
+from locus_store.saver import make_line_name
+from locus_store.versions import CHANNELS, REBUILT, expand_write, select_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,12 +44,12 @@ class DeltaHistories:
     ) -> dict[str, DeltaChannelHistory]:
         """Return the history of each channel at a checkpoint (thread, namespace, id)."""
         thread_id, checkpoint_ns, checkpoint_id = place
-        backend, namespace = self._backend, line_name(checkpoint_ns)
+        backend, namespace = self._backend, make_line_name(checkpoint_ns)
         target = await backend.version(thread_id, checkpoint_id, namespace=namespace)
         seeds: dict[str, Any] = {}
         path: Path = []
         ends: dict[str, int] = {}
-        async for version in ancestors(backend, target):
+        async for version in iterate_ancestors(backend, target):
             missing = [it for it in channels if it not in seeds]
             if not missing:
                 break
@@ -58,7 +58,7 @@ class DeltaHistories:
                 found = await backend.read_kept(
                     thread_id, version.checkpoint_id, namespace=namespace
                 )
-                state: Mapping[str, Any] = found.snapshot.state() if found else {}
+                state: Mapping[str, Any] = found.snapshot.to_state() if found else {}
                 values = state.get(CHANNELS, {})
                 seeds |= {it: self._values.read(values[it]) for it in missing if it in values}
             ends |= dict.fromkeys(missing, len(path))
@@ -95,6 +95,6 @@ class DeltaHistories:
         if write.basis is None:
             return write
         found = await self._backend.read_kept(thread_id, checkpoint_id, namespace=namespace)
-        if found is None or not current([write], found.version.mark.sequence):
+        if found is None or not select_current([write], found.version.mark.sequence):
             return None
-        return whole_write(write, found.snapshot.state(), self._backend.max_state_bytes)
+        return expand_write(write, found.snapshot.to_state(), self._backend.max_state_bytes)

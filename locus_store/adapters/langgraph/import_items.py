@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.langgraph.source_redis_items import ItemRow, opened
-from locus_store.adapters.sql_sources import open_rows, scheme_of, time_of
+from locus_store.adapters.langgraph.source_redis_items import ItemRow, open_source
+from locus_store.adapters.sql_sources import open_rows, parse_time, scheme_of
 from locus_store.errors import ConflictError, IntegrityError, SchemaError
 from locus_store.types.items import PutItem
 from locus_store.values import vectors
@@ -151,7 +151,7 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
     dimension = store.dimension if store.capabilities.semantic_search else None
     if any(len(it) != dimension for it in row.embeddings):
         return put, False
-    packed = (vectors.packed(it, len(it), store.metric) for it in row.embeddings)
+    packed = (vectors.pack(it, len(it), store.metric) for it in row.embeddings)
     return replace(put, vectors=tuple(packed)), True
 
 
@@ -159,12 +159,12 @@ def _put(store: BaseStore, row: ItemRow) -> tuple[Put, bool]:
 async def _opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
     """Open the source: yield its name for messages, and its items, least recently updated first."""
     if scheme_of(url) in {"redis", "rediss", "valkey", "valkeys", "unix"}:
-        async with opened(url) as found:
+        async with open_source(url) as found:
             yield found
         return
     readable = "LangGraph's stores are read from postgresql://, sqlite:/// and redis://"
     async with open_rows(url, readable) as rows:
-        if not set(_COLUMNS) <= await rows.columns("store"):
+        if not set(_COLUMNS) <= await rows.list_columns("store"):
             raise SchemaError(
                 f"{rows.shown} has no table 'store' of LangGraph's own stores; name the database "
                 "(and in PostgreSQL the schema, by options=-csearch_path%3Dschema) that "
@@ -175,9 +175,9 @@ async def _opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
 
 
 async def _pages(rows: Rows) -> Pages:
-    there = await rows.columns("store")
+    there = await rows.list_columns("store")
     ttl = ", ".join(f"s.{it}" if it in there else f"NULL AS {it}" for it in _OF_TTL)
-    has_vectors = bool(await rows.columns("store_vectors"))
+    has_vectors = bool(await rows.list_columns("store_vectors"))
     embeddings, ties = ("NULL", "s.rowid") if rows.is_sqlite else (_EMBEDDINGS, "s.prefix, s.key")
     query = (
         "SELECT s.prefix, s.key, CAST(s.value AS text) AS value, s.created_at, s.updated_at,"  # noqa: S608
@@ -190,9 +190,9 @@ async def _pages(rows: Rows) -> Pages:
                 it["prefix"],
                 it["key"],
                 it["value"],
-                time_of(it["created_at"]),
-                time_of(it["updated_at"]),
-                time_of(it["expires_at"]) if it["expires_at"] else None,
+                parse_time(it["created_at"]),
+                parse_time(it["updated_at"]),
+                parse_time(it["expires_at"]) if it["expires_at"] else None,
                 it["ttl_minutes"],
                 await _embeddings(rows, it) if has_vectors else [],
             )
@@ -210,4 +210,4 @@ async def _embeddings(rows: Rows, row: Any) -> list[list[float]]:
     if not rows.is_sqlite:
         return [json.loads(it) for it in row["embeddings"]]
     query = "SELECT embedding FROM store_vectors WHERE prefix = ? AND key = ? ORDER BY field_name"
-    return [vectors.unpacked(it[0]) for it in await rows.all(query, row["prefix"], row["key"])]
+    return [vectors.unpack(it[0]) for it in await rows.fetch_all(query, row["prefix"], row["key"])]

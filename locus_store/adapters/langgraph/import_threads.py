@@ -10,8 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from locus_store.adapters.langgraph.source_tables import UNKNOWN_TIME, Cipher, TableSource, opened
-from locus_store.adapters.langgraph.typed_values import members, plain_to_json
+from locus_store.adapters.langgraph.source_tables import (
+    UNKNOWN_TIME,
+    Cipher,
+    TableSource,
+    open_source,
+)
+from locus_store.adapters.langgraph.typed_values import convert_to_json, get_members
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
@@ -19,18 +24,18 @@ from locus_store.errors import (
     LocusStoreError,
     MissingExtraError,
     NotFoundError,
-    pip_install,
+    make_install_command,
 )
-from locus_store.runtime.progress import expected
-from locus_store.saver import line_labels, line_name
+from locus_store.runtime.progress import expect_steps
+from locus_store.saver import make_line_labels, make_line_name
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
 from locus_store.types import ArchivedThread, ArchivedWrite
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
-from locus_store.values.surrogates import restored
+from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS
-from locus_store.versions import in_order as order_of_writes
+from locus_store.versions import make_write_sort_key as order_of_writes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -65,9 +70,9 @@ async def import_langgraph(
             tables in another PostgreSQL schema, say ``options=-csearch_path%3Dschema`` in it.
         thread_ids: Which; ``None``: all.
         cipher: Decrypts what an ``EncryptedSerializer`` wrote, so that it is stored in clear; its
-            ``cipher``, or that of ``aes_cipher``. ``None``: values stay encrypted, to be read by a
-            saver with the same serializer; SQLite's savers encrypt whole checkpoints, which need
-            it.
+            ``cipher``, or that of ``make_aes_cipher``. ``None``: values stay encrypted, to be read
+            by a saver with the same serializer; SQLite's savers encrypt whole checkpoints, which
+            need it.
         progress: See ``counts.Progress``.
 
     Raises:
@@ -79,15 +84,17 @@ async def import_langgraph(
     """
     backend = needs(backend, StoresThreads)
     tally = Tally(progress)
-    async with opened(url, cipher) as source:
-        for thread_id in expected(await source.threads() if thread_ids is None else thread_ids):
+    async with open_source(url, cipher) as source:
+        for thread_id in expect_steps(
+            await source.list_threads() if thread_ids is None else thread_ids
+        ):
             await tally.add(thread_id, _taken(backend, source, thread_id))
-        return tally.done(source.shown)
+        return tally.finish(source.shown)
 
 
 async def _taken(backend: StoresThreads, source: TableSource, thread_id: str) -> bool:
     """Import a thread; return whether it was new to the backend."""
-    async with source.snapshot():
+    async with source.begin_snapshot():
         try:
             thread = await _read(source, thread_id)
         except (ValueError, TypeError, LookupError) as exc:
@@ -101,31 +108,31 @@ async def _taken(backend: StoresThreads, source: TableSource, thread_id: str) ->
 
 async def _read(source: TableSource, thread_id: str) -> ArchivedThread:
     builder, heads = ThreadBuilder(thread_id), {}
-    namespaces = await source.namespaces(thread_id)
+    namespaces = await source.list_namespaces(thread_id)
     if not namespaces:
         raise NotFoundError("there is no such thread")
     for namespace in namespaces:
-        parents = await source.parents(thread_id, namespace)
+        parents = await source.read_parents(thread_id, namespace)
         times: dict[str, datetime] = {}
         async for version in _versions(source, thread_id, namespace, parents):
             times[version.checkpoint_id] = version.created_at
-            await builder.add(version, namespace=line_name(namespace))
+            await builder.add(version, namespace=make_line_name(namespace))
         newest = max(times.values(), default=UNKNOWN_TIME)
         if parents:
-            heads[line_name(namespace)] = max(parents)
+            heads[make_line_name(namespace)] = max(parents)
         writes = [
             ArchivedWrite(
                 checkpoint_id=checkpoint_id,
                 write=write,
                 created_at=times.get(checkpoint_id, newest),
             )
-            for checkpoint_id, write in await source.writes(thread_id, namespace)
+            for checkpoint_id, write in await source.read_writes(thread_id, namespace)
         ]
-        builder.add_writes(writes, namespace=line_name(namespace))
-    return await builder.built(heads)
+        builder.add_writes(writes, namespace=make_line_name(namespace))
+    return await builder.build(heads)
 
 
-def aes_cipher() -> Cipher:
+def make_aes_cipher() -> Cipher:
     """Return the cipher of LangGraph's ``from_pycryptodome_aes``, by ``LANGGRAPH_AES_KEY``.
 
     Raises:
@@ -137,7 +144,9 @@ def aes_cipher() -> Cipher:
 
         found: Cipher = EncryptedSerializer.from_pycryptodome_aes().cipher
     except ImportError as exc:
-        raise MissingExtraError(f"to decrypt, {pip_install('langgraph')} pycryptodome") from exc
+        raise MissingExtraError(
+            f"to decrypt, {make_install_command('langgraph')} pycryptodome"
+        ) from exc
     except ValueError as exc:
         raise InvalidArgumentError(str(exc)) from exc
     return found
@@ -146,13 +155,13 @@ def aes_cipher() -> Cipher:
 async def _versions(
     source: TableSource, thread_id: str, namespace: str, parents: Mapping[str, str | None]
 ) -> AsyncIterator[NewVersion]:
-    sends = _sends(await source.writes(thread_id, namespace))
-    for checkpoint_id in in_order(parents):
-        found = await source.checkpoint(thread_id, namespace, checkpoint_id)
+    sends = _sends(await source.read_writes(thread_id, namespace))
+    for checkpoint_id in sort_by_parent(parents):
+        found = await source.read_checkpoint(thread_id, namespace, checkpoint_id)
         parent = parents[checkpoint_id]
         if parent in sends and found.state.get("v", 1) < _TASKS_FORMAT:
             found = replace(found, state=_with_tasks(found.state, sends[parent]))
-        labels = {**found.labels, **line_labels(namespace)}
+        labels = {**found.labels, **make_line_labels(namespace)}
         yield replace(found, parent_id=parent if parent in parents else None, labels=labels)
 
 
@@ -162,7 +171,7 @@ def _sends(writes: Sequence[tuple[str, PendingWrite]]) -> dict[str | None, list[
     for checkpoint_id, write in sorted(writes, key=lambda it: order_of_writes(it[1])):
         if write.channel == _TASKS:
             found.setdefault(checkpoint_id, []).append(
-                frames.value_of(write.payload, UNLIMITED, packed=True)
+                frames.decode_value(write.payload, UNLIMITED, packed=True)
             )
     return found
 
@@ -180,16 +189,16 @@ def _with_tasks(state: Mapping[str, Any], sends: list[Any]) -> dict[str, Any]:
             "tasks that a checkpoint of an old format has to start are encrypted; give the key: "
             "--decrypt with the key in LANGGRAPH_AES_KEY, or cipher= in Python"
         )
-    numbers = members(state.get("channel_versions"))
+    numbers = get_members(state.get("channel_versions"))
     newest = max(numbers.values(), default=f"{1:032}")
     return {
         **state,
         CHANNELS: {**state[CHANNELS], _TASKS: sends},
-        "channel_versions": plain_to_json({**numbers, _TASKS: newest}),
+        "channel_versions": convert_to_json({**numbers, _TASKS: newest}),
     }
 
 
-def in_order(parents: Mapping[str, str | None]) -> Iterator[str]:
+def sort_by_parent(parents: Mapping[str, str | None]) -> Iterator[str]:
     """Yield checkpoint ids in ascending order, as LangGraph does, but none before its parent.
 
     Ids are made of their hosts' clocks, and clocks differ.
@@ -217,18 +226,18 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
         IntegrityError: They differ.
     """
     lines = {it.namespace: it for it in thread.lines} if thread else {}
-    for namespace in await source.namespaces(thread_id):
-        line = lines.get(line_name(namespace))
+    for namespace in await source.list_namespaces(thread_id):
+        line = lines.get(make_line_name(namespace))
         kept = {it.checkpoint_id: it for it in line.records} if line else {}
         names = {it.sequence: it.checkpoint_id for it in kept.values()}
-        parents = await source.parents(thread_id, namespace)
+        parents = await source.read_parents(thread_id, namespace)
         async for version in _versions(source, thread_id, namespace, parents):
             record = kept.pop(version.checkpoint_id, None)
-            digest = frames.change(version.state, None, packed=True).shape.digest
+            digest = frames.compare_states(version.state, None, packed=True).tree.digest
             if (
                 record is None
                 or record.digest != digest
-                or restored(record.metadata) != version.metadata
+                or restore(record.metadata) != version.metadata
                 or names.get(record.parent or 0) != version.parent_id
             ):
                 raise _differs(f"checkpoint {version.checkpoint_id!r}")
@@ -238,7 +247,7 @@ async def _compare(source: TableSource, thread: ArchivedThread | None, thread_id
             (it.checkpoint_id, it.write.task_id, it.write.idx): it.write
             for it in (line.writes if line else [])
         }
-        for checkpoint_id, write in await source.writes(thread_id, namespace):
+        for checkpoint_id, write in await source.read_writes(thread_id, namespace):
             if there.pop((checkpoint_id, write.task_id, write.idx), None) != write:
                 raise _differs(f"a pending write of checkpoint {checkpoint_id!r}")
         if there:

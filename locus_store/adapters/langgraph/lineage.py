@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from locus_store.errors import ConflictError, InvalidArgumentError
-from locus_store.runtime.stepping import ended
+from locus_store.runtime.stepping import wait_for_end
 from locus_store.types import Expected
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Load:
     _last: Future[None] | None = None
 
     @asynccontextmanager
-    async def writing(self, keys: set[Key]) -> AsyncIterator[Collection[Key]]:
+    async def admit_writes(self, keys: set[Key]) -> AsyncIterator[Collection[Key]]:
         """Allow these writes to be sent within the block; yield those that may be stored already.
 
         One call after the other, so that of two runs one is refused whole.
@@ -64,7 +64,7 @@ class Load:
         before, self._last = self._last, mine
         try:
             if before is not None:
-                await ended(before)
+                await wait_for_end(before)
             self.require_own()
             yield _Seen(self.seen, new)
         except ConflictError:
@@ -110,18 +110,18 @@ class _Seen(Collection[Key]):
         return len(self._keys - self._new)
 
 
-def place_of(config: RunnableConfig) -> tuple[str, str, str | None]:
+def parse_config(config: RunnableConfig) -> tuple[str, str, str | None]:
     """Return the thread, namespace and checkpoint that a config names.
 
     Raises:
         InvalidArgumentError: It names no thread.
     """
     configurable = config.get("configurable") or {}
-    thread_id = thread_name(configurable.get("thread_id"))
-    return thread_id, configurable.get("checkpoint_ns") or "", checkpoint_in(config)
+    thread_id = format_thread_id(configurable.get("thread_id"))
+    return thread_id, configurable.get("checkpoint_ns") or "", get_checkpoint_id(config)
 
 
-def thread_name(value: object) -> str:
+def format_thread_id(value: object) -> str:
     """Return a thread id as text: a ``str``, or the text of an integer or a UUID.
 
     Raises:
@@ -136,12 +136,12 @@ def thread_name(value: object) -> str:
     )
 
 
-def checkpoint_in(config: RunnableConfig) -> str | None:
+def get_checkpoint_id(config: RunnableConfig) -> str | None:
     """Return the checkpoint that a config names."""
     return (config.get("configurable") or {}).get("checkpoint_id") or None
 
 
-def made_from(
+def make_parent_arguments(
     config: RunnableConfig, metadata: Mapping[str, Any], given: Given | None
 ) -> dict[str, Any]:
     """Return the arguments of a ``put`` that describe its parent; see docs/langgraph.md.
@@ -151,7 +151,7 @@ def made_from(
         metadata: Metadata of the new checkpoint.
         given: How the parent was loaded, where that is known.
     """
-    parent, source = checkpoint_in(config), metadata.get("source")
+    parent, source = get_checkpoint_id(config), metadata.get("source")
     if parent is None:
         configurable = config["configurable"]
         replays = configurable.get(_REPLAY) is not None

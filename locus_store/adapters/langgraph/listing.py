@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, NotFoundError
-from locus_store.runtime.stepping import together
-from locus_store.types.arguments import checked_ttl
+from locus_store.runtime.stepping import run_together
+from locus_store.types.arguments import check_ttl
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -30,7 +30,9 @@ PAGE_OF_MANY: Final = 25
 """Versions of a line that are read at once, where there may be thousands of lines."""
 
 
-async def ancestors(backend: StorageBackend, target: Version | None) -> AsyncIterator[Version]:
+async def iterate_ancestors(
+    backend: StorageBackend, target: Version | None
+) -> AsyncIterator[Version]:
     """Yield a version's ancestors, the nearest first."""
     known: dict[str, Version] = {}
     at, before, is_all = (
@@ -130,7 +132,7 @@ class Merged:
         self._bound: float | None = math.inf
         """No version of an unopened thread is newer than this; ``None``: all threads are open."""
 
-    async def page(self, size: int) -> list[Version]:
+    async def take_page(self, size: int) -> list[Version]:
         """Return the next versions; fewer than ``size`` at the end only."""
         found: list[Version] = []
         while len(found) < size and (version := await self._next()) is not None:
@@ -151,7 +153,7 @@ class Merged:
     async def _open_thread(self) -> None:
         found = await anext(self._threads, None)
         self._bound, lines = found or (None, [])
-        await together(map(self._push, lines))
+        await run_together(map(self._push, lines))
 
     async def _push(self, line: ListedLine) -> None:
         """Put a line where its next version belongs."""
@@ -163,7 +165,7 @@ class Merged:
         heapq.heappush(self._open, ((-at, -mark.line, -mark.sequence), self._opened, line))
 
 
-async def pages_by_time(
+async def iterate_pages(
     backend: ListsVersions, wanted: VersionsWanted, size: int
 ) -> AsyncIterator[list[Version]]:
     """Yield the wanted versions, newest first; each page but the first is larger."""
@@ -174,7 +176,7 @@ async def pages_by_time(
         wanted, size = replace(wanted, after=page[-1]), size * GROWTH
 
 
-async def recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str]]:
+async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str]]:
     """Yield the times of all threads and their ids once, the most recently active first.
 
     A thread that becomes active meanwhile moves ahead of the cursor: what the list has not given
@@ -209,16 +211,16 @@ _SECONDS: Final = 60
 _KNOWN: Final = ("default_ttl", "refresh_on_read")
 
 
-def ttl_of(config: RunnableConfig) -> float | None:
+def get_ttl(config: RunnableConfig) -> float | None:
     """Return the time to live that a run's config gives its thread.
 
     Raises:
         InvalidArgumentError: It is not a time.
     """
-    return checked_ttl(config["configurable"].get(_TTL_SECONDS))
+    return check_ttl(config["configurable"].get(_TTL_SECONDS))
 
 
-def options_of_ttl(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def make_ttl_options(ttl: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a saver for ``ttl={"default_ttl": minutes, "refresh_on_read": True}``.
 
     Raises:

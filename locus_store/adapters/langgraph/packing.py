@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from locus_store.errors import SerializationError
 from locus_store.values.codec import classes, forms
-from locus_store.values.codec.classes import Kind, kind_of
+from locus_store.values.codec.classes import Kind, find_kind
 from locus_store.values.codec.names import Name, name_of
 from locus_store.values.codec.trees import Trees
 from locus_store.values.msgpack import FORM
@@ -58,7 +58,7 @@ class Rules(Protocol):
     def require_allowed(self, name: Name, kind: Kind | None = None) -> None:
         """Raise ``SerializationError`` unless objects of a class may be stored."""
 
-    def of_langgraph(self, obj: Any) -> Any:
+    def convert_langgraph(self, obj: Any) -> Any:
         """Return LangGraph's extension for an object.
 
         Raises:
@@ -66,19 +66,19 @@ class Rules(Protocol):
         """
 
 
-def packed(value: Any, rules: Rules) -> bytes:
+def pack(value: Any, rules: Rules) -> bytes:
     """Return a value as MessagePack.
 
     Raises:
         RefusedError: It, or a value in it, cannot be kept exactly; has the path to it.
     """
     try:
-        return _plain(value) or _Packer(rules, is_careful=False).packed(value)
+        return _plain(value) or _Packer(rules, is_careful=False).pack(value)
     except SerializationError:
         raise
     except (TypeError, ValueError):
         # A string has half a character, or an integer more than 64 bits.
-        return _Packer(rules, is_careful=True).packed(value)
+        return _Packer(rules, is_careful=True).pack(value)
 
 
 class _Packer(Trees):
@@ -93,31 +93,35 @@ class _Packer(Trees):
         super().__init__(is_careful=is_careful)
         self._rules = rules
 
-    def packed(self, value: Any) -> bytes:
-        return _bytes(self.tree(value))
+    def pack(self, value: Any) -> bytes:
+        return _bytes(self.convert(value))
 
-    def form(self, tag: str, *held: Any) -> Any:
+    def make_node(self, tag: str, *held: Any) -> Any:
         return ormsgpack.Ext(FORM, _bytes([tag, *held]))
 
-    def formed(self, value: Any, kind: type) -> Any:
-        return self._theirs(value, kind) if _is_theirs(value, kind) else super().formed(value, kind)
+    def convert_formed(self, value: Any, kind: type) -> Any:
+        return (
+            self._theirs(value, kind)
+            if _is_theirs(value, kind)
+            else super().convert_formed(value, kind)
+        )
 
     def _theirs(self, value: Any, kind: type) -> Any:
         if kind is tuple or kind in _LISTED:
-            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.items(value))
-        return self._rules.of_langgraph(value)
+            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name_of(kind), self.convert_items(value))
+        return self._rules.convert_langgraph(value)
 
     # --- objects
 
-    def other(self, obj: Any, cls: type) -> Any:
+    def convert_other(self, obj: Any, cls: type) -> Any:
         name = name_of(cls)
         if name in SAFE_MSGPACK_TYPES and isinstance(obj, BaseModel):
             # Not ``model_dump``, which replaces the objects in it by dicts.
             held = {**obj.__dict__, **(obj.__pydantic_extra__ or {})}
-            return _named(EXT_PYDANTIC_V2, name, self.tree(held), METHOD)
+            return _named(EXT_PYDANTIC_V2, name, self.convert(held), METHOD)
         if forms.is_numpy_scalar(obj):
             return self._form(obj)
-        kind = kind_of(cls)
+        kind = find_kind(cls)
         if name not in SAFE_MSGPACK_TYPES and kind is not None:
             self._rules.require_allowed(name, kind)
             self._rules.note(cls)
@@ -125,32 +129,32 @@ class _Packer(Trees):
         return self._rarer(obj, name)
 
     def _of_kind(self, obj: Any, name: Name, kind: Kind) -> Any:
-        data, *more = map(self.tree, classes.data_of(obj, kind))
+        data, *more = map(self.convert, classes.get_data(obj, kind))
         if kind == "subclass":
-            return self.form(SUBCLASS, *name, data, *more)
+            return self.make_node(SUBCLASS, *name, data, *more)
         if kind == "model":  # the names of its fields, unless all were set
             more = [METHOD, *(it for it in more if it is not None)]
         return _named(CODES[kind], name, data, *more)
 
     def _rarer(self, obj: Any, name: Name) -> Any:
         if isinstance(obj, _DeltaSnapshot):
-            return ormsgpack.Ext(EXT_DELTA_SNAPSHOT, self.packed(obj.value))
+            return ormsgpack.Ext(EXT_DELTA_SNAPSHOT, self.pack(obj.value))
         if isinstance(obj, SendProtocol):
             self._rules.require_allowed(name)
             timeout = getattr(obj, "timeout", None)
             more = [] if timeout is None else [timeout]
-            held = self.items([obj.node, obj.arg, *more])
+            held = self.convert_items([obj.node, obj.arg, *more])
             return _named(EXT_CONSTRUCTOR_POS_ARGS, name, held)
         if callable(getattr(obj, "_asdict", None)) and not isclass(obj):
             self._rules.require_allowed(name)
-            return _named(EXT_CONSTRUCTOR_KW_ARGS, name, self.tree(obj._asdict()))
+            return _named(EXT_CONSTRUCTOR_KW_ARGS, name, self.convert(obj._asdict()))
         if isinstance(obj, _LISTED):
             self._rules.require_allowed(name)
-            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self.items(obj))
-        if kind_of(type(obj)) == "dataclass":
-            held = self.tree(classes.dataclass_data(obj))
+            return _named(EXT_CONSTRUCTOR_SINGLE_ARG, name, self.convert_items(obj))
+        if find_kind(type(obj)) == "dataclass":
+            held = self.convert(classes.get_dataclass_data(obj))
             return _named(EXT_CONSTRUCTOR_KW_ARGS, name, held)
-        return self._rules.of_langgraph(obj)
+        return self._rules.convert_langgraph(obj)
 
 
 def _plain(value: Any) -> bytes | None:

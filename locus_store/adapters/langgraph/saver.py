@@ -18,44 +18,44 @@ from locus_store.adapters.langgraph.delta_channels import DeltaHistories
 from locus_store.adapters.langgraph.lineage import (
     GivenIds,
     Load,
-    checkpoint_in,
     fork_of,
-    made_from,
-    place_of,
-    thread_name,
+    format_thread_id,
+    get_checkpoint_id,
+    make_parent_arguments,
+    parse_config,
 )
 from locus_store.adapters.langgraph.listing import (
     PAGE,
     PAGE_OF_MANY,
     ListedLine,
     Merged,
-    options_of_ttl,
-    pages_by_time,
-    recent_threads,
-    ttl_of,
+    get_ttl,
+    iterate_pages,
+    iterate_recent_threads,
+    make_ttl_options,
 )
 from locus_store.adapters.langgraph.recent import Recent
-from locus_store.adapters.langgraph.serializer import ExactSerializer, exact_within
+from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
 from locus_store.backend import FullBackend, needs
 from locus_store.blocking import Finished
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
-from locus_store.runtime.portals import Portals, Twins, blocking_twin
+from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
 from locus_store.saver import (
     SPECIAL_CHANNELS,
     CheckpointSaver,
-    line_name,
-    namespace_of,
-    written_value,
+    decode_written_value,
+    get_namespace,
+    make_line_name,
 )
 from locus_store.types import VersionsWanted
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_text
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import holds
-from locus_store.values.surrogates import escaped
-from locus_store.versions import JSON_WRITE, current
-from locus_store.versions.reading import states_from
+from locus_store.values.surrogates import escape
+from locus_store.versions import JSON_WRITE, select_current
+from locus_store.versions.reading import read_states_from
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -96,7 +96,7 @@ Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 
 
-class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
+class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
     """Keeps the checkpoints of LangGraph's graphs in any backend of this package.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -135,7 +135,7 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         share_messages: bool = True,
     ) -> None:
         check_limit(cache_bytes, "cache_bytes")
-        used = exact_within(serde, allowed)
+        used = make_exact(serde, allowed)
         if used is not None and used is serde and allowed is not None:
             raise InvalidArgumentError("give serde or allowed, not both: a serde has its own")
         super().__init__(serde=used or ExactSerializer(allowed))
@@ -166,7 +166,7 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         Use it as it is, in ``with`` or in ``async with``. ``ttl`` is spelt as in
         langgraph-checkpoint-redis: ``{"default_ttl": minutes, "refresh_on_read": True}``.
         """
-        saver = open_saver(url, **options_of_ttl(ttl, options), **options)
+        saver = open_saver(url, **make_ttl_options(ttl, options), **options)
         memory: dict[str, Any] = {"cache_bytes": cache_bytes, "share_messages": share_messages}
         return cls(saver, serde=serde, allowed=allowed, **memory)
 
@@ -235,25 +235,25 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
             SchemaError: The thread was saved by an agent, not by a graph.
             IntegrityError: The stored bytes do not give what was saved.
         """
-        thread_id, checkpoint_ns, checkpoint_id = place_of(config)
+        thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
         found = await self.saver.backend.read_kept(
-            thread_id, checkpoint_id, namespace=line_name(checkpoint_ns), with_writes=True
+            thread_id, checkpoint_id, namespace=make_line_name(checkpoint_ns), with_writes=True
         )
         if found is None:
             self.saver.note_missing(thread_id, checkpoint_id, checkpoint_ns)
             return None
         self.saver.note_read(found.version)
-        writes = current(found.writes or [], found.version.mark.sequence)
+        writes = select_current(found.writes or [], found.version.mark.sequence)
         load = Load(found.version.mark, found.head, {(it.task_id, it.idx) for it in writes})
-        state = found.snapshot.state() if any(it.basis is not None for it in writes) else {}
+        state = found.snapshot.to_state() if any(it.basis is not None for it in writes) else {}
         return self._tuple(
             found.version,
             self._given.give(found.version.checkpoint_id, load),
-            self._values.checkpoint(found.version, found.snapshot.parts(), found.state),
+            self._values.make_checkpoint(found.version, found.snapshot.to_parts(), found.state),
             [self._write(it, state) for it in writes],
         )
 
-    get_tuple = blocking_twin(aget_tuple)
+    get_tuple = make_sync_wrapper(aget_tuple)
 
     def _tuple(
         self,
@@ -262,21 +262,21 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         checkpoint: dict[str, Any],
         writes: list[tuple[str, str, Any]],
     ) -> CheckpointTuple:
-        place = {"thread_id": version.thread_id, "checkpoint_ns": namespace_of(version)}
+        place = {"thread_id": version.thread_id, "checkpoint_ns": get_namespace(version)}
         parent = {"configurable": {**place, "checkpoint_id": version.parent_id}}
         return CheckpointTuple(
             config={"configurable": {**place, "checkpoint_id": name}},
             checkpoint={**checkpoint, "id": name},  # type: ignore[typeddict-item]
-            metadata=self._values.metadata_from_json(version.metadata),  # type: ignore[arg-type]
+            metadata=self._values.restore_metadata(version.metadata),  # type: ignore[arg-type]
             parent_config=parent if version.parent_id else None,  # type: ignore[arg-type]
             pending_writes=writes,
         )
 
     def _write(self, write: PendingWrite, state: Mapping[str, Any]) -> tuple[str, str, Any]:
-        value = written_value(write, state, self.saver.backend.max_state_bytes, packed=True)
+        value = decode_written_value(write, state, self.saver.backend.max_state_bytes, packed=True)
         if write.type == JSON_WRITE:
             return write.task_id, write.channel, self._values.read(value)
-        return write.task_id, write.channel, self._values.loaded(write.type, value)
+        return write.task_id, write.channel, self._values.load(write.type, value)
 
     async def aput(
         self,
@@ -293,8 +293,8 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
         del new_versions  # unchanged values cost nothing anyway
-        thread_id, checkpoint_ns, _ = place_of(config)
-        line = thread_id, line_name(checkpoint_ns)
+        thread_id, checkpoint_ns, _ = parse_config(config)
+        line = thread_id, make_line_name(checkpoint_ns)
         told: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
         counters = told.get(_COUNTERS) or {}
         values = checkpoint["channel_values"]
@@ -303,18 +303,18 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
             "thread_id": thread_id,
             "checkpoint_id": str(checkpoint["id"]),
             "checkpoint_ns": checkpoint_ns,
-            "checkpoint_data": self._values.state(checkpoint, line),
-            "metadata": self._values.metadata_to_json(told),
+            "checkpoint_data": self._values.make_state(checkpoint, line),
+            "metadata": self._values.convert_metadata(told),
             "packed": True,
             "rebuilt": rebuilt,
             "keep_last": self._kept(counters[it] for it in rebuilt),
-            "ttl_seconds": ttl_of(config),
+            "ttl_seconds": get_ttl(config),
         }
-        parent = checkpoint_in(config)
+        parent = get_checkpoint_id(config)
         with self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"]):
             try:
                 name = await self.saver.put(
-                    **save, **made_from(config, told, self._given.find(parent))
+                    **save, **make_parent_arguments(config, told, self._given.find(parent))
                 )
             except ConflictError as exc:
                 if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):
@@ -323,7 +323,7 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         place = {"thread_id": thread_id, "checkpoint_ns": checkpoint_ns, "checkpoint_id": name}
         return {"configurable": place}
 
-    put = blocking_twin(aput)
+    put = make_sync_wrapper(aput)
 
     def _kept(self, counters: Iterable[Sequence[int]]) -> int | None:
         """Return the number of versions to keep, including those that this one is rebuilt from."""
@@ -341,7 +341,7 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         """
         if not checkpoint_ns or exc.head_id is None or not metadata.get("parents"):
             return False
-        line = line_name(checkpoint_ns)
+        line = make_line_name(checkpoint_ns)
         head = await self.saver.backend.version(thread_id, exc.head_id, namespace=line)
         return head is not None and head.metadata.get("parents") == metadata["parents"]
 
@@ -361,7 +361,7 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
                 was written.
             SerializationError: A value cannot be kept exactly, or would not be made again.
         """
-        thread_id, checkpoint_ns, checkpoint_id = place_of(config)
+        thread_id, checkpoint_ns, checkpoint_id = parse_config(config)
         if checkpoint_id is None:
             raise InvalidArgumentError(
                 "put_writes needs the checkpoint_id that they are pending on"
@@ -376,19 +376,19 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
             "task_id": task_id,
             "task_path": task_path,
             "packed": True,
-            "ttl_seconds": ttl_of(config),
+            "ttl_seconds": get_ttl(config),
             "writes": [
-                (name, self._values.stored(_reported(name, it), f"channel {name!r}"))
+                (name, self._values.store(_reported(name, it), f"channel {name!r}"))
                 for name, it in writes
             ],
         }
         if load is None or checkpoint_ns:
             await self.saver.put_writes(**save)
             return
-        async with load.writing(keys) as seen:
+        async with load.admit_writes(keys) as seen:
             await self.saver.put_writes(**save, seen=seen)
 
-    put_writes = blocking_twin(aput_writes)
+    put_writes = make_sync_wrapper(aput_writes)
 
     # --- many
 
@@ -450,11 +450,11 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
                 if left <= 0:
                     break
             return
-        named = place_of(config)[2] if config else None
+        named = parse_config(config)[2] if config else None
         size = PAGE if named or wanted else min(left, PAGE)
-        below = checkpoint_in(before) if before else None
+        below = get_checkpoint_id(before) if before else None
         versions = Merged(self._lines(config, below, size))
-        while left > 0 and (page := await versions.page(size)):
+        while left > 0 and (page := await versions.take_page(size)):
             found = [it for it in page if named in {None, it.checkpoint_id}]
             found = [it for it in found if self._has(it, wanted)][:left]
             left -= len(found)
@@ -472,20 +472,20 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
 
         Those are a whole namespace, and everything: they are read one page of a line after another.
         """
-        thread_id, _, checkpoint_id = place_of(config) if config else (None, "", None)
+        thread_id, _, checkpoint_id = parse_config(config) if config else (None, "", None)
         name = config["configurable"].get("checkpoint_ns") if config else None
         if not (wanted or checkpoint_id) and (name is not None or (not config and limit is None)):
             return None
         listed = VersionsWanted(
             thread_id=thread_id,
-            namespace=None if name is None else line_name(name),
+            namespace=None if name is None else make_line_name(name),
             checkpoint_id=checkpoint_id,
-            before=checkpoint_in(before) if before else None,
+            before=get_checkpoint_id(before) if before else None,
             metadata=tuple(self._hints(wanted)),
             may_continue=bool(wanted),
         )
         size = PAGE if wanted else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
-        return pages_by_time(needs(self.saver.backend, FullBackend), listed, size)
+        return iterate_pages(needs(self.saver.backend, FullBackend), listed, size)
 
     def _hints(self, wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the equalities of a filter that hold for the stored metadata too."""
@@ -493,9 +493,9 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
             is_plain = isinstance(value, bool | str) or type(value) is int
             is_key = bool(name) and "." not in name
             if is_key and is_plain and (isinstance(value, str) or abs(value) < EXACT):
-                stored = self._values.metadata_to_json({name: value})[name]
+                stored = self._values.convert_metadata({name: value})[name]
                 if type(stored) is type(value):
-                    yield escaped(name), escaped(stored) if isinstance(stored, str) else stored
+                    yield escape(name), escape(stored) if isinstance(stored, str) else stored
 
     async def _lines(
         self, config: RunnableConfig | None, below: str | None, size: int
@@ -503,25 +503,27 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         """Yield the lines of a thread, or of each, as ``Merged`` takes them."""
         backend = needs(self.saver.backend, FullBackend)
         if config:
-            thread_id, _, _ = place_of(config)
+            thread_id, _, _ = parse_config(config)
             name = config["configurable"].get("checkpoint_ns")
-            names = [line_name(name)] if name is not None else await backend.namespaces(thread_id)
+            names = (
+                [make_line_name(name)] if name is not None else await backend.namespaces(thread_id)
+            )
             yield math.inf, [ListedLine(backend, thread_id, it, below, size) for it in names]
             return
         size = min(size, PAGE_OF_MANY)
-        async for active_at, thread_id in recent_threads(backend):
+        async for active_at, thread_id in iterate_recent_threads(backend):
             names = await backend.namespaces(thread_id)
             yield active_at, [ListedLine(backend, thread_id, it, below, size) for it in names]
 
     def _has(self, version: Version, wanted: Mapping[str, Any]) -> bool:
-        return not wanted or holds(self._values.metadata_from_json(version.metadata), wanted)
+        return not wanted or holds(self._values.restore_metadata(version.metadata), wanted)
 
     async def _read(self, versions: Versions) -> Makers:
         """Return the makers of the versions' tuples, one for each and in their order."""
         backend = needs(self.saver.backend, FullBackend)
         lines = {it.line: it for it in await backend.contents(versions)}
         records = {line: it.records for line, it in lines.items()}
-        return await states_from(backend, versions, records, self._reading(lines), packed=True)
+        return await read_states_from(backend, versions, records, self._reading(lines), packed=True)
 
     def _reading(self, lines: Mapping[int, LineContents]) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
@@ -529,8 +531,8 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
         def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
-            state, writes = folder.state(), lines[version.mark.line].writes
-            shown = current(writes.get(version.checkpoint_id, []), version.mark.sequence)
+            state, writes = folder.get_state(), lines[version.mark.line].writes
+            shown = select_current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in shown]
             name = self._given.give(version.checkpoint_id, None)
             make = histories[folder].read(version, folder)
@@ -542,9 +544,9 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints and pending writes."""
-        await self.saver.delete_thread(thread_name(thread_id))
+        await self.saver.delete_thread(format_thread_id(thread_id))
 
-    delete_thread = blocking_twin(adelete_thread)
+    delete_thread = make_sync_wrapper(adelete_thread)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints and pending writes of runs, in all threads and namespaces.
@@ -555,7 +557,7 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         """
         await self.saver.delete_for_runs([str(it) for it in run_ids])
 
-    delete_for_runs = blocking_twin(adelete_for_runs)
+    delete_for_runs = make_sync_wrapper(adelete_for_runs)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread with all its namespaces, checkpoints and pending writes.
@@ -564,9 +566,11 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
             NotFoundError: There is no source.
             ConflictError: The target exists already.
         """
-        await self.saver.copy_thread(thread_name(source_thread_id), thread_name(target_thread_id))
+        await self.saver.copy_thread(
+            format_thread_id(source_thread_id), format_thread_id(target_thread_id)
+        )
 
-    copy_thread = blocking_twin(acopy_thread)
+    copy_thread = make_sync_wrapper(acopy_thread)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove all checkpoints of threads but the newest of each namespace, or all.
@@ -576,9 +580,9 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         Raises:
             InvalidArgumentError: ``strategy`` is neither ``"keep_latest"`` nor ``"delete"``.
         """
-        await self.saver.prune([thread_name(it) for it in thread_ids], strategy=strategy)
+        await self.saver.prune([format_thread_id(it) for it in thread_ids], strategy=strategy)
 
-    prune = blocking_twin(aprune)
+    prune = make_sync_wrapper(aprune)
 
     # --- delta channels
 
@@ -591,9 +595,9 @@ class LangGraphSaver(Twins, ForTenants, BaseCheckpointSaver[Any]):
         ancestor that has a value.
         """
         found = DeltaHistories(needs(self.saver.backend, FullBackend), self._values, self._write)
-        return await found.read(place_of(config), channels)
+        return await found.read(parse_config(config), channels)
 
-    get_delta_channel_history = blocking_twin(aget_delta_channel_history)
+    get_delta_channel_history = make_sync_wrapper(aget_delta_channel_history)
 
     # --- versions of channels
 

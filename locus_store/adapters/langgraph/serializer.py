@@ -31,10 +31,10 @@ from langgraph.checkpoint.serde.jsonplus import (
 )
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from locus_store.adapters.langgraph.packing import CODES, SUBCLASS, TUPLE, packed
+from locus_store.adapters.langgraph.packing import CODES, SUBCLASS, TUPLE, pack
 from locus_store.errors import SerializationError
 from locus_store.values.codec import classes, forms
-from locus_store.values.codec.classes import Classes, Kind, kind_of
+from locus_store.values.codec.classes import Classes, Kind, find_kind
 from locus_store.values.codec.names import Name, name_of
 from locus_store.values.msgpack import FORM
 
@@ -106,7 +106,7 @@ class ExactSerializer(JsonPlusSerializer):
         """
         if obj is None or isinstance(obj, bytes | bytearray):
             return super().dumps_typed(obj)
-        return "msgpack", packed(obj, self)
+        return "msgpack", pack(obj, self)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the object of a type and bytes.
@@ -141,7 +141,7 @@ class ExactSerializer(JsonPlusSerializer):
         """Remember a class of which an object is stored."""
         self._classes.note(cls)
 
-    def of_langgraph(self, obj: Any) -> Any:
+    def convert_langgraph(self, obj: Any) -> Any:
         """Return LangGraph's extension for an object.
 
         Raises:
@@ -158,7 +158,7 @@ class ExactSerializer(JsonPlusSerializer):
         if not isinstance(made, _Extension):
             raise _unstorable(cls)
         if made.code == EXT_NUMPY_ARRAY:
-            if cls is not forms.numpy().ndarray:
+            if cls is not forms.find_numpy().ndarray:
                 raise _unstorable(cls)
             forms.require_exact(obj.dtype)
         elif not is_plain:
@@ -199,10 +199,10 @@ class ExactSerializer(JsonPlusSerializer):
     def _form(self, tag: str, *held: Any) -> Any:
         if tag != SUBCLASS:
             (content,) = held
-            return forms.loaded(tag, content)
+            return forms.load(tag, content)
         module, path, content, attributes = held
         self.require_allowed((module, path), "subclass")
-        return classes.subclass(self._classes.find((module, path)), content, attributes)
+        return classes.build_subclass(self._classes.find((module, path)), content, attributes)
 
     def _named(self, code: int, module: str, path: str, held: Any, *more: Any) -> Any:
         name = module, path
@@ -213,9 +213,9 @@ class ExactSerializer(JsonPlusSerializer):
         kind = _KINDS.get(code)
         self.require_allowed(name, kind)
         cls = self._classes.find(name)
-        if kind is not None and kind_of(cls) == kind:
-            return classes.rebuilt(cls, kind, held, *more[1:])
-        if (name in _SECRETS or self._is_listed(name)) and kind_of(cls) is None:
+        if kind is not None and find_kind(cls) == kind:
+            return classes.rebuild(cls, kind, held, *more[1:])
+        if (name in _SECRETS or self._is_listed(name)) and find_kind(cls) is None:
             return _CALLS[code](cls, held)
         raise SerializationError(
             f"{module}.{path} is not a pydantic model, dataclass or enum as stored; allow it with"
@@ -238,7 +238,7 @@ class ExactSerializer(JsonPlusSerializer):
         )
 
 
-def exact_within(
+def make_exact(
     serde: SerializerProtocol | None, allowed: Iterable[tuple[str, ...] | type] | None
 ) -> SerializerProtocol | None:
     """Return the serializer; where it encrypts over LangGraph's default, over an exact one.
@@ -272,7 +272,7 @@ def _array(data: bytes) -> Any:
     """
     try:
         dtype, shape, order, held = ormsgpack.unpackb(data, ext_hook=_refused)
-        return forms.array(dtype, shape, order, held)
+        return forms.build_array(dtype, shape, order, held)
     except SerializationError as exc:
         raise _noted(exc) from exc
     except Exception as exc:

@@ -35,7 +35,7 @@ _MILLISECONDS_A_MINUTE: Final = 60_000
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
+async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
     """The items behind a URL, which may end in ``?store_prefix=…&vector_prefix=…``.
 
     Raises:
@@ -44,18 +44,18 @@ async def opened(url: str) -> AsyncIterator[tuple[str, Pages]]:
     from locus_store.backends.redis import addresses  # noqa: PLC0415  (an extra)
 
     plain, prefixes = _parted(url)
-    connections = addresses.named(plain)
+    connections = addresses.connect(plain)
     try:
-        home = await connections.home()
+        home = await connections.get_client()
         shown = f"Redis {home.where}"
         keys = _Keys(home, prefixes)
-        ids = await keys.ids()
+        ids = await keys.list_ids()
         if not ids:
             raise SchemaError(
                 f"{shown} has no keys {prefixes['store_prefix']}:… of LangGraph's RedisStore; name "
                 "the database that it wrote, and its store_prefix by ?store_prefix="
             )
-        yield shown, keys.pages(ids)
+        yield shown, keys.iterate_pages(ids)
     finally:
         await connections.close()
 
@@ -76,7 +76,7 @@ class _Keys:
         self._home = home
         self._item, self._vector = (f"{prefixes[name]}:" for name in PREFIXES)
 
-    async def ids(self) -> list[str]:
+    async def list_ids(self) -> list[str]:
         """Return the ids of all items, the least recently updated first.
 
         Concurrent puts of one item leave several documents; the last updated one counts.
@@ -86,7 +86,7 @@ class _Keys:
         async def scanned() -> set[bytes]:
             return {it async for it in self._home.client.scan_iter(match=pattern, count=1000)}
 
-        keys = (it.decode(errors="replace") for it in await self._home.again(scanned))
+        keys = (it.decode(errors="replace") for it in await self._home.retry(scanned))
         names = (it.removeprefix(self._item) for it in keys)
         heads: list[tuple[float, str, tuple[str, str]]] = []
         for some in _chunks([it for it in names if _ID.fullmatch(it)]):
@@ -100,14 +100,16 @@ class _Keys:
     async def _head(self, name: str) -> tuple[float, str, tuple[str, str]]:
         """Return when a document was updated, its id, and whose it is."""
         paths = ("$.updated_at", "$.prefix", "$.key")
-        found = json.loads(await self._home.command("JSON.GET", self._item + name, *paths) or "{}")
+        found = json.loads(
+            await self._home.run_command("JSON.GET", self._item + name, *paths) or "{}"
+        )
         at, prefix, key = (next(iter(found.get(it, ())), None) for it in paths)
         updated_at = at if isinstance(at, int | float) else 0
         if isinstance(prefix, str) and isinstance(key, str):
             return updated_at, name, (prefix, key)
         return updated_at, name, (name, "")
 
-    async def pages(self, ids: list[str]) -> Pages:
+    async def iterate_pages(self, ids: list[str]) -> Pages:
         """Items in the order of their ids, without those that were deleted meanwhile."""
         for some in _chunks(ids):
             rows = await asyncio.gather(*map(self._row, some))
@@ -115,8 +117,8 @@ class _Keys:
 
     async def _row(self, name: str) -> ItemRow | None:
         document, milliseconds, embeddings = await asyncio.gather(
-            self._home.command("JSON.GET", self._item + name),
-            self._home.command("PTTL", self._item + name),
+            self._home.run_command("JSON.GET", self._item + name),
+            self._home.run_command("PTTL", self._item + name),
             self._embeddings(name),
         )
         if document is None:
@@ -127,14 +129,14 @@ class _Keys:
     async def _embeddings(self, name: str) -> list[list[float]]:
         """Return the embedding, or none; ``RedisStore`` keeps one of each item."""
         key = self._vector + name
-        kind = await self._home.command("TYPE", key)
+        kind = await self._home.run_command("TYPE", key)
         if kind == b"none":
             return []
         if kind == b"hash":
-            packed = await self._home.command("HGET", key, "embedding")
-            return [vectors.unpacked(packed)] if packed else []
+            packed = await self._home.run_command("HGET", key, "embedding")
+            return [vectors.unpack(packed)] if packed else []
         found: list[list[float]] = json.loads(
-            await self._home.command("JSON.GET", key, "$.embedding") or "[]"
+            await self._home.run_command("JSON.GET", key, "$.embedding") or "[]"
         )
         return found
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from locus_store.adapters.langgraph.typed_values import (
-    members,
-    members_to_json,
-    plain_to_json,
-    stored,
+    convert_members,
+    convert_to_json,
+    get_members,
+    store_value,
 )
-from locus_store.adapters.sql_sources import open_rows, time_of
+from locus_store.adapters.sql_sources import open_rows, parse_time
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.transfer.building import NewVersion
 from locus_store.types import PendingWrite
@@ -39,13 +39,13 @@ class Cipher(Protocol):
 
 
 @asynccontextmanager
-async def opened(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableSource]:
+async def open_source(url: str, cipher: Cipher | None = None) -> AsyncIterator[TableSource]:
     """Open the tables of a URL; see ``import_threads.import_langgraph``."""
     readable = "LangGraph's threads are read from postgresql:// and sqlite:///"
     async with open_rows(url, readable) as rows:
         source = (_SQLite if rows.is_sqlite else _PostgreSQL)(rows, cipher)
         await source.require_tables()
-        if "task_path" in await rows.columns(source.tables[-1]):
+        if "task_path" in await rows.list_columns(source.tables[-1]):
             source.task_path = "task_path"
         yield source
 
@@ -57,7 +57,7 @@ def _version(
     metadata: Any,
 ) -> NewVersion:
     kept = {name: it for name, it in checkpoint.items() if name not in {CHANNELS, "id"}}
-    versions = members(kept.get("channel_versions"))
+    versions = get_members(kept.get("channel_versions"))
     counters = (metadata or {}).get(_COUNTERS) or {}
     rebuilt = sorted(it for it in counters if it in versions.keys() - channels.keys())
     return NewVersion(
@@ -65,7 +65,7 @@ def _version(
         checkpoint_id=checkpoint_id,
         parent_id=None,
         state={**kept, CHANNELS: dict(channels)},
-        metadata={name: plain_to_json(it) for name, it in (metadata or {}).items()},
+        metadata={name: convert_to_json(it) for name, it in (metadata or {}).items()},
         labels={REBUILT: rebuilt} if rebuilt else {},
         created_at=_moment(checkpoint.get("ts")),
     )
@@ -88,7 +88,7 @@ def _parsed(text: str | bytes, what: str) -> Any:
 
 def _moment(text: Any) -> datetime:
     try:
-        return time_of(str(text))
+        return parse_time(str(text))
     except ValueError:
         return UNKNOWN_TIME
 
@@ -114,7 +114,7 @@ class TableSource(ABC):
         self._rows = rows
         self._cipher = cipher
         self.shown = rows.shown
-        self.snapshot = rows.snapshot
+        self.begin_snapshot = rows.snapshot
 
     @abstractmethod
     async def require_tables(self) -> None:
@@ -125,37 +125,39 @@ class TableSource(ABC):
         """
 
     @abstractmethod
-    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
+    async def read_checkpoint(
+        self, thread_id: str, namespace: str, checkpoint_id: str
+    ) -> NewVersion:
         """Return one checkpoint, whatever its parent."""
 
-    async def threads(self) -> list[str]:
+    async def list_threads(self) -> list[str]:
         """Return all threads."""
         query = f"SELECT thread_id FROM checkpoints UNION SELECT thread_id FROM {self.tables[-1]}"  # noqa: S608
-        return sorted(row[0] for row in await self._rows.all(query))
+        return sorted(row[0] for row in await self._rows.fetch_all(query))
 
-    async def namespaces(self, thread_id: str) -> list[str]:
+    async def list_namespaces(self, thread_id: str) -> list[str]:
         """Return the namespaces that have a checkpoint or a pending write."""
         query = (
             "SELECT checkpoint_ns FROM checkpoints WHERE thread_id = ?"  # noqa: S608
             f" UNION SELECT checkpoint_ns FROM {self.tables[-1]} WHERE thread_id = ?"
         )
-        return sorted(row[0] for row in await self._rows.all(query, thread_id, thread_id))
+        return sorted(row[0] for row in await self._rows.fetch_all(query, thread_id, thread_id))
 
-    async def parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
+    async def read_parents(self, thread_id: str, namespace: str) -> dict[str, str | None]:
         """Return the ids of checkpoints, each with its parent's."""
         query = (
             "SELECT checkpoint_id, parent_checkpoint_id FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ?"
         )
-        return {row[0]: row[1] for row in await self._rows.all(query, thread_id, namespace)}
+        return {row[0]: row[1] for row in await self._rows.fetch_all(query, thread_id, namespace)}
 
-    async def writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
+    async def read_writes(self, thread_id: str, namespace: str) -> list[tuple[str, PendingWrite]]:
         """Return pending writes, each with the id of its checkpoint."""
         query = (
             f"SELECT checkpoint_id, task_id, idx, channel, type, {self.payload}, {self.task_path}"  # noqa: S608
             f" FROM {self.tables[-1]} WHERE thread_id = ? AND checkpoint_ns = ?"
         )
-        return [self._write(it) for it in await self._rows.all(query, thread_id, namespace)]
+        return [self._write(it) for it in await self._rows.fetch_all(query, thread_id, namespace)]
 
     def _clear(self, kind: str | None, data: bytes | None) -> tuple[str, bytes]:
         """Return the type and bytes of a value, without its encryption if there is a cipher.
@@ -177,13 +179,13 @@ class TableSource(ABC):
 
     def _write(self, row: Any) -> tuple[str, PendingWrite]:
         checkpoint_id, task_id, idx, channel, kind, data, task_path = row
-        value = stored(*self._clear(kind, data))
+        value = store_value(*self._clear(kind, data))
         return checkpoint_id, PendingWrite(
             task_id=task_id,
             idx=idx,
             channel=channel,
             type=JSON_WRITE,
-            payload=frames.value_payload(value, UNLIMITED, packed=True),
+            payload=frames.encode_value(value, UNLIMITED, packed=True),
             task_path=task_path,
         )
 
@@ -194,19 +196,23 @@ class _SQLite(TableSource):
 
     async def require_tables(self) -> None:
         for table, column in zip(self.tables, ("checkpoint", self.payload), strict=True):
-            if not {column, "checkpoint_ns", "thread_id"} <= await self._rows.columns(table):
+            if not {column, "checkpoint_ns", "thread_id"} <= await self._rows.list_columns(table):
                 raise SchemaError(
                     f"{self.shown} has no table {table!r} of langgraph-checkpoint-sqlite; name "
                     "the database that its SqliteSaver wrote"
                 )
 
-    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
+    async def read_checkpoint(
+        self, thread_id: str, namespace: str, checkpoint_id: str
+    ) -> NewVersion:
         query = (
             "SELECT type, checkpoint, metadata FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
         )
-        ((kind, data, told),) = await self._rows.all(query, thread_id, namespace, checkpoint_id)
-        fields = members_to_json(*self._clear(kind, data))
+        ((kind, data, told),) = await self._rows.fetch_all(
+            query, thread_id, namespace, checkpoint_id
+        )
+        fields = convert_members(*self._clear(kind, data))
         metadata = _parsed(told or b"{}", f"the metadata of {checkpoint_id!r}")
         return _version(checkpoint_id, fields, fields[CHANNELS], metadata)
 
@@ -217,21 +223,23 @@ class _PostgreSQL(TableSource):
 
     async def require_tables(self) -> None:
         for table in self.tables:
-            if not await self._rows.columns(table):
+            if not await self._rows.list_columns(table):
                 raise SchemaError(
                     f"{self.shown} has no table {table!r} of langgraph-checkpoint-postgres; name "
                     "the database (and the schema, by options=-csearch_path%3Dschema) that its "
                     "PostgresSaver wrote"
                 )
 
-    async def checkpoint(self, thread_id: str, namespace: str, checkpoint_id: str) -> NewVersion:
+    async def read_checkpoint(
+        self, thread_id: str, namespace: str, checkpoint_id: str
+    ) -> NewVersion:
         key = (thread_id, namespace, checkpoint_id)
-        ((text, told),) = await self._rows.all(
+        ((text, told),) = await self._rows.fetch_all(
             "SELECT checkpoint::text, metadata::text FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
             *key,
         )
-        blobs = await self._rows.all(
+        blobs = await self._rows.fetch_all(
             "SELECT b.channel, b.type, b.blob FROM checkpoints c"
             " CROSS JOIN LATERAL jsonb_each_text(c.checkpoint -> 'channel_versions') v"
             " JOIN checkpoint_blobs b ON b.thread_id = c.thread_id"
@@ -243,7 +251,7 @@ class _PostgreSQL(TableSource):
         checkpoint = _parsed(text, f"checkpoint {checkpoint_id!r}")
         metadata = _parsed(told, f"the metadata of {checkpoint_id!r}")
         inline = checkpoint.get(CHANNELS) or {}
-        channels = {name: stored(MSGPACK, pack(it)) for name, it in inline.items()}
-        channels |= {name: stored(*self._clear(kind, it)) for name, kind, it in blobs}
-        fields = {name: plain_to_json(it) for name, it in checkpoint.items()}
+        channels = {name: store_value(MSGPACK, pack(it)) for name, it in inline.items()}
+        channels |= {name: store_value(*self._clear(kind, it)) for name, kind, it in blobs}
+        fields = {name: convert_to_json(it) for name, it in checkpoint.items()}
         return _version(checkpoint_id, fields, channels, metadata)

@@ -34,8 +34,8 @@ from langgraph.store.base import (
 from locus_store import open as opening
 from locus_store.blocking import Finished
 from locus_store.errors import InvalidArgumentError, LocusStoreError
-from locus_store.runtime.portals import Portals, Twins, blocking_twin
-from locus_store.runtime.stepping import in_thread
+from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
+from locus_store.runtime.stepping import run_in_thread
 from locus_store.types.arguments import check_limit
 from locus_store.types.items import (
     Name,
@@ -49,8 +49,8 @@ from locus_store.types.items import (
 )
 from locus_store.types.tenants import ForTenants
 from locus_store.values.filters import Filter
-from locus_store.values.surrogates import restored
-from locus_store.values.vectors import packed
+from locus_store.values.surrogates import restore
+from locus_store.values.vectors import pack
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,7 +73,7 @@ DEFAULT_SWEEP_MINUTES: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
-class LangGraphStore(Twins, ForTenants, BaseStore):
+class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
     """The long-term memory of LangGraph's graphs: ``graph.compile(store=…)``.
 
     One object serves the sync and the async methods of any number of graphs, from any thread and
@@ -214,7 +214,7 @@ class LangGraphStore(Twins, ForTenants, BaseStore):
             await self.store.apply(changes)
         return results or [None] * len(todo)
 
-    batch = blocking_twin(abatch)
+    batch = make_sync_wrapper(abatch)
 
     # Thousands of these may wait at a time. They leave out ``abatch``, because Python's garbage
     # collector visits every list and coroutine of a call that waits, again and again.
@@ -244,20 +244,20 @@ class LangGraphStore(Twins, ForTenants, BaseStore):
         """Store an item; see LangGraph's ``BaseStore``."""
         _validate_namespace(namespace)
         minutes = _ensure_ttl(self.ttl_config, ttl)
-        space = _as_tuple(namespace)
+        history = _as_tuple(namespace)
         changes: Sequence[Change]
         if self.embeddings is None:
-            changes = (self._change(space, str(key), value, minutes),)
+            changes = (self._change(history, str(key), value, minutes),)
         else:
-            changes = await self._changes([PutOp(space, str(key), value, index, minutes)])
+            changes = await self._changes([PutOp(history, str(key), value, index, minutes)])
         del value  # the changes have a copy
         await self.store.apply(changes)
 
     async def adelete(self, namespace: Namespace, key: str) -> None:
         """Remove an item."""
         _validate_namespace_labels(namespace)
-        space, name = _named(namespace, str(key))
-        await self.store.apply((Remove(namespace=space, key=name),))
+        history, name = _named(namespace, str(key))
+        await self.store.apply((Remove(namespace=history, key=name),))
 
     async def _read(
         self, ops: Sequence[Op], items: Mapping[Name, StoreItem | None]
@@ -370,7 +370,7 @@ class LangGraphStore(Twins, ForTenants, BaseStore):
 
     def _packed(self, embedding: object) -> bytes:
         assert self.store.dimension is not None  # noqa: S101  (checked before)
-        return packed(embedding, self.store.dimension, self.store.metric)
+        return pack(embedding, self.store.dimension, self.store.metric)
 
     # --- time to live
 
@@ -378,7 +378,7 @@ class LangGraphStore(Twins, ForTenants, BaseStore):
         """Delete expired items, which no call returns any more; return how many."""
         return await self.store.expire()
 
-    sweep_ttl = blocking_twin(asweep_ttl)
+    sweep_ttl = make_sync_wrapper(asweep_ttl)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
         """Sweep at intervals in a separate thread until it is stopped or the store is closed.
@@ -402,7 +402,7 @@ class LangGraphStore(Twins, ForTenants, BaseStore):
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the sweeper; return whether it stopped within the timeout."""
-        return self._sweeper is None or self._sweeper.stopped(timeout)
+        return self._sweeper is None or self._sweeper.stop(timeout)
 
     async def astart_ttl_sweeper(
         self, sweep_interval_minutes: float | None = None
@@ -414,7 +414,7 @@ class LangGraphStore(Twins, ForTenants, BaseStore):
         """See ``stop_ttl_sweeper``."""
         if (sweeper := self._sweeper) is None:
             return True
-        return await in_thread(lambda: sweeper.stopped(timeout))
+        return await run_in_thread(lambda: sweeper.stop(timeout))
 
 
 class _Sweeper(threading.Thread):
@@ -434,7 +434,7 @@ class _Sweeper(threading.Thread):
         with suppress(InvalidStateError):  # cancelled
             self.future.set_result(None)
 
-    def stopped(self, timeout: float | None) -> bool:
+    def stop(self, timeout: float | None) -> bool:
         self._stop_asked.set()
         self.join(timeout)
         return not self.is_alive()
@@ -533,7 +533,7 @@ def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
 
 def _item(found: StoreItem) -> Item:
     return Item(
-        value=restored(found.value),
+        value=restore(found.value),
         key=found.key,
         namespace=found.namespace,
         created_at=found.created_at,
@@ -545,7 +545,7 @@ def _search_item(found: StoreItem) -> SearchItem:
     return SearchItem(
         namespace=found.namespace,
         key=found.key,
-        value=restored(found.value),
+        value=restore(found.value),
         created_at=found.created_at,
         updated_at=found.updated_at,
         score=found.score,

@@ -17,24 +17,24 @@ from locus_store.values.encoding import MAX_INT, MIN_INT
 from locus_store.values.msgpack import (
     MSGPACK,
     TAG,
-    base64_of,
-    frozen,
-    joined,
+    encode_base64,
+    freeze,
+    join_packed,
     pack,
     to_json,
-    unpacked,
+    unpack,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def stored(kind: str, data: bytes) -> Any:
+def store_value(kind: str, data: bytes) -> Any:
     """Return a value from a serializer's type and bytes."""
     if kind != MSGPACK:
         return to_json(kind, data)
     try:
-        value = unpacked(data)
+        value = unpack(data)
     except ValueError:
         return data
     if is_plain(value):
@@ -44,10 +44,10 @@ def stored(kind: str, data: bytes) -> Any:
     if are_plain(value):
         return value
     elements = list(map(pack, value))
-    return elements if joined(elements) == data else data
+    return elements if join_packed(elements) == data else data
 
 
-def stored_elements(
+def store_elements(
     items: list[Any], dumps: Callable[[Any], tuple[str, bytes]]
 ) -> list[bytes] | None:
     """Return the MessagePack of elements; ``None`` where their serializer gives another type.
@@ -92,25 +92,25 @@ def are_plain(items: list[Any]) -> bool:
     )
 
 
-def plain_to_json(value: Any) -> Any:
+def convert_to_json(value: Any) -> Any:
     """Return a JSON value in the form it has in a channel."""
     is_large = isinstance(value, int) and not MIN_INT <= value <= MAX_INT
     if is_large:
-        return {TAG: "t", "t": "json", "v": base64_of(str(value).encode())}
-    return frozen(value)
+        return {TAG: "t", "t": "json", "v": encode_base64(str(value).encode())}
+    return freeze(value)
 
 
-def members(value: Any) -> dict[str, Any]:
+def get_members(value: Any) -> dict[str, Any]:
     """Return the members of an object with string keys, as JSON, in the object's order."""
     if isinstance(value, dict) and value.get(TAG) == "d":
         return dict(value["v"])
     return dict(value or {})
 
 
-def members_to_json(kind: str, data: bytes) -> dict[str, Any]:
+def convert_members(kind: str, data: bytes) -> dict[str, Any]:
     """Return the members of a serialized object by their names, as JSON.
 
-    Those of ``channel_values`` are in the form of ``stored``.
+    Those of ``channel_values`` are in the form of ``store_value``.
 
     A member that cannot be taken apart stays bytes by itself.
 
@@ -130,13 +130,13 @@ def members_to_json(kind: str, data: bytes) -> dict[str, Any]:
             "LangGraph's serializer has written since langgraph-checkpoint 2"
         )
     try:
-        value = unpacked(data)
+        value = unpack(data)
         members = {name: it for name, it in value.items() if name != "channel_values"}
         channels = value.get("channel_values") or {}
         return {
             **{str(name): to_json(MSGPACK, pack(it)) for name, it in members.items()},
             "channel_values": {
-                str(name): stored(MSGPACK, pack(it)) for name, it in channels.items()
+                str(name): store_value(MSGPACK, pack(it)) for name, it in channels.items()
             },
         }
     except (AttributeError, TypeError, ValueError) as exc:

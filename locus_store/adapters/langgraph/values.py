@@ -10,22 +10,22 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
 from locus_store.adapters.langgraph.channel_lists import ChannelLists
-from locus_store.adapters.langgraph.copies import SCALARS, is_message, maker
+from locus_store.adapters.langgraph.copies import SCALARS, is_message, make_copier
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
-from locus_store.values.encoding import pinned, unpinned
-from locus_store.values.frames import Listed, thawed
+from locus_store.values.encoding import decode_canonical, encode_canonical
+from locus_store.values.frames import Listed, decode_opened
 from locus_store.values.msgpack import (
     MSGPACK,
     TAG,
+    convert_to_json,
     from_json,
-    joined,
-    packed,
-    stands_for_itself,
+    get_packed,
+    has_no_tag,
+    join_packed,
     to_json,
-    with_json,
 )
-from locus_store.values.surrogates import restored
+from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ChannelValues:
         self._is_langgraphs = type(serde) in {JsonPlusSerializer, ExactSerializer}
         """True if the result depends on the value alone, and plain values stay plain."""
 
-    def stored(self, value: Any, what: str, place: Place | None = None) -> Any:
+    def store(self, value: Any, what: str, place: Place | None = None) -> Any:
         """Return a value in its stored form.
 
         Args:
@@ -93,13 +93,13 @@ class ChannelValues:
         if typed_values.are_plain(value):
             return value.copy() if self._dumps(value)[0] == MSGPACK else None
         if place is not None and self._is_langgraphs:
-            grown = self._lists.stored(place, value, self._stored_elements)
+            grown = self._lists.store(place, value, self._stored_elements)
             if grown is not None:
                 return grown
         return self._stored_elements(value)
 
     def _stored_elements(self, value: list[Any]) -> list[bytes] | None:
-        return typed_values.stored_elements(value, self._dumps)
+        return typed_values.store_elements(value, self._dumps)
 
     def _dumps(self, value: Any) -> tuple[str, bytes]:
         kind, data = self.serde.dumps_typed(value)
@@ -108,50 +108,50 @@ class ChannelValues:
     def read(self, value: Any) -> Any:
         """Return the value of a stored form."""
         if type(value) is bytes:
-            return self.loaded(MSGPACK, value)
+            return self.load(MSGPACK, value)
         if isinstance(value, list) and value and type(value[0]) is bytes:
-            return self.loaded(MSGPACK, joined(value))
+            return self.load(MSGPACK, join_packed(value))
         if self._is_langgraphs:
-            pin = pinned(value)
-            if stands_for_itself(pin):
-                return unpinned(pin)
-        return self.loaded(*from_json(value))
+            pin = encode_canonical(value)
+            if has_no_tag(pin):
+                return decode_canonical(pin)
+        return self.load(*from_json(value))
 
     def from_part(self, part: Any, place: Place, stored: Any = None) -> Any:
-        """Return the value of a channel in a snapshot; see ``frames.PackedState.parts``.
+        """Return the value of a channel in a snapshot; see ``frames.PackedState.to_parts``.
 
         ``stored`` is the value in its stored form, to be kept, if it is at hand.
         """
         if not isinstance(part, Listed):
-            return self.read(thawed(part))
-        return self._lists.copies(place, part, self, stored)
+            return self.read(decode_opened(part))
+        return self._lists.copy(place, part, self, stored)
 
-    def objects(self, elements: list[Any]) -> list[Any]:
+    def make_objects(self, elements: list[Any]) -> list[Any]:
         """Return a new object for each element of a list."""
-        return list(self.loaded(MSGPACK, joined(list(map(_packed, elements)))))
+        return list(self.load(MSGPACK, join_packed(list(map(_packed, elements)))))
 
-    def makers(self, elements: list[Any]) -> list[Maker]:
+    def make_makers(self, elements: list[Any]) -> list[Maker]:
         """Return functions that each return a new object for an element of the list."""
         data = list(map(_packed, elements))
-        objects = self.loaded(MSGPACK, joined(data))
+        objects = self.load(MSGPACK, join_packed(data))
         return [
-            maker(it) or partial(self.loaded, MSGPACK, each)
+            make_copier(it) or partial(self.load, MSGPACK, each)
             for it, each in zip(objects, data, strict=True)
         ]
 
-    def maker(self, value: Any) -> Maker:
+    def make_maker(self, value: Any) -> Maker:
         """Return a function that returns a new object for a channel's value at each call."""
-        made = maker(self.read(value))
+        made = make_copier(self.read(value))
         if made is not None:
             return made
         kind, data = (MSGPACK, value) if type(value) is bytes else from_json(value)
-        return partial(self.loaded, kind, data)  # packed now: it is still folded
+        return partial(self.load, kind, data)  # packed now: it is still folded
 
-    def loaded(self, kind: str, data: bytes) -> Any:
+    def load(self, kind: str, data: bytes) -> Any:
         """Return the value of a serializer's type and bytes."""
         return self.serde.loads_typed((kind, data))
 
-    def metadata_to_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    def convert_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """Return metadata as JSON that can be queried; values that are JSON stay as they are."""
         return {name: self._plain(it, f"metadata {name!r}") for name, it in metadata.items()}
 
@@ -160,15 +160,15 @@ class ChannelValues:
             return value
         plain = _lists(value)
         try:
-            return typed_values.plain_to_json(plain)
+            return typed_values.convert_to_json(plain)
         except (TypeError, ValueError):
-            return with_json(self.stored(plain, what))
+            return convert_to_json(self.store(plain, what))
 
-    def metadata_from_json(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the metadata of ``metadata_to_json``."""
-        return restored({name: self.read(it) for name, it in metadata.items()})
+    def restore_metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the metadata of ``convert_metadata``."""
+        return restore({name: self.read(it) for name, it in metadata.items()})
 
-    def state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
+    def make_state(self, checkpoint: Mapping[str, Any], line: tuple[str, str]) -> dict[str, Any]:
         """Return a checkpoint as a state, without its id and channels that have no version."""
         state = {
             name: it if _is_of_versions(name, it) else self._plain(it, name)
@@ -176,20 +176,20 @@ class ChannelValues:
             if name not in {"id", CHANNELS}
         }
         state[CHANNELS] = {
-            name: self.stored(it, f"channel {name!r}", (*line, name))
+            name: self.store(it, f"channel {name!r}", (*line, name))
             for name, it in checkpoint[CHANNELS].items()
             if name in checkpoint[_VERSIONS]
         }
         return state
 
-    def checkpoint(
+    def make_checkpoint(
         self, version: Version, parts: Mapping[str, Any], state: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         """Return the checkpoint of a version.
 
         Args:
             version: Which one.
-            parts: Its state; see ``frames.PackedState.parts``.
+            parts: Its state; see ``frames.PackedState.to_parts``.
             state: The same, of which parts are kept, if it is at hand.
 
         Raises:
@@ -202,11 +202,13 @@ class ChannelValues:
             name: self.from_part(it, (*line, name), stored.get(name))
             for name, it in parts[CHANNELS].items()
         }
-        return {**self.fields(version, parts), CHANNELS: channels}
+        return {**self.make_fields(version, parts), CHANNELS: channels}
 
-    def fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
+    def make_fields(self, version: Version, parts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a version's checkpoint except its channels."""
-        fields = {name: self.read(thawed(it)) for name, it in parts.items() if name != CHANNELS}
+        fields = {
+            name: self.read(decode_opened(part)) for name, part in parts.items() if name != CHANNELS
+        }
         return {**fields, "id": version.checkpoint_id}
 
 
@@ -245,7 +247,7 @@ class StateHistory:
 
         A page of checkpoints holds each message many times: objects are made on request.
         """
-        state = folder.state()
+        state = folder.get_state()
         require_checkpoint(version, state)
         for operation in folder.log or ():
             self._note(operation)
@@ -255,7 +257,7 @@ class StateHistory:
             name: self._maker(name, it)
             for name, it in state[CHANNELS].items()  # type: ignore[union-attr]  # an object
         }
-        fields = self._values.fields(version, state)
+        fields = self._values.make_fields(version, state)
         return partial(_made_checkpoint, fields, makers)
 
     def _note(self, operation: list[Any]) -> None:
@@ -284,7 +286,7 @@ class StateHistory:
         if isinstance(value, list):
             self._others[name] = partial(_made_list, self._elements(name, value))
         else:
-            self._others[name] = self._values.maker(value)
+            self._others[name] = self._values.make_maker(value)
         return self._others[name]
 
     def _elements(self, name: str, value: list[Any]) -> list[Maker]:
@@ -292,7 +294,7 @@ class StateHistory:
         missing: list[int] = []
         for _ in range(makers.count(None)):
             missing.append(makers.index(None, missing[-1] + 1 if missing else 0))
-        made = self._values.makers([value[at] for at in missing]) if missing else []
+        made = self._values.make_makers([value[at] for at in missing]) if missing else []
         for at, it in zip(missing, made, strict=True):
             makers[at] = _Shared(it) if self._shares else it
         return [it for it in makers if it is not None]
@@ -325,7 +327,7 @@ def _made_checkpoint(fields: dict[str, Any], makers: dict[str, Maker]) -> dict[s
 
 
 def _packed(element: Any) -> bytes:
-    return element if type(element) is bytes else packed(element)
+    return element if type(element) is bytes else get_packed(element)
 
 
 def _is_of_versions(name: str, value: Any) -> bool:

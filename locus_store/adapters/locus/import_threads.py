@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from locus_store.adapters.locus.records import Entry, FoundThread, fingerprint, repeated
-from locus_store.adapters.locus.sources import LocusSource, opened
+from locus_store.adapters.locus.records import (
+    Entry,
+    FoundThread,
+    compute_fingerprint,
+    find_repeated,
+)
+from locus_store.adapters.locus.sources import LocusSource, make_source
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
@@ -16,13 +21,13 @@ from locus_store.errors import (
     NotFoundError,
     SerializationError,
 )
-from locus_store.runtime.progress import expected
+from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.types.codec import labels_of
-from locus_store.types.marks import without_mark
+from locus_store.types.codec import get_labels
+from locus_store.types.marks import split_mark
 from locus_store.values import frames
-from locus_store.values.surrogates import restored
+from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,11 +75,11 @@ async def import_locus(
     backend = needs(backend, StoresThreads)
     await backend.exists("-")  # its schema is made now: that may wait for all who read
     tally = Tally(progress)
-    async with opened(source, table_name=table_name, tenant=tenant) as reader:
-        chosen = _chosen(await reader.threads(), thread_ids, reader)
-        for thread_id, found in expected(chosen).items():
+    async with make_source(source, table_name=table_name, tenant=tenant) as reader:
+        chosen = _chosen(await reader.read_threads(), thread_ids, reader)
+        for thread_id, found in expect_steps(chosen).items():
             await tally.add(thread_id, _taken(backend, reader, thread_id, found))
-        return tally.done(reader.shown)
+        return tally.finish(reader.shown)
 
 
 def _chosen(
@@ -94,7 +99,7 @@ async def _taken(
     """Import a thread; return whether it was new to the backend."""
     if found.problem:
         raise found.problem
-    for checkpoint_id in repeated(found.entries):
+    for checkpoint_id in find_repeated(found.entries):
         raise IntegrityError(f"checkpoint {checkpoint_id!r} exists twice")
     builder, states = ThreadBuilder(thread_id), {}
     parent: str | None = None
@@ -104,9 +109,9 @@ async def _taken(
             await builder.add(version)
         except (InvalidArgumentError, SerializationError) as exc:
             raise type(exc)(f"{entry.where}: {exc}") from exc
-        states[entry.checkpoint_id] = fingerprint(version.state), version.metadata
+        states[entry.checkpoint_id] = compute_fingerprint(version.state), version.metadata
         parent = entry.checkpoint_id
-    is_new = await backend.write_thread(await builder.built())
+    is_new = await backend.write_thread(await builder.build())
     there = await backend.read_thread(thread_id)
     _compare(found.entries, states, there, backend.max_state_bytes)
     return is_new
@@ -114,13 +119,13 @@ async def _taken(
 
 async def _version(reader: LocusSource, entry: Entry, parent: str | None) -> NewVersion:
     content = await reader.read(entry)
-    state, _ = without_mark(content.state)  # of a state that this library loaded
+    state, _ = split_mark(content.state)  # of a state that this library loaded
     return NewVersion(
         checkpoint_id=entry.checkpoint_id,
         parent_id=parent,
         state=state,
         metadata=content.metadata,
-        labels=labels_of(state),
+        labels=get_labels(state),
         created_at=entry.created_at,
     )
 
@@ -145,7 +150,7 @@ def _compare(
         raise IntegrityError("what was stored has other checkpoints, or was changed meanwhile")
     found = _fingerprints(lines[0], max_bytes)
     for entry, record, kept in zip(entries, records, found, strict=True):
-        there = (record.checkpoint_id, record.created_at, kept, restored(record.metadata))
+        there = (record.checkpoint_id, record.created_at, kept, restore(record.metadata))
         if there != (entry.checkpoint_id, entry.created_at, *states[entry.checkpoint_id]):
             raise IntegrityError(f"what was stored of {entry.where} differs from it")
 
@@ -156,5 +161,5 @@ def _fingerprints(line: ArchivedLine, max_bytes: int) -> list[str]:
     for record in line.records:
         folder = folders.setdefault(record.chain, frames.Folder(max_bytes))
         folder.apply(record.payload)
-        found.append(fingerprint(restored(folder.state())))
+        found.append(compute_fingerprint(restore(folder.get_state())))
     return found

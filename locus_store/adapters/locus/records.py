@@ -1,8 +1,8 @@
 """Records of the Locus SDK 3.0.1 for a thread: its checkpoints in their order, the head last.
 
-Nothing is read here. ``grouped`` undoes the keys of the SDK's ``StorageBackendAdapter``, which puts
-``thread:checkpoint``, ``thread:latest`` (a copy of the newest) and ``thread:_checkpoints`` (a list
-of ids) into one table. A row's value shows its writer.
+Nothing is read here. ``group_rows`` undoes the keys of the SDK's ``StorageBackendAdapter``, which
+puts ``thread:checkpoint``, ``thread:latest`` (a copy of the newest) and ``thread:_checkpoints`` (a
+list of ids) into one table. A row's value shows its writer.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class KeyRow:
             key=key,
             saved_as=saved_as if isinstance(saved_as, str) else None,
             saved_at=data.get("_checkpoint_timestamp"),
-            fingerprint=fingerprint(data),
+            fingerprint=compute_fingerprint(data),
             is_index=key.endswith(INDEX) and isinstance(data.get("checkpoints"), list),
             column_id=column_id,
             updated_at=updated_at,
         )
 
 
-def grouped(
+def group_rows(
     rows: Iterable[KeyRow], damaged: Mapping[str, LocusStoreError]
 ) -> dict[str, FoundThread]:
     """Return the threads that the rows make, by thread id.
@@ -109,7 +109,7 @@ def grouped(
     sorter = _Sorter()
     for row in rows:
         sorter.add(row)
-    found = sorter.threads()
+    found = sorter.list_threads()
     for key, problem in {**sorter.foreign, **damaged}.items():
         owners = [it for it in found if key == it or key.startswith(f"{it}:")]
         for owner in owners or [key]:
@@ -146,7 +146,7 @@ class _Sorter:
                 " not end in"
             )
 
-    def threads(self) -> dict[str, FoundThread]:
+    def list_threads(self) -> dict[str, FoundThread]:
         """Return all threads that were not deleted."""
         found = {key: FoundThread([_plain(row)]) for key, row in self._plain.items()}
         for thread_id, latest in self._latest.items():
@@ -199,13 +199,13 @@ def _entry(row: KeyRow) -> Entry:
     where = f"row {row.key!r}"
     return Entry(
         checkpoint_id=row.saved_as or LATEST,
-        created_at=moment(row.saved_at, where),
+        created_at=parse_time(row.saved_at, where),
         key=row.key,
         where=where,
     )
 
 
-def moment(text: object, where: str) -> datetime:
+def parse_time(text: object, where: str) -> datetime:
     """Return a time as the SDK writes it; without a zone it is UTC.
 
     Raises:
@@ -218,19 +218,19 @@ def moment(text: object, where: str) -> datetime:
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def unwrapped(data: Any, metadata: Any, where: str) -> Content:
+def unwrap(data: Any, metadata: Any, where: str) -> Content:
     """Return the state and metadata of a row of keys, whether or not the adapter wrote it.
 
     Raises:
         IntegrityError: They are none.
     """
     if not isinstance(data, dict) or ADDED[0] not in data:
-        return content(data, metadata, where)
+        return make_content(data, metadata, where)
     state = {name: it for name, it in data.items() if name not in ADDED}
-    return content(state, data.get(ADDED[2]), where)
+    return make_content(state, data.get(ADDED[2]), where)
 
 
-def content(state: Any, metadata: Any, where: str) -> Content:
+def make_content(state: Any, metadata: Any, where: str) -> Content:
     """Return a state with its metadata.
 
     Raises:
@@ -247,7 +247,7 @@ def changed(entry: Entry) -> IntegrityError:
     return IntegrityError(f"{entry.where} changed meanwhile; stop the agents, and run again")
 
 
-def repeated(entries: Iterable[Entry]) -> Iterator[str]:
+def find_repeated(entries: Iterable[Entry]) -> Iterator[str]:
     """Yield the checkpoint ids that more than one entry has."""
     counts = Counter(it.checkpoint_id for it in entries)
     yield from (it for it, count in counts.items() if count > 1)
@@ -256,7 +256,7 @@ def repeated(entries: Iterable[Entry]) -> Iterator[str]:
 # --- JSON as the SDK reads it
 
 
-def parsed(text: str | bytes, where: str) -> Any:
+def parse_json(text: str | bytes, where: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
@@ -274,7 +274,7 @@ def parsed_object(text: str | bytes, where: str) -> dict[str, Any]:
     Raises:
         IntegrityError: It is damaged, or not an object.
     """
-    data = parsed(text, where)
+    data = parse_json(text, where)
     if not isinstance(data, dict):
         raise IntegrityError(f"{where} is not a JSON object")
     return data
@@ -292,7 +292,7 @@ def _integer(text: str) -> int | float:
     return nearest if nearest < float("inf") and Decimal(repr(nearest)) == value else value
 
 
-def fingerprint(value: Mapping[str, Any]) -> str:
+def compute_fingerprint(value: Mapping[str, Any]) -> str:
     """Return a string that is equal for equal JSON; unrelated to the stored digests.
 
     Raises:

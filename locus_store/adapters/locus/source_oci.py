@@ -12,10 +12,10 @@ from locus_store.adapters.locus.records import (
     Entry,
     FoundThread,
     changed,
-    content,
-    moment,
-    parsed,
-    repeated,
+    find_repeated,
+    make_content,
+    parse_json,
+    parse_time,
 )
 from locus_store.backends.documents.objects import LAYOUT
 from locus_store.backends.oci.backend import SDK_POINTER, BucketBackend
@@ -34,7 +34,7 @@ _METADATA: Final = ".meta.json"
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[SourceObjects]:
+async def open_source(url: str) -> AsyncIterator[SourceObjects]:
     """Open the reader for ``oci://namespace/bucket/prefix``."""
     backend = open_checkpointer(url).backend
     assert isinstance(backend, BucketBackend)  # noqa: S101  (the scheme says so)
@@ -64,7 +64,7 @@ class SourceObjects:
     async def _aside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._objects.pool, work)
 
-    async def threads(self) -> dict[str, FoundThread]:
+    async def read_threads(self) -> dict[str, FoundThread]:
         """See ``LocusSource``, also for the following method."""
         return await self._aside(self._threads)
 
@@ -78,7 +78,7 @@ class SourceObjects:
         for thread_id, it in found.items():
             it.entries.sort(key=lambda entry: (entry.created_at, entry.checkpoint_id))
             self._put_head_last(thread_id, it, names)
-            for checkpoint_id in repeated(it.entries):
+            for checkpoint_id in find_repeated(it.entries):
                 it.problem = IntegrityError(f"checkpoint {checkpoint_id!r} exists twice")
         return dict(found)
 
@@ -87,7 +87,7 @@ class SourceObjects:
         if found is None:  # deleted meanwhile
             return None
         try:
-            return _Read(name, found.tag, parsed(found.content or b"", f"object {name!r}"))
+            return _Read(name, found.tag, parse_json(found.content or b"", f"object {name!r}"))
         except IntegrityError as exc:
             exc.add_note(name)
             return exc
@@ -106,7 +106,7 @@ class SourceObjects:
                 found[owner].problem = IntegrityError(f"{where} is not a checkpoint of the SDK")
                 return
             self._seen[read.name] = read.tag
-            at = moment(data.get("created_at"), where)
+            at = parse_time(data.get("created_at"), where)
             entry = Entry(
                 checkpoint_id=str(checkpoint_id), created_at=at, key=read.name, where=where
             )
@@ -128,8 +128,8 @@ class SourceObjects:
             beside = self._objects.get(entry.key.removesuffix(_STATE) + _METADATA)
             if there is None or there.tag != self._seen[entry.key]:
                 raise changed(entry)
-            told = parsed(beside.content or b"", entry.where) if beside else {}
-            return parsed(there.content or b"", entry.where), told
+            told = parse_json(beside.content or b"", entry.where) if beside else {}
+            return parse_json(there.content or b"", entry.where), told
 
         data, told = await self._aside(read)
-        return content(data.get("state"), told.get("metadata"), entry.where)
+        return make_content(data.get("state"), told.get("metadata"), entry.where)

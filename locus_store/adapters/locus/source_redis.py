@@ -16,11 +16,11 @@ from locus_store.adapters.locus.records import (
     FoundThread,
     KeyRow,
     changed,
-    fingerprint,
-    grouped,
-    moment,
+    compute_fingerprint,
+    group_rows,
+    parse_time,
     parsed_object,
-    unwrapped,
+    unwrap,
 )
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.keys import EPOCH
@@ -42,13 +42,13 @@ _OPTION = re.compile(r"([?&])prefix=([^&#]*)&?")
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncIterator[SourceKeys]:
+async def open_source(url: str) -> AsyncIterator[SourceKeys]:
     """Open the reader for a URL, which may end in ``?prefix=…``."""
     asked = _OPTION.search(url)
     plain = _OPTION.sub(r"\1", url, count=1).rstrip("?&") if asked else url
-    connections = addresses.named(plain)
+    connections = addresses.connect(plain)
     try:
-        keys = SourceKeys(await connections.home())
+        keys = SourceKeys(await connections.get_client())
         await keys.choose(unquote(asked[2]) if asked else None)
         yield keys
     finally:
@@ -88,14 +88,14 @@ class SourceKeys:
             names = self._home.client.scan_iter(match=pattern, count=1000, _type="STRING")
             return {it async for it in names}
 
-        return sorted(await self._home.again(scanned))
+        return sorted(await self._home.retry(scanned))
 
-    async def threads(self) -> dict[str, FoundThread]:
+    async def read_threads(self) -> dict[str, FoundThread]:
         rows: list[KeyRow] = []
         damaged: dict[str, LocusStoreError] = {}
         for at in range(0, len(self._names), AT_ONCE):
             names = self._names[at : at + AT_ONCE]
-            values = await asyncio.gather(*(self._home.command("GET", it) for it in names))
+            values = await asyncio.gather(*(self._home.run_command("GET", it) for it in names))
             for name, value in zip(names, values, strict=True):
                 if value is None:  # expired, or deleted meanwhile
                     continue
@@ -103,7 +103,7 @@ class SourceKeys:
                     rows.append(self._row(name, value))
                 except IntegrityError as exc:
                     damaged[self._key(name)] = exc
-        return grouped(rows, damaged)
+        return group_rows(rows, damaged)
 
     def _key(self, name: bytes) -> str:
         return name.decode(errors="surrogateescape")[len(self._prefix) :]
@@ -120,14 +120,14 @@ class SourceKeys:
 
     async def read(self, entry: Entry) -> Content:
         name = self._prefix.encode() + entry.key.encode(errors="surrogateescape")
-        value = await self._home.command("GET", name)
+        value = await self._home.run_command("GET", name)
         data = parsed_object(value, entry.where) if value is not None else None
-        if data is None or fingerprint(data) != self._seen[name]:
+        if data is None or compute_fingerprint(data) != self._seen[name]:
             raise changed(entry)
-        return unwrapped(data, None, entry.where)
+        return unwrap(data, None, entry.where)
 
 
 def _updated_at(data: dict[str, Any], where: str) -> datetime:
     """Return the time of a state that the SDK stored without its adapter; keys have no time."""
     found = data.get("updated_at")
-    return datetime.now(UTC) if found is None else moment(found, where)
+    return datetime.now(UTC) if found is None else parse_time(found, where)

@@ -17,14 +17,14 @@ from locus_store.adapters.locus.records import (
     FoundThread,
     KeyRow,
     changed,
-    content,
-    grouped,
+    find_repeated,
+    group_rows,
     logger,
-    moment,
-    parsed,
+    make_content,
+    parse_json,
+    parse_time,
     parsed_object,
-    repeated,
-    unwrapped,
+    unwrap,
 )
 from locus_store.errors import (
     BackendError,
@@ -54,7 +54,7 @@ class LocusSource(Protocol):
     shown: str
     """The source as messages show it, without secrets."""
 
-    async def threads(self) -> dict[str, FoundThread]:
+    async def read_threads(self) -> dict[str, FoundThread]:
         """Return all threads by their ids."""
 
     async def read(self, entry: Entry) -> Content:
@@ -65,7 +65,7 @@ class LocusSource(Protocol):
         """
 
 
-def opened(
+def make_source(
     source: str, *, table_name: str | None, tenant: str | None
 ) -> AbstractAsyncContextManager[LocusSource]:
     """Return the reader for a URL or directory; see ``import_threads.import_locus``."""
@@ -159,7 +159,7 @@ class _SQLite:
     def _columns(self, table: str) -> set[str]:
         return {it[0] for it in self._rows("SELECT name FROM pragma_table_info(?)", table)}
 
-    async def threads(self) -> dict[str, FoundThread]:
+    async def read_threads(self) -> dict[str, FoundThread]:
         rows: list[KeyRow] = []
         damaged: dict[str, LocusStoreError] = {}
         for (key,) in self._rows(f"SELECT thread_id FROM {self._table} ORDER BY 1"):  # noqa: S608
@@ -167,7 +167,7 @@ class _SQLite:
                 rows.append(self._row(key))
             except IntegrityError as exc:
                 damaged[str(key)] = exc
-        return grouped(rows, damaged)
+        return group_rows(rows, damaged)
 
     def _row(self, key: Any) -> KeyRow:
         where = f"row {key!r}"
@@ -176,7 +176,7 @@ class _SQLite:
         data, _ = self._data(key, where)
         query = f"SELECT checkpoint_id, updated_at FROM {self._table} WHERE thread_id = ?"  # noqa: S608
         column_id, updated_at = self._rows(query, key)[0]
-        return KeyRow.of(key, data, column_id=column_id, updated_at=moment(updated_at, where))
+        return KeyRow.of(key, data, column_id=column_id, updated_at=parse_time(updated_at, where))
 
     def _data(self, key: str, where: str) -> tuple[dict[str, Any], Any]:
         query = (
@@ -184,10 +184,10 @@ class _SQLite:
             " WHERE thread_id = ?"
         )
         data, metadata = self._rows(query, key)[0]
-        return parsed_object(data or b"", where), parsed(metadata, where) if metadata else None
+        return parsed_object(data or b"", where), parse_json(metadata, where) if metadata else None
 
     async def read(self, entry: Entry) -> Content:
-        return unwrapped(*self._data(entry.key, entry.where), entry.where)
+        return unwrap(*self._data(entry.key, entry.where), entry.where)
 
 
 _NEEDED: Final = {"thread_id", "checkpoint_id", "data", "updated_at", "metadata"}
@@ -263,11 +263,11 @@ class _PostgreSQL:
     async def _fetch(self, query: str, *values: object) -> list[Any]:
         from locus_store.backends.postgresql import connecting, failures  # noqa: PLC0415
 
-        errors: tuple[type[Exception], ...] = (*failures.driver_errors(), OSError)
+        errors: tuple[type[Exception], ...] = (*failures.get_driver_errors(), OSError)
         try:
             rows: list[Any] = await self._connection.fetch(query, *values)
         except errors as exc:
-            told = connecting.connection_error(exc, self._database)
+            told = connecting.make_connection_error(exc, self._database)
             raise told or BackendError(f"{self.shown}: {exc}") from exc
         return rows
 
@@ -290,7 +290,7 @@ class _PostgreSQL:
             _require_no(f"table {self._table}", tenant=self._asked)
         await self._fetch("SET LOCAL idle_in_transaction_session_timeout = 0")
 
-    async def threads(self) -> dict[str, FoundThread]:
+    async def read_threads(self) -> dict[str, FoundThread]:
         if self._by_tenant:
             return await self._of_tenant()
         rows = await self._fetch(_OF_KEYS.format(self._table))
@@ -300,7 +300,7 @@ class _PostgreSQL:
             if not it["is_object"]
         }
         kept = ({name: it[name] for name in _ROW} for it in rows if it["is_object"])
-        return grouped((KeyRow(**it) for it in kept), damaged)
+        return group_rows((KeyRow(**it) for it in kept), damaged)
 
     async def _of_tenant(self) -> dict[str, FoundThread]:
         found: dict[str, FoundThread] = {}
@@ -335,9 +335,9 @@ class _PostgreSQL:
             values = (entry.key,)
             query += "thread_id = $1"
         ((data, metadata),) = await self._fetch(query, *values)
-        told = parsed(metadata, entry.where) if metadata else None
-        made = content if self._by_tenant else unwrapped
-        return made(parsed(data, entry.where), told, entry.where)
+        told = parse_json(metadata, entry.where) if metadata else None
+        made = make_content if self._by_tenant else unwrap
+        return made(parse_json(data, entry.where), told, entry.where)
 
 
 # --- Redis, OCI
@@ -346,13 +346,13 @@ class _PostgreSQL:
 def _open_redis(source: str) -> AbstractAsyncContextManager[LocusSource]:
     from locus_store.adapters.locus import source_redis  # noqa: PLC0415  (others need no redis-py)
 
-    return source_redis.opened(source)
+    return source_redis.open_source(source)
 
 
 def _open_oci(source: str) -> AbstractAsyncContextManager[LocusSource]:
     from locus_store.adapters.locus import source_oci  # noqa: PLC0415  (others need no SDK)
 
-    return source_oci.opened(source)
+    return source_oci.open_source(source)
 
 
 _Reader: TypeAlias = (
@@ -380,14 +380,14 @@ class _Files:
         self.shown = f"directory {directory}"
         self._seen: dict[Path, tuple[int, ...]] = {}
 
-    async def threads(self) -> dict[str, FoundThread]:
+    async def read_threads(self) -> dict[str, FoundThread]:
         found: defaultdict[str, FoundThread] = defaultdict(FoundThread)
         inside = sorted(it for it in self._directory.iterdir() if it.is_dir())
         for directory in (self._directory, *inside):
             self._add(directory, found)
         for it in found.values():
             it.entries.sort(key=lambda entry: (entry.created_at, str(entry.key)))
-            for checkpoint_id in repeated(it.entries):
+            for checkpoint_id in find_repeated(it.entries):
                 files = [e.where for e in it.entries if e.checkpoint_id == checkpoint_id]
                 what = f"{' and '.join(files)} are both checkpoint {checkpoint_id!r}"
                 it.problem = it.problem or IntegrityError(f"{what}; remove one of them")
@@ -420,7 +420,7 @@ class _Files:
             raise IntegrityError(
                 f"{where} is not a checkpoint of the Locus SDK; move it to another directory"
             )
-        created_at = moment(data.get("created_at"), where)
+        created_at = parse_time(data.get("created_at"), where)
         return thread_id, Entry(
             checkpoint_id=checkpoint_id, created_at=created_at, key=path, where=where
         )
@@ -433,7 +433,7 @@ class _Files:
             is_same = False
         if not is_same:
             raise changed(entry)
-        return content(data.get("state"), data.get("metadata"), entry.where)
+        return make_content(data.get("state"), data.get("metadata"), entry.where)
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
+from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 from locus_store.open import open_checkpointer
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def register(name: str = "locus-store") -> None:
     try:
         from locus.memory.registry import register_checkpointer  # noqa: PLC0415  (an extra)
     except ImportError as exc:
-        raise MissingExtraError(f"register() needs the Locus SDK: {pip_install('agent')}") from exc
+        raise MissingExtraError(
+            f"register() needs the Locus SDK: {make_install_command('agent')}"
+        ) from exc
 
     def opened(config_hint: str | None = None, **options: Any) -> Any:
         if config_hint is None:

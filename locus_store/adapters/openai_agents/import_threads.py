@@ -6,11 +6,11 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.adapters.openai_agents.session import message_of
-from locus_store.adapters.sql_sources import READABLE, archived, open_rows, put_thread
+from locus_store.adapters.openai_agents.session import make_message
+from locus_store.adapters.sql_sources import READABLE, archive_message, open_rows, put_thread
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, SchemaError
-from locus_store.runtime.progress import expected
+from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.counts import Counts, Progress, Tally
 
 if TYPE_CHECKING:
@@ -67,23 +67,23 @@ async def import_openai_agents(
         raise InvalidArgumentError(f"messages_table={messages_table!r} is not a name of a table")
     tally = Tally(progress)
     async with open_rows(source, READABLE) as rows, rows.snapshot():
-        if not await rows.columns(messages_table):
+        if not await rows.list_columns(messages_table):
             raise SchemaError(
                 f"{rows.shown} has no table {messages_table!r} of the OpenAI Agents SDK; name the "
                 "database of its sessions, and their messages_table"
             )
-        found = [row[0] for row in await rows.all(_IDS.format(table=messages_table))]
+        found = [row[0] for row in await rows.fetch_all(_IDS.format(table=messages_table))]
         for thread_id in found if thread_ids is None else thread_ids:
             if thread_id not in found:
                 raise NotFoundError(f"{rows.shown} has no session {thread_id!r}")
-        for thread_id in expected(found if thread_ids is None else thread_ids):
+        for thread_id in expect_steps(found if thread_ids is None else thread_ids):
             await tally.add(thread_id, _taken(backend, rows, thread_id, messages_table))
-        return tally.done(rows.shown)
+        return tally.finish(rows.shown)
 
 
 async def _taken(backend: StoresThreads, rows: Rows, thread_id: str, table: str) -> bool:
     """Import a session; return whether its thread was new to the backend."""
-    items = await rows.all(_ITEMS.format(table=table), thread_id)
+    items = await rows.fetch_all(_ITEMS.format(table=table), thread_id)
     messages = [_archived(backend, row, sequence) for sequence, row in enumerate(items, 1)]
     return await put_thread(backend, thread_id, messages)
 
@@ -91,7 +91,7 @@ async def _taken(backend: StoresThreads, rows: Rows, thread_id: str, table: str)
 def _archived(backend: StoresThreads, row: Any, sequence: int) -> ArchivedMessage:
     number, data, created_at = row
     try:
-        message = message_of(json.loads(data))._replace(message_id=f"openai-agents-{number}")
+        message = make_message(json.loads(data))._replace(message_id=f"openai-agents-{number}")
     except (ValueError, AttributeError) as exc:
         raise IntegrityError(f"item {number} is not a JSON object") from exc
-    return archived(message, sequence, created_at, backend)
+    return archive_message(message, sequence, created_at, backend)

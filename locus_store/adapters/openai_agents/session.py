@@ -12,12 +12,12 @@ from agents.memory import Session, SessionSettings
 from agents.memory.session import _CompactionSnapshot
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
-from locus_store.adapters.logs import LogAdapter, numbers_in, with_numbers
+from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.errors import ConflictError, SerializationError
 from locus_store.messages import ROLE, NewMessage
 from locus_store.open import open_message_log
-from locus_store.runtime.loops import settled
-from locus_store.types.arguments import check_text, checked_user
+from locus_store.runtime.loops import settle
+from locus_store.types.arguments import check_text, check_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class LocusSession(LogAdapter, Session):
         super().__init__(log)
         check_text("session_id", session_id)
         self.session_id = session_id
-        self.user_id = checked_user(user_id)
+        self.user_id = check_user(user_id)
         self.session_settings = coerce_session_settings(session_settings or SessionSettings())
 
     @classmethod
@@ -104,14 +104,14 @@ class LocusSession(LogAdapter, Session):
         """
         newest = resolve_session_limit(limit, self.session_settings)
         newest = None if newest is not None and newest < 0 else newest
-        items = numbers_in(await self.log.contents(self.session_id, newest=newest))
+        items = untag_numbers(await self.log.contents(self.session_id, newest=newest))
         return cast("list[TResponseInputItem]", items)
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Append all items, or none."""
         if items:
             append = partial(self.log.append, self.session_id, user_id=self.user_id)
-            await settled(_put(items, append))
+            await settle(_put(items, append))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove the newest item and return it; ``None`` if there is none.
@@ -119,12 +119,14 @@ class LocusSession(LogAdapter, Session):
         Raises:
             IntegrityError: The newest item is damaged, and stays.
         """
-        message = (await settled(self.log.pop(self.session_id))).message
-        return None if message is None else cast("TResponseInputItem", numbers_in(message.content))
+        message = (await settle(self.log.pop(self.session_id))).message
+        return (
+            None if message is None else cast("TResponseInputItem", untag_numbers(message.content))
+        )
 
     async def clear_session(self) -> None:
         """Delete the items; states and other logs of the thread stay."""
-        await settled(self.log.delete(self.session_id, namespace=""))
+        await settle(self.log.delete(self.session_id, namespace=""))
 
     # --- compaction
 
@@ -144,11 +146,11 @@ class LocusSession(LogAdapter, Session):
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
             if found is None or start >= len(messages):
                 return False
-            return await settled(self._replace(found, start, output, prune_prefix))
+            return await settle(self._replace(found, start, output, prune_prefix))
 
         is_complete = found is None or found.info.count == len(messages)
         return _CompactionSnapshot(
-            numbers_in([it.content for it in messages]), is_complete, replace_suffix
+            untag_numbers([it.content for it in messages]), is_complete, replace_suffix
         )
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
@@ -159,7 +161,7 @@ class LocusSession(LogAdapter, Session):
         if type(self) is not LocusSession:
             return False
         replace = partial(self.log.replace, self.session_id, 0, user_id=self.user_id)
-        await settled(_put(items, replace))
+        await settle(_put(items, replace))
         return True
 
     async def _replace(
@@ -192,7 +194,7 @@ class LocusSession(LogAdapter, Session):
         """Remove the oldest items up to a position as long as they are expired."""
         while end > 0:
             page = await self.log.page(self.session_id, limit=min(limit, end))
-            expired = list(takewhile(lambda it: is_expired(numbers_in(it.content)), page))
+            expired = list(takewhile(lambda it: is_expired(untag_numbers(it.content)), page))
             await self.log.remove(self.session_id, [it.message_id for it in expired])
             end -= len(expired)
             if not expired or len(expired) < len(page):
@@ -205,14 +207,14 @@ async def _put(
     """Put items as messages; those that are not plain JSON in the form that the SDK stores."""
     if all(type(it) is dict for it in items):
         with suppress(SerializationError):
-            await put([message_of(it) for it in items])
+            await put([make_message(it) for it in items])
             return
-    await put([message_of(json.loads(json.dumps(it, ensure_ascii=False))) for it in items])
+    await put([make_message(json.loads(json.dumps(it, ensure_ascii=False))) for it in items])
 
 
-def message_of(item: Mapping[str, Any]) -> NewMessage:
+def make_message(item: Mapping[str, Any]) -> NewMessage:
     """Return the message of an item; its role, or else its type, is the message's role."""
     role = item.get("role") or item.get("type")
     return NewMessage(
-        with_numbers(item), role if isinstance(role, str) else ROLE, text=READABLE.text(item)
+        tag_numbers(item), role if isinstance(role, str) else ROLE, text=READABLE.get_text(item)
     )

@@ -6,7 +6,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from locus_store import session
-from locus_store.adapters.pyagenity.library import installed
+from locus_store.adapters.pyagenity.library import find_installed
 from locus_store.errors import ConflictError
 from locus_store.session.config import VERSION_KEY
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from locus_store.session.models import Models
-    from locus_store.types.marks import Lineage
+    from locus_store.types.marks import LoadOrigin
 
 StateT = TypeVar("StateT")
-LIBRARY = installed()
+LIBRARY = find_installed()
 
 if TYPE_CHECKING:
 
@@ -71,11 +71,11 @@ class SessionCheckpointer(session.SessionCheckpointer, _LibraryCheckpointer[Stat
             checked(self, state_type)  # a second class for one checkpointer is refused
         super().bind_state_type(state_type)
 
-    def _hand_on(self, config: Mapping[str, Any], lineage: Lineage) -> None:
+    def _hand_on(self, config: Mapping[str, Any], origin: LoadOrigin) -> None:
         if "is_stream" not in config or not isinstance(config, dict):
-            super()._hand_on(config, lineage)
-        elif lineage.made_from is None:  # a graph's own, whose next state is a new one
-            config[VERSION_KEY] = lineage.token()
+            super()._hand_on(config, origin)
+        elif origin.made_from is None:  # a graph's own, whose next state is a new one
+            config[VERSION_KEY] = origin.to_token()
 
 
 class PgCheckpointer(SessionCheckpointer[StateT], session.PgCheckpointer):

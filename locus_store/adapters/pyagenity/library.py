@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from locus_store.errors import MissingExtraError, pip_install
+from locus_store.errors import MissingExtraError, make_install_command
 from locus_store.session.models import Models
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Library(NamedTuple):
 
 
 @cache
-def installed() -> Library:
+def find_installed() -> Library:
     """Return the library that is installed; AgentFlow if both are.
 
     Raises:
@@ -41,8 +41,8 @@ def installed() -> Library:
     found = _agentflow() or _pyagenity()
     if found is None:
         raise MissingExtraError(
-            f"neither AgentFlow nor PyAgenity is installed: {pip_install('agentflow')} "
-            f"or {pip_install('pyagenity')}"
+            f"neither AgentFlow nor PyAgenity is installed: {make_install_command('agentflow')} "
+            f"or {make_install_command('pyagenity')}"
         )
     return found
 

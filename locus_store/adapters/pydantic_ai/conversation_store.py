@@ -20,17 +20,17 @@ from locus_store.adapters.logs import (
     MAX_PLACES,
     OpenedByUrl,
     Places,
-    all_of,
-    numbers_in,
-    with_numbers,
+    list_all,
+    tag_numbers,
+    untag_numbers,
 )
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
 from locus_store.messages import NewMessage
-from locus_store.runtime.loops import settled
+from locus_store.runtime.loops import settle
 from locus_store.types.arguments import check_text
 from locus_store.values.encoding import encode
 from locus_store.values.readable import Readable
-from locus_store.values.surrogates import escaped_within, restored_within
+from locus_store.values.surrogates import escape_within, restore_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
         Those of one scope are found by the user of their threads.
         """
-        logs = all_of(self.log.heads, namespace="", user_id=_owner(scope))
+        logs = list_all(self.log.heads, namespace="", user_id=_owner(scope))
         heads = [it async for it in logs if _has_record(it)]
         found: list[ConversationRecord] = _restored(_RECORDS, [it.messages[0] for it in heads])
         mine = [it for it in found if scope is None or it.scope == scope]
@@ -126,9 +126,9 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """
         found = await self._expected(record.conversation_id, expected_revision)
         shared = await self._shared(record, new_entries, found)
-        entries = [*shared, *messages_of(new_entries)]
+        entries = [*shared, *make_messages(new_entries)]
         try:
-            revision = await settled(
+            revision = await settle(
                 self.log.append(
                     record.conversation_id,
                     [_record_message(record)],
@@ -150,7 +150,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         found = await self._expected(conversation_id, expected_revision)
         revision = found.revision if found else 0
         try:
-            await settled(self.log.delete(conversation_id, expected_revision=revision))
+            await settle(self.log.delete(conversation_id, expected_revision=revision))
         except ConflictError as exc:
             raise ConversationConflictError(conversation_id) from exc
 
@@ -205,7 +205,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         """
         if head_id is None or limit == 0:
             return []
-        return entries_of(await self._history(head_id, limit))
+        return make_entries(await self._history(head_id, limit))
 
     async def _history(self, head_id: str, limit: int | None = None) -> list[LoggedMessage]:
         known = self._places.get(head_id)
@@ -228,7 +228,7 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
 
     async def _place(self, entry_id: str) -> str:
         """Return a conversation that has an entry, by asking one after the other."""
-        async for it in all_of(self.log.logs, namespace=ENTRIES):
+        async for it in list_all(self.log.logs, namespace=ENTRIES):
             if await self.log.get(it.thread_id, entry_id, namespace=ENTRIES):
                 return it.thread_id
         raise NotFoundError(f"no conversation has an entry {entry_id!r}")
@@ -298,10 +298,10 @@ def _has_record(found: LogSnapshot) -> bool:
 def _record_message(record: ConversationRecord) -> NewMessage:
     """Return the message of a record."""
     (content,) = _json(_RECORDS, [record])
-    return NewMessage(with_numbers(content), _RECORD, _RECORD, text="")
+    return NewMessage(tag_numbers(content), _RECORD, _RECORD, text="")
 
 
-def messages_of(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
+def make_messages(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
     """Return the messages of entries.
 
     Raises:
@@ -310,7 +310,7 @@ def messages_of(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
     contents = _json(_MESSAGES, [it.message for it in entries])
     return [
         NewMessage(
-            with_numbers(content),
+            tag_numbers(content),
             it.message.kind,
             it.id,
             {"parent_id": it.parent_id, "kind": it.kind},
@@ -322,7 +322,7 @@ def messages_of(entries: Sequence[ConversationEntry]) -> list[NewMessage]:
 
 def _text_of(content: Mapping[str, Any]) -> str:
     """Return the text of a message."""
-    texts = ((_TOOL if "tool_name" in it else _PART).text(it) for it in content["parts"])
+    texts = ((_TOOL if "tool_name" in it else _PART).get_text(it) for it in content["parts"])
     return "\n".join(filter(None, texts))
 
 
@@ -334,7 +334,7 @@ def _json(adapter: TypeAdapter[Any], values: list[Any]) -> list[Any]:
     return made
 
 
-def entries_of(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
+def make_entries(messages: Sequence[LoggedMessage]) -> list[ConversationEntry]:
     """Return the entries of messages."""
     restored = _restored(_MESSAGES, messages)
     return [
@@ -354,16 +354,16 @@ def _restored(adapter: TypeAdapter[Any], messages: Sequence[LoggedMessage]) -> l
         made: list[Any] = adapter.validate_json(text)
     except ValidationError as exc:
         raise IntegrityError(f"a stored message is not one of Pydantic AI: {exc}") from exc
-    return restored_within(made) if is_cut else made
+    return restore_within(made) if is_cut else made
 
 
 def _text(contents: list[Any]) -> tuple[bytes | str, bool]:
     """Return the JSON of messages, and whether strings in it are escaped."""
-    given = numbers_in(contents)
+    given = untag_numbers(contents)
     if given is contents:
         with suppress(TypeError):  # a string has a lone surrogate
             return encode(contents), False
-    return json.dumps(escaped_within(given), ensure_ascii=False), True
+    return json.dumps(escape_within(given), ensure_ascii=False), True
 
 
 def _parent(message: LoggedMessage) -> str | None:

@@ -9,12 +9,12 @@ from strands.session.session_repository import SessionRepository
 from strands.types.exceptions import SessionException
 from strands.types.session import Session, SessionAgent, SessionMessage
 
-from locus_store.adapters.logs import numbers_in, with_numbers
+from locus_store.adapters.logs import tag_numbers, untag_numbers
 from locus_store.blocking import BlockingMessageLog, open_message_log
 from locus_store.errors import ConflictError, NotFoundError
 from locus_store.messages import NewMessage
 from locus_store.open import Storage
-from locus_store.types.arguments import MAX_COUNT, checked_user
+from locus_store.types.arguments import MAX_COUNT, check_user
 from locus_store.types.tenants import ForTenants
 from locus_store.values.readable import Readable
 
@@ -71,7 +71,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         if not isinstance(log, BlockingMessageLog):
             log = BlockingMessageLog(Storage(log).messages())
         self.log = log
-        self.user_id = checked_user(user_id)
+        self.user_id = check_user(user_id)
 
     @classmethod
     def from_url(cls, url: str, *, user_id: str | None = None, **options: Any) -> Self:
@@ -175,7 +175,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         self, session_id: str, agent_id: str, message_id: int, **kwargs: Any
     ) -> SessionMessage | None:
         found = self.log.get(session_id, str(message_id), namespace=MESSAGES + agent_id)
-        return None if found is None else SessionMessage.from_dict(numbers_in(found.content))
+        return None if found is None else SessionMessage.from_dict(untag_numbers(found.content))
 
     def update_message(
         self, session_id: str, agent_id: str, session_message: SessionMessage, **kwargs: Any
@@ -215,7 +215,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
         )
         if not found and self.read_agent(session_id, agent_id) is None:
             raise _no_agent(session_id, agent_id)
-        return [SessionMessage.from_dict(numbers_in(it.content)) for it in found]
+        return [SessionMessage.from_dict(untag_numbers(it.content)) for it in found]
 
     # --- several agents
 
@@ -251,7 +251,7 @@ class LocusSessionRepository(ForTenants, SessionRepository):
             _json(message.to_dict()),
             shown["role"],
             str(message.message_id),
-            text=READABLE.text(shown),
+            text=READABLE.get_text(shown),
         )
         options |= {"namespace": MESSAGES + agent_id, "user_id": self.user_id}
         self.log.append(session_id, [new], **options)
@@ -263,12 +263,12 @@ class LocusSessionRepository(ForTenants, SessionRepository):
 
     def _read(self, session_id: str, namespace: str) -> Document | None:
         found = self.log.get(session_id, "state", namespace=namespace)
-        return None if found is None else dict(numbers_in(found.content))
+        return None if found is None else dict(untag_numbers(found.content))
 
 
 def _json(value: Document) -> Any:
     # As the framework's own repositories store it, which write NaN.
-    return with_numbers(json.loads(json.dumps(value, ensure_ascii=False)))
+    return tag_numbers(json.loads(json.dumps(value, ensure_ascii=False)))
 
 
 def _no_agent(session_id: str, agent_id: str) -> SessionNotFoundError:

@@ -13,10 +13,10 @@ from locus_store.backend import FullBackend
 from locus_store.backends.documents.logs import DocumentLogs
 from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim_and_save
 from locus_store.backends.documents.threads import DocumentThreads
-from locus_store.backends.documents.version_lists import DocumentVersionLists, writes_of
+from locus_store.backends.documents.version_lists import DocumentVersionLists, list_writes
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
-from locus_store.runtime.observe import skips_too_large
-from locus_store.runtime.progress import steps
+from locus_store.runtime.observe import skip_too_large
+from locus_store.runtime.progress import iterate_steps
 from locus_store.types import (
     Active,
     ArchivedThread,
@@ -38,12 +38,12 @@ from locus_store.types.arguments import (
     check_names,
     check_scan,
     check_text,
-    thread_pattern,
+    compile_thread_pattern,
 )
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key, has_value, is_found
 from locus_store.values.text import query_words
-from locus_store.versions.archives import occupied
+from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
-    from locus_store.versions.spaces import Space
-    from locus_store.versions.threads import Edit, Thread
+    from locus_store.versions.spaces import History
+    from locus_store.versions.threads import Thread, ThreadTransaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,27 +94,29 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
     async def _look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a read; in a worker thread if it may block the event loop."""
-        read = partial(self._threads.steadily, partial(work, *args, **kwargs))
+        read = partial(self._threads.read_steadily, partial(work, *args, **kwargs))
         return await self._documents.run_call(read)
 
-    async def _make(self, thread_id: str, body: Callable[[Edit], T], *, removes: bool = False) -> T:
+    async def _make(
+        self, thread_id: str, body: Callable[[ThreadTransaction], T], *, removes: bool = False
+    ) -> T:
         """Change a thread, or create it; see ``DocumentThreads.write``."""
         write = partial(self._threads.write, thread_id, body, creates=True, removes=removes)
-        answer = await self._threads.in_order(thread_id, lambda: (write(),))
+        answer = await self._threads.run_in_order(thread_id, lambda: (write(),))
         return answer[0]  # type: ignore[return-value]  # None only where body gives it
 
-    async def _change(self, thread_id: str, body: Callable[[Edit], T]) -> T | None:
+    async def _change(self, thread_id: str, body: Callable[[ThreadTransaction], T]) -> T | None:
         """Change a thread; return ``None`` if it has no document."""
-        return await self._threads.in_order(
+        return await self._threads.run_in_order(
             thread_id, lambda: self._threads.write(thread_id, body, creates=False)
         )
 
-    async def _sweep(self, sweep: Sweep, body: Callable[[Edit], Swept]) -> None:
+    async def _sweep(self, sweep: Sweep, body: Callable[[ThreadTransaction], Swept]) -> None:
         """Remove something from every thread that can be read; raise for the others at the end."""
         ids = await self._look(lambda: list(self._documents.keys()))
         strays = await self._look(self._documents.strays)
         failed: list[LocusStoreError] = [IntegrityError(it) for it in strays]
-        for thread_id in steps(ids):
+        for thread_id in iterate_steps(ids):
             try:
                 sweep.count(thread_id, await self._change(thread_id, body) or Swept(0))
             except LocusStoreError as exc:
@@ -157,23 +159,23 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         with_writes: bool,
     ) -> Stored | None:
         thread = self._threads.read(thread_id)
-        space = thread.space(namespace) if thread else None
-        if thread is None or space is None:
+        history = thread.find_history(namespace) if thread else None
+        if thread is None or history is None:
             return None
-        record = versions.target(space, space.line, checkpoint_id)
-        head = versions.head_of(space, space.line)
+        record = versions.target(history, history.line, checkpoint_id)
+        head = versions.find_head(history, history.line)
         if record is None or head is None:
             return None
-        version = thread.version(space, record.sequence)
-        basis = versions.basis_of(space, space.line, record, known, thread.store)
-        rows = space.payloads(record.chain, record.sequence, basis.sequence if basis else 0)
+        version = thread.get_version(history, record.sequence)
+        basis = versions.find_basis(history, history.line, record, known, thread.store)
+        rows = history.payloads(record.chain, record.sequence, basis.sequence if basis else 0)
         payloads = [payload for _, payload in rows]
         return Stored(
             version=version,
-            head=thread.mark(space, head),
+            head=thread.mark(history, head),
             payloads=payloads,
             basis=basis,
-            writes=writes_of(space, record.checkpoint_id) if with_writes else None,
+            writes=list_writes(history, record.checkpoint_id) if with_writes else None,
         )
 
     async def history(
@@ -192,14 +194,14 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         self, thread_id: str, namespace: str, limit: int, before: str | None
     ) -> list[Version]:
         thread = self._threads.read(thread_id)
-        space = thread.space(namespace) if thread else None
-        if thread is None or space is None:
+        history = thread.find_history(namespace) if thread else None
+        if thread is None or history is None:
             return []
-        shown = space.visible()
+        shown = history.list_visible()
         if before is not None:
-            end = versions.cursor(space, space.line, thread_id, before)
+            end = versions.cursor(history, history.line, thread_id, before)
             shown = [it for it in shown if it < end]
-        return [thread.version(space, it) for it in shown[:limit]]
+        return [thread.get_version(history, it) for it in shown[:limit]]
 
     async def remove(
         self,
@@ -214,7 +216,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         names = list(checkpoint_ids)
         check_names(thread_id, namespace, *names)
 
-        def remove(edit: Edit) -> int:
+        def remove(edit: ThreadTransaction) -> int:
             line = edit.find(thread_id, namespace)
             return versions.remove_named(edit, line, names, writer) if line else 0
 
@@ -230,7 +232,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
     ) -> Removed:
         check_names(thread_id, namespace)
         removed = await self._change(thread_id, lambda it: it.drop_seen(head, namespace))
-        return removed or versions.no_thread(thread_id, head)
+        return removed or versions.make_no_thread_result(thread_id, head)
 
     # --- lists
 
@@ -238,7 +240,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[Active]:
         check_limit(limit)
-        matches = thread_pattern(pattern).match
+        matches = compile_thread_pattern(pattern).match
 
         def recent() -> list[Active]:
             threads = self._documents.active(limit, after)
@@ -251,19 +253,24 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         return await self._look(recent)
 
     def _recent(self, size: int = 0) -> Iterator[Thread]:
-        """Yield the threads that exist, the most recently active first; see ``by_activity``."""
-        return (it for _, it in self._threads.by_activity(size) if it.exists)
+        """Yield the threads that exist, the most recently active first; see "
+        "``iterate_by_activity``.
+        """
+        return (it for _, it in self._threads.iterate_by_activity(size) if it.exists)
 
-    def _roots(self, size: int = 0) -> Iterator[tuple[Thread, Space]]:
+    def _roots(self, size: int = 0) -> Iterator[tuple[Thread, History]]:
         """Yield the threads whose root has a version, the most recently active first."""
-        return ((it, space) for it in self._recent(size) if (space := it.space("")))
+        return ((it, history) for it in self._recent(size) if (history := it.find_history("")))
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
 
         def heads() -> list[Head]:
             roots = islice(self._roots(limit), limit)
-            return [it.version(space, space.line.head or 0).as_head() for it, space in roots]
+            return [
+                thread.get_version(history, history.line.head or 0).as_head()
+                for thread, history in roots
+            ]
 
         return await self._look(heads)
 
@@ -274,13 +281,16 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found = [
-            (space.rows[it].created_at, space.line.line, it, thread, space)
-            for thread, space in self._roots()
-            for it in space.visible()
-            if _has(space, it, key, value)
+            (history.rows[it].created_at, history.line.line, it, thread, history)
+            for thread, history in self._roots()
+            for it in history.list_visible()
+            if _has(history, it, key, value)
         ]
         found.sort(key=lambda it: it[:3], reverse=True)
-        return [thread.version(space, it).as_head() for _, _, it, thread, space in found[:limit]]
+        return [
+            thread.get_version(history, sequence).as_head()
+            for _, _, sequence, thread, history in found[:limit]
+        ]
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
@@ -302,10 +312,10 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         """Yield all threads that may have the words; the best first, if they are more."""
         yield self._recent()
 
-    @skips_too_large
+    @skip_too_large
     def _hit(self, thread_id: str, thread: Thread, wanted: list[str]) -> Hit | None:
-        space = thread.space("")
-        return thread.hit(space, wanted, self.max_state_bytes) if space else None
+        history = thread.find_history("")
+        return thread.search(history, wanted, self.max_state_bytes) if history else None
 
     # --- whole threads
 
@@ -315,7 +325,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
         def read() -> ArchivedThread | None:
             source = self._threads.read(source_thread_id)
-            return source.archived() if source and source.exists else None
+            return source.archive() if source and source.exists else None
 
         copy = await self._look(read)
         if copy is None:
@@ -337,7 +347,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
         def read() -> ArchivedThread | None:
             found = self._threads.read(thread_id)
-            return found.archived() if found else None
+            return found.archive() if found else None
 
         return await self._look(read)
 
@@ -345,9 +355,9 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         await self._restore(thread, is_copy=False)
 
     async def _restore(self, thread: ArchivedThread, *, is_copy: bool) -> None:
-        def restore(edit: Edit) -> None:
+        def restore(edit: ThreadTransaction) -> None:
             if edit.thread is not None:
-                raise occupied(thread.thread_id, "copied" if is_copy else "written")
+                raise make_occupied_error(thread.thread_id, "copied" if is_copy else "written")
             edit.restore(thread, is_copy=is_copy)
 
         await self._make(thread.thread_id, restore)
@@ -364,7 +374,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
-        def store(edit: Edit) -> bool:
+        def store(edit: ThreadTransaction) -> bool:
             versions.find_for_writes(edit, thread_id, namespace, checkpoint_id, must_exist)
             line = replace(edit.open_space(namespace).line)
             stored = versions.put_writes(
@@ -383,16 +393,16 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
         def read() -> dict[str, list[PendingWrite]]:
             thread = self._threads.read(thread_id)
-            space = thread.spaces.get(namespace) if thread else None
-            return {it: writes_of(space, it) for it in checkpoint_ids} if space else {}
+            history = thread.histories.get(namespace) if thread else None
+            return {it: list_writes(history, it) for it in checkpoint_ids} if history else {}
 
         return {name: writes for name, writes in (await self._look(read)).items() if writes}
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
         thread = await self._look(self._threads.read, thread_id)
-        spaces = thread.spaces.values() if thread else ()
-        return sorted(it.namespace for it in spaces if it.line.head is not None)
+        histories = thread.histories.values() if thread else ()
+        return sorted(it.namespace for it in histories if it.line.head is not None)
 
     async def records(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
@@ -401,10 +411,10 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
         def read() -> list[tuple[int, int, bytes]]:
             thread = self._threads.read(thread_id)
-            space = thread.space(namespace) if thread else None
-            rows = space.rows.items() if space else ()
-            found = [(it, row.record.chain, row.payload()) for it, row in rows if it <= last]
-            return versions.made_of(found, first, last)
+            history = thread.find_history(namespace) if thread else None
+            rows = history.rows.items() if history else ()
+            found = [(it, row.record.chain, row.to_payload()) for it, row in rows if it <= last]
+            return versions.select_records(found, first, last)
 
         return await self._look(read)
 
@@ -413,10 +423,10 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
         def find() -> list[tuple[str, str, str]]:
             return [
-                (thread.thread_id, space.namespace, row.record.checkpoint_id)
-                for thread in self._threads.live()
-                for space in thread.spaces.values()
-                for row in space.rows.values()
+                (thread.thread_id, history.namespace, row.record.checkpoint_id)
+                for thread in self._threads.iterate_live()
+                for history in thread.histories.values()
+                for row in history.rows.values()
                 if has_value(row.record.metadata, key, value)
             ]
 
@@ -430,7 +440,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
     async def damage(self) -> list[str]:
         """See ``StorageBackend``; reports stray documents and a damaged identity."""
-        return await self._look(self._threads.damage)
+        return await self._look(self._threads.find_damage)
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
@@ -439,7 +449,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         return sweep.report()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        def renew(edit: Edit) -> bool:
+        def renew(edit: ThreadTransaction) -> bool:
             thread, until = edit.thread, datetime.now(UTC) + timedelta(seconds=ttl_seconds)
             if thread is None or not thread.is_live or thread.expires_at is None:
                 return False
@@ -466,18 +476,18 @@ def _told(failed: Sequence[LocusStoreError], sweep: Sweep) -> str:
     return f"removed from the others: threads {sweep.threads}, versions {sweep.removed}{more}"
 
 
-def _has(space: Space, sequence: int, key: str, value: Any) -> bool:
-    record = space.rows[sequence].record
+def _has(history: History, sequence: int, key: str, value: Any) -> bool:
+    record = history.rows[sequence].record
     return is_found(record.metadata, record.labels, key, value)
 
 
-def _prune(edit: Edit) -> int:
-    names = list(edit.thread.spaces) if edit.thread else []
+def _prune(edit: ThreadTransaction) -> int:
+    names = list(edit.thread.histories) if edit.thread else []
     lines = [edit.find(edit.thread_id, it) for it in names]
     return sum(versions.prune(edit, it) for it in lines if it)
 
 
-def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> Swept:
+def _vacuum(edit: ThreadTransaction, limit: datetime, sweep: Sweep) -> Swept:
     """Remove a thread's older versions, or all of it; return how much."""
     thread = edit.thread
     if thread is None:
@@ -485,16 +495,16 @@ def _vacuum(edit: Edit, limit: datetime, sweep: Sweep) -> Swept:
     if thread.is_older_than(limit):
         return Swept(edit.drop_thread().versions, len(thread.messages), is_whole=True)
     removed = 0
-    for space in list(thread.spaces.values()):
-        line = edit.find(thread.thread_id, space.namespace)
-        old = space.older_than(limit)
+    for history in list(thread.histories.values()):
+        line = edit.find(thread.thread_id, history.namespace)
+        old = history.find_older_than(limit)
         if line is not None and old:
-            with sweep.of(thread.thread_id):
+            with sweep.sweep_thread(thread.thread_id):
                 removed += versions.vacuum(edit, line, old)
     return Swept(removed)
 
 
-def _expire(edit: Edit) -> Swept:
+def _expire(edit: ThreadTransaction) -> Swept:
     """Remove a thread whose time to live is over."""
     if edit.old is None or edit.thread is not None:
         return Swept(0)

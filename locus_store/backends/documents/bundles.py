@@ -23,7 +23,7 @@ from locus_store.versions.spaces import Row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.versions.spaces import Space
+    from locus_store.versions.spaces import History
 
 MAGIC: Final = b"locus-store 1\n"
 """With the version of the form; another one is refused."""
@@ -56,7 +56,7 @@ class Bundle:
 
     messages: list[ArchivedMessage] = field(default_factory=list)
 
-    def all_rows(self) -> Iterator[tuple[str, Row]]:
+    def iterate_rows(self) -> Iterator[tuple[str, Row]]:
         """Yield each namespace and version."""
         for namespace, rows in self.rows.items():
             for row in rows.values():
@@ -76,7 +76,7 @@ class Bundle:
     @property
     def size(self) -> int:
         """About the bytes that this takes in an object."""
-        payloads = [row.payload() for _, row in self.all_rows()]
+        payloads = [row.to_payload() for _, row in self.iterate_rows()]
         payloads += [it.write.payload for _, it in self.writes]
         payloads += [it.payload or b"" for it in self.messages]
         texts = sum(len(it.text or "") for it in self.messages)
@@ -93,22 +93,22 @@ class ObjectContent(NamedTuple):
     facts: bytes
     payloads: bytes
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the facts.
 
         Raises:
             IntegrityError: The payloads differ from those that were written.
         """
-        told: dict[str, Any] = orjson.loads(self.facts)
-        if told.pop("check") != crc32(self.payloads):
+        fields: dict[str, Any] = orjson.loads(self.facts)
+        if fields.pop("check") != crc32(self.payloads):
             raise IntegrityError("its payloads are not as they were written")
-        return told
+        return fields
 
 
 # --- to bytes
 
 
-def content_of(
+def make_content(
     facts: dict[str, Any], bundle: Bundle, note: dict[str, Any], before: bytes = b""
 ) -> ObjectContent:
     """Return an object's content.
@@ -119,23 +119,23 @@ def content_of(
         note: What differs between two puts of the same content.
         before: Bytes to store before the payloads.
     """
-    of_bundle, payloads = told(bundle)
+    of_bundle, payloads = describe_bundle(bundle)
     joined = b"".join((before, *payloads))
     all_facts = {**facts, **of_bundle, "check": crc32(joined)}
     return ObjectContent(note, orjson.dumps(all_facts), joined)
 
 
-def packed(content: ObjectContent) -> bytes:
+def pack(content: ObjectContent) -> bytes:
     """Return the bytes of an object."""
     frames = pack_frame(orjson.dumps(content.note)), pack_frame(content.facts)
     lengths = (len(it).to_bytes(_LENGTH_BYTES, "little") for it in frames)
     return b"".join((MAGIC, *lengths, *frames, content.payloads))
 
 
-def told(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
+def describe_bundle(bundle: Bundle) -> tuple[dict[str, Any], list[bytes]]:
     """Return the facts of a bundle, and its payloads."""
-    rows = list(bundle.all_rows())
-    payloads = [row.payload() for _, row in rows]
+    rows = list(bundle.iterate_rows())
+    payloads = [row.to_payload() for _, row in rows]
     payloads += [it.write.payload for _, it in bundle.writes]
     payloads += [it.payload or b"" for it in bundle.messages]
     facts: dict[str, Any] = {
@@ -165,7 +165,7 @@ def _message(it: ArchivedMessage) -> list[Any]:
 # --- from bytes
 
 
-def unpacked(content: bytes) -> ObjectContent:
+def unpack(content: bytes) -> ObjectContent:
     """Return the parts of an object.
 
     Raises:
@@ -190,42 +190,42 @@ def _frame(content: bytes) -> bytes:
     return bodies[0]
 
 
-def bundle_of(told: dict[str, Any], payloads: bytes) -> Bundle:
+def parse_bundle(fields: dict[str, Any], payloads: bytes) -> Bundle:
     """Return the bundle of an object's facts and payloads."""
-    parts = payloads_of(told, payloads)
+    parts = split_payloads(fields, payloads)
     bundle = Bundle()
-    for row in told.get("rows", ()):
-        bundle.put(row[0], row_of(row, next(parts)))
-    bundle.writes = [(it[0], write_of(it, next(parts))) for it in told.get("writes", ())]
-    bundle.messages = [message_of(it, next(parts)) for it in told.get("messages", ())]
+    for row in fields.get("rows", ()):
+        bundle.put(row[0], make_row(row, next(parts)))
+    bundle.writes = [(it[0], write_of(it, next(parts))) for it in fields.get("writes", ())]
+    bundle.messages = [make_message(it, next(parts)) for it in fields.get("messages", ())]
     return bundle
 
 
-def payloads_of(told: dict[str, Any], content: bytes, start: int = 0) -> Iterator[bytes]:
+def split_payloads(fields: dict[str, Any], content: bytes, start: int = 0) -> Iterator[bytes]:
     """Yield the payloads of a bundle, which begin at a place of the content."""
-    for length in told.get("lengths", ()):
+    for length in fields.get("lengths", ()):
         yield content[start : start + length]
         start += length
 
 
-def row_of(told: list[Any], payload: bytes) -> Row:
+def make_row(fields: list[Any], payload: bytes) -> Row:
     """Return the version of its facts and payload."""
-    return _ToldRow(told, payload)
+    return _DescribedRow(fields, payload)
 
 
-def put_row(space: Space, told: list[Any], payload: bytes) -> None:
+def put_row(history: History, fields: list[Any], payload: bytes) -> None:
     """Add the version of its facts and payload to its namespace, in which it is the newest."""
-    _, sequence, chain, _, checkpoint_id, *_ = told
-    space.place(_ToldRow(told, payload), sequence, chain, checkpoint_id)
+    _, sequence, chain, _, checkpoint_id, *_ = fields
+    history.add(_DescribedRow(fields, payload), sequence, chain, checkpoint_id)
 
 
-def time_of(told: list[Any]) -> str:
+def render_time(fields: list[Any]) -> str:
     """Return the time of a version in its facts."""
-    at: str = told[-1]
+    at: str = fields[-1]
     return at
 
 
-class _ToldRow(Row):
+class _DescribedRow(Row):
     """A version whose facts are parsed when they are asked for: a load asks for few."""
 
     __slots__ = ("_facts",)
@@ -233,7 +233,7 @@ class _ToldRow(Row):
     def __init__(self, facts: list[Any], payload: bytes) -> None:
         self._facts = facts
         self._held = True, payload
-        self.told = {}
+        self.line_changes = {}
 
     def __getattr__(self, name: str) -> Any:
         """Set ``record`` and ``created_at``, of which one is missing."""
@@ -251,18 +251,18 @@ class _ToldRow(Row):
         return object.__getattribute__(self, name)
 
 
-def write_of(told: list[Any], payload: bytes) -> ArchivedWrite:
+def write_of(fields: list[Any], payload: bytes) -> ArchivedWrite:
     """Return the pending write of its facts and payload."""
-    _, checkpoint_id, *ours, created_at = told
+    _, checkpoint_id, *ours, created_at = fields
     write = PendingWrite(**dict(zip(_WRITE, ours, strict=True)), payload=payload)
     return ArchivedWrite(
         checkpoint_id=checkpoint_id, write=write, created_at=datetime.fromisoformat(created_at)
     )
 
 
-def message_of(told: list[Any], payload: bytes) -> ArchivedMessage:
+def make_message(fields: list[Any], payload: bytes) -> ArchivedMessage:
     """Return the message of its facts and payload."""
-    *ours, created_at, has_payload = told
+    *ours, created_at, has_payload = fields
     return ArchivedMessage(
         **dict(zip(_MESSAGE, ours, strict=True)),
         created_at=datetime.fromisoformat(created_at),
@@ -270,46 +270,46 @@ def message_of(told: list[Any], payload: bytes) -> ArchivedMessage:
     )
 
 
-def told_line(space: Space) -> list[Any]:
+def describe_line(history: History) -> list[Any]:
     """Return a namespace and its line, as facts have them: without what is last and missing."""
-    told = [space.namespace, *_facts_of_line(space.line)]
-    while told[-1] is None:
-        del told[-1]
-    return told
+    fields = [history.namespace, *_facts_of_line(history.line)]
+    while fields[-1] is None:
+        del fields[-1]
+    return fields
 
 
-def line_of(told: list[Any]) -> tuple[str, Line]:
-    """Return the namespace and the line of ``told_line``."""
-    namespace, *facts = told
+def parse_line(fields: list[Any]) -> tuple[str, Line]:
+    """Return the namespace and the line of ``describe_line``."""
+    namespace, *facts = fields
     return namespace, Line(**dict(zip(_LINE, facts, strict=False)))
 
 
-def told_log(log: ArchivedLog) -> list[Any]:
+def describe_log(log: ArchivedLog) -> list[Any]:
     """Return a message log, as facts have it."""
     return [getattr(log, name) for name in _LOG]
 
 
-def log_of(told: list[Any]) -> ArchivedLog:
-    """Return the message log of ``told_log``."""
-    *facts, changed_at = told
+def log_of(fields: list[Any]) -> ArchivedLog:
+    """Return the message log of ``describe_log``."""
+    *facts, changed_at = fields
     at = datetime.fromisoformat(changed_at)
     return ArchivedLog(**dict(zip(_LOG, [*facts, at], strict=True)))
 
 
-def segment_content(bundle: Bundle) -> bytes:
+def pack_segment(bundle: Bundle) -> bytes:
     """Return the bytes of a segment."""
-    return packed(content_of({}, bundle, {}))
+    return pack(make_content({}, bundle, {}))
 
 
-def segment_bundle(content: bytes) -> Bundle:
+def unpack_segment(content: bytes) -> Bundle:
     """Return the bundle of a segment.
 
     Raises:
         IntegrityError: It was cut off or changed.
         SchemaError: It is of a newer version of this library.
     """
-    parts = unpacked(content)
+    parts = unpack(content)
     try:
-        return bundle_of(parts.told(), parts.payloads)
+        return parse_bundle(parts.describe(), parts.payloads)
     except (LookupError, TypeError, ValueError, StopIteration) as exc:
         raise IntegrityError(f"it holds what no save writes ({exc!r:.100})") from exc

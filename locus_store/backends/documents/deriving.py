@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from locus_store.backends.documents.segments import SegmentedSpace, runs
+from locus_store.backends.documents.segments import SegmentedHistory, find_runs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from locus_store.backends.documents.bundles import Bundle
-    from locus_store.versions.spaces import Row, Space
+    from locus_store.versions.spaces import History, Row
     from locus_store.versions.threads import Thread
 
 Place: TypeAlias = "tuple[str, int]"
@@ -50,7 +50,7 @@ class Changes:
     """Lines and sequences of versions that were removed."""
 
 
-def changes(
+def derive_changes(
     old: Thread | None,
     thread: Thread,
     tail: Bundle,
@@ -69,8 +69,8 @@ def changes(
         revision: Of the head to write.
         adds_only: No version was removed.
     """
-    known = {id(row) for space in _spaces(old) for row in space.own.rows.values()}
-    fresh = [(name, row) for name, row in tail.all_rows() if id(row) not in known]
+    known = {id(row) for history in _spaces(old) for row in history.own.rows.values()}
+    fresh = [(name, row) for name, row in tail.iterate_rows() if id(row) not in known]
     fresh += [(name, row) for name, at in awaited if (row := _row(thread, name, at))]
     written = {
         (name, row.record.sequence): _derived(
@@ -78,61 +78,64 @@ def changes(
         )
         for name, row in fresh
     }
-    gone = [] if adds_only else removed(old, thread)
+    gone = [] if adds_only else find_removed(old, thread)
     return Changes(thread.thread_id, revision, written, gone)
 
 
-def _spaces(thread: Thread | None) -> Iterator[SegmentedSpace]:
+def _spaces(thread: Thread | None) -> Iterator[SegmentedHistory]:
     """Yield the namespaces of a stored thread."""
-    for space in thread.spaces.values() if thread else ():
-        assert isinstance(space, SegmentedSpace)  # noqa: S101  (as they are parsed)
-        yield space
+    for history in thread.histories.values() if thread else ():
+        assert isinstance(history, SegmentedHistory)  # noqa: S101  (as they are parsed)
+        yield history
 
 
 def _row(thread: Thread, namespace: str, sequence: int) -> Row | None:
-    space = thread.spaces.get(namespace)
-    return space.row(sequence) if space else None
+    history = thread.histories.get(namespace)
+    return history.get_row(sequence) if history else None
 
 
 def _derived(
     old: Thread | None, thread: Thread, namespace: str, row: Row, *, is_changed: bool
 ) -> Derived:
-    line, before = thread.spaces[namespace].line.line, _same_space(old, thread.spaces[namespace])
+    line, before = (
+        thread.histories[namespace].line.line,
+        _same_space(old, thread.histories[namespace]),
+    )
     is_new = before is None or row.record.sequence > before.line.last_sequence
     return Derived(namespace, line, row, is_new, is_changed)
 
 
-def _same_space(thread: Thread | None, space: Space) -> Space | None:
-    found = thread.spaces.get(space.namespace) if thread else None
-    return found if found and found.line.line == space.line.line else None
+def _same_space(thread: Thread | None, history: History) -> History | None:
+    found = thread.histories.get(history.namespace) if thread else None
+    return found if found and found.line.line == history.line.line else None
 
 
-def removed(old: Thread | None, thread: Thread | None = None) -> list[tuple[int, int]]:
+def find_removed(old: Thread | None, thread: Thread | None = None) -> list[tuple[int, int]]:
     """Return the lines and sequences of versions that a stored thread has no longer."""
     found = []
-    for space in _spaces(old):
-        now = _same_space(thread, space)
-        left = set(now.sequences()) if now else set()
-        found += [(space.line.line, it) for it in space.sequences() if it not in left]
+    for history in _spaces(old):
+        now = _same_space(thread, history)
+        left = set(now.list_sequences()) if now else set()
+        found += [(history.line.line, it) for it in history.list_sequences() if it not in left]
     return found
 
 
-def named(thread: Thread) -> dict[tuple[str, int, int], Space]:
+def map_versions(thread: Thread) -> dict[tuple[str, int, int], History]:
     """Return the spaces of all versions by namespace, line and sequence."""
     return {
-        (name, space.line.line, sequence): space
-        for name, space in thread.spaces.items()
-        for sequence in space.sequences()
+        (name, history.line.line, sequence): history
+        for name, history in thread.histories.items()
+        for sequence in history.list_sequences()
     }
 
 
-def told(places: Collection[Place]) -> dict[str, list[list[int]]]:
+def describe_places(places: Collection[Place]) -> dict[str, list[list[int]]]:
     """Return versions as the note of a head names them."""
     names = {name for name, _ in places}
-    return {name: runs(sorted(at for it, at in places if it == name)) for name in names}
+    return {name: find_runs(sorted(at for it, at in places if it == name)) for name in names}
 
 
-def places(awaited: dict[str, list[list[int]]]) -> dict[Place, None]:
+def parse_places(awaited: dict[str, list[list[int]]]) -> dict[Place, None]:
     """Return the versions that the note of a head names."""
     return {
         (name, at): None

@@ -26,13 +26,13 @@ from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, Pendi
 from locus_store.types.logs import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
-from locus_store.versions.spaces import Row, Space
+from locus_store.versions.spaces import History, Row
 from locus_store.versions.threads import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from locus_store.versions.threads import Edit
+    from locus_store.versions.threads import ThreadTransaction
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
@@ -70,13 +70,13 @@ class End:
 Entry: TypeAlias = tuple[bytes, ...]
 """An object without its end, and for a version its operations behind it."""
 
-Added: TypeAlias = "tuple[Space, Row | ArchivedWrite | None]"
-"""See ``Edit.added``."""
+Added: TypeAlias = "tuple[History, Row | ArchivedWrite | None]"
+"""See ``ThreadTransaction.added``."""
 
 # --- to bytes
 
 
-def whole(thread: Thread) -> tuple[Body, End]:
+def encode_thread(thread: Thread) -> tuple[Body, End]:
     """Return the whole document of a thread."""
     times = {"created_at": thread.created_at}
     named = {name: getattr(thread, name) for name in ("thread_id", "store")}
@@ -93,12 +93,12 @@ def whole(thread: Thread) -> tuple[Body, End]:
     return Body(0, content), end
 
 
-def tail(edit: Edit, end: End) -> tuple[Body, End]:
+def encode_tail(edit: ThreadTransaction, end: End) -> tuple[Body, End]:
     """Return the document with what the edit added; the rest is ``b""`` if nothing changed."""
     assert edit.old is not None and edit.thread is not None  # noqa: S101, PT018  (it adds only)
     old = edit.old
-    spaces = {name: Space(name, it.line.copy()) for name, it in old.spaces.items()}
-    implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, spaces=spaces)
+    histories = {name: History(name, it.line.copy()) for name, it in old.histories.items()}
+    implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, histories=histories)
     implied.expires_at, implied.logs = old.expires_at, old.logs
     implied.outbox, implied.delivered = old.outbox, old.delivered
     messages = edit.thread.messages[len(old.messages) :]
@@ -143,33 +143,33 @@ def _continued(
         out.append(b"\n%b%b%08x%b" % (body, _CHECK, crc32(body, checksum), _CLOSE))
         checksum, count = crc32(body), count + 1
 
-    for space, it in added:
-        add(_entry(space, it))
-        _imply(implied, space, it)
+    for history, it in added:
+        add(_entry(history, it))
+        _imply(implied, history, it)
     for entry in (*map(_of_message, messages), *_corrections(implied, thread)):
         add(entry)
     size = end.kept_bytes + sum(map(len, out[1:]))
     return b"".join(out) + _END, End(size, count, checksum)
 
 
-def _imply(implied: Thread, space: Space, it: Row | ArchivedWrite | None) -> None:
+def _imply(implied: Thread, history: History, it: Row | ArchivedWrite | None) -> None:
     """Apply an entry to the lines and times as a reader of the entry does."""
     if it is None:
-        name, line = space.namespace, Line(line=space.line.line)
-        implied.spaces[name] = Space(name, line)
+        name, line = history.namespace, Line(line=history.line.line)
+        implied.histories[name] = History(name, line)
     elif isinstance(it, Row):
-        _advance(implied, implied.spaces[space.namespace].line, it)
+        _advance(implied, implied.histories[history.namespace].line, it)
 
 
 def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
-    for name, space in thread.spaces.items():
-        if _facts(implied.spaces[name].line) != _facts(space.line):
-            yield _of_line(space, _facts(space.line))
+    for name, history in thread.histories.items():
+        if _facts(implied.histories[name].line) != _facts(history.line):
+            yield _of_line(history, _facts(history.line))
     for name, log in thread.logs.items():
         if implied.logs.get(name) != log:
             yield _of_log(log)
     if implied.outbox != thread.outbox:
-        yield _encoded("outbox", {"edits": thread.outbox and thread.outbox.told()})
+        yield _encoded("outbox", {"edits": thread.outbox and thread.outbox.to_json()})
     for source in implied.delivered.keys() | thread.delivered.keys():
         token = thread.delivered.get(source)
         if implied.delivered.get(source) != token:
@@ -185,41 +185,45 @@ def _facts(line: Line) -> dict[str, Any]:
 
 def _everything(thread: Thread) -> list[Added]:
     """Return everything but the messages by time; a namespace's entries keep their order."""
-    spaces = thread.spaces.values()
-    dated = [(at, space, it) for space in spaces for at, it in _dated(space, thread.created_at)]
-    return [(space, it) for _, space, it in sorted(dated, key=lambda it: it[0])]
+    histories = thread.histories.values()
+    dated = [
+        (at, history, entry)
+        for history in histories
+        for at, entry in _dated(history, thread.created_at)
+    ]
+    return [(history, it) for _, history, it in sorted(dated, key=lambda it: it[0])]
 
 
 def _dated(
-    space: Space, made_at: datetime
+    history: History, made_at: datetime
 ) -> Iterator[tuple[datetime, Row | ArchivedWrite | None]]:
-    rows = list(space.rows.values())
+    rows = list(history.rows.values())
     at = first = rows[0].created_at if rows else made_at
     yield at, None
     for row in rows:
         at = max(at, row.created_at)
         yield at, row
-    for of_checkpoint in space.writes.values():
+    for of_checkpoint in history.writes.values():
         for write in of_checkpoint.values():
             yield max(first, write.created_at), write
 
 
-def _entry(space: Space, it: Row | ArchivedWrite | None) -> Entry:
+def _entry(history: History, it: Row | ArchivedWrite | None) -> Entry:
     if it is None:
-        return _of_line(space, {})
-    return _of_version(space, it) if isinstance(it, Row) else _of_write(space, it)
+        return _of_line(history, {})
+    return _of_version(history, it) if isinstance(it, Row) else _of_write(history, it)
 
 
-def _encoded(kind: str, values: dict[str, Any], space: Space | None = None) -> Entry:
-    where = {"namespace": space.namespace} if space and space.namespace else {}
+def _encoded(kind: str, values: dict[str, Any], history: History | None = None) -> Entry:
+    where = {"namespace": history.namespace} if history and history.namespace else {}
     return (orjson.dumps({"kind": kind, **where, **values})[:-1],)
 
 
-def _of_line(space: Space, facts: dict[str, Any]) -> Entry:
-    return _encoded("line", {"key": space.line.line, **facts}, space)
+def _of_line(history: History, facts: dict[str, Any]) -> Entry:
+    return _encoded("line", {"key": history.line.line, **facts}, history)
 
 
-def _of_version(space: Space, row: Row) -> Entry:
+def _of_version(history: History, row: Row) -> Entry:
     it = row.record
     values = {
         "sequence": it.sequence,
@@ -227,21 +231,21 @@ def _of_version(space: Space, row: Row) -> Entry:
         "parent": it.parent,
         "chain": it.chain,
         "created_at": row.created_at,
-        **row.told,
+        **row.line_changes,
         **{name: value for name in ("metadata", "labels") if (value := getattr(it, name))},
         "digest": it.digest.hex(),
     }
-    return (*_encoded("version", values, space), b',"operations":', row.body())
+    return (*_encoded("version", values, history), b',"operations":', row.to_json())
 
 
-def _of_write(space: Space, it: ArchivedWrite) -> Entry:
+def _of_write(history: History, it: ArchivedWrite) -> Entry:
     values = {
         "checkpoint_id": it.checkpoint_id,
         **{name: getattr(it.write, name) for name in _WRITE},
         "created_at": it.created_at,
         "payload": _base64(it.write.payload),
     }
-    return _encoded("write", values, space)
+    return _encoded("write", values, history)
 
 
 def _of_log(it: ArchivedLog) -> Entry:
@@ -265,7 +269,7 @@ def _base64(payload: bytes | None) -> str | None:
 # --- from bytes
 
 
-def parsed(
+def parse_thread(
     content: bytes, thread_id: str, where: str, remedy: str = Documents.remedy
 ) -> tuple[Thread, End]:
     """Return the thread of a document, and the document's end.
@@ -340,30 +344,30 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
         log = _log(it)
         thread.logs[log.namespace] = log
     elif kind == "outbox":
-        thread.outbox = Outbox.of(it["edits"])
+        thread.outbox = Outbox.from_json(it["edits"])
     elif kind == "delivery":
         delivered = {**thread.delivered, it["thread_id"]: it["token"]}
         thread.delivered = {name: token for name, token in delivered.items() if token}
     elif kind == "line":
         _line(thread, it)
     elif kind == "version":
-        _version(thread, thread.spaces[it.pop("namespace", "")], it)
+        _version(thread, thread.histories[it.pop("namespace", "")], it)
     elif kind == "write":
-        thread.spaces[it.pop("namespace", "")].put_write(_write(it))
+        thread.histories[it.pop("namespace", "")].put_write(_write(it))
     else:
         raise _LineError(f"an entry is of the unknown kind {kind!r}")
 
 
 def _line(thread: Thread, it: dict[str, Any]) -> None:
     namespace, line = it.pop("namespace", ""), Line(line=it.pop("key"), **it)
-    space = thread.spaces.get(namespace)
-    if space is None:
-        thread.spaces[namespace] = Space(namespace, line)
+    history = thread.histories.get(namespace)
+    if history is None:
+        thread.histories[namespace] = History(namespace, line)
     else:
-        space.line = line
+        history.line = line
 
 
-def _version(thread: Thread, space: Space, it: dict[str, Any]) -> None:
+def _version(thread: Thread, history: History, it: dict[str, Any]) -> None:
     created_at = datetime.fromisoformat(it["created_at"])
     record = Record(
         sequence=it["sequence"],
@@ -378,13 +382,13 @@ def _version(thread: Thread, space: Space, it: dict[str, Any]) -> None:
     if "expires_at" in told:
         told["expires_at"] = datetime.fromisoformat(told["expires_at"])
     row = Row(record, created_at, encode(it["operations"]), told)
-    space.put(row)
-    _advance(thread, space.line, row)
+    history.put(row)
+    _advance(thread, history.line, row)
 
 
 def _advance(thread: Thread, line: Line, row: Row) -> None:
     """Apply the save of a version to its line and thread."""
-    told = row.told
+    told = row.line_changes
     thread.active_at = row.created_at
     thread.expires_at = told.get("expires_at", thread.expires_at)
     line.last_sequence, line.floor = row.record.sequence, told.get("floor", 0)

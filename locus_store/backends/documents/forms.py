@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.backends.documents.protocol import Body, Documents, Tag
-    from locus_store.versions.threads import Edit, Thread
+    from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class Ending(Protocol):
@@ -67,7 +67,7 @@ class DocumentForm:
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes beside the parsed documents."""
 
-    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, Any]:
+    def parse(self, content: bytes, thread_id: str) -> tuple[Thread, Any]:
         """Return the thread of a document, and the form's facts of it.
 
         Raises:
@@ -75,20 +75,20 @@ class DocumentForm:
             SchemaError: It is of a newer version of this library.
         """
         where = self.documents.where(thread_id)
-        return documents_format.parsed(content, thread_id, where, self.documents.remedy)
+        return documents_format.parse_thread(content, thread_id, where, self.documents.remedy)
 
-    def continued(self, known: Parsed, content: bytes) -> tuple[Thread, Any]:
+    def parse_continued(self, known: Parsed, content: bytes) -> tuple[Thread, Any]:
         """Return the thread of a document that continues a known one by ``content``.
 
         Called only if ``Found.continues``, which is of a form whose documents end nowhere.
         """
         raise NotImplementedError
 
-    def shared(self, thread: Thread) -> Thread:
+    def share(self, thread: Thread) -> Thread:
         """Return a thread from the cache for reading."""
         return thread
 
-    def active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
+    def compute_active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
         """Return the time of a thread's last activity, by which lists are ordered.
 
         Args:
@@ -98,17 +98,17 @@ class DocumentForm:
         del at
         return parsed.thread.active_at
 
-    def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
+    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
         """Return the document with an edit; ``None`` if nothing changed."""
         thread = edit.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
         if old is not None and edit.adds_only:
-            body, end = documents_format.tail(edit, old.end)
+            body, end = documents_format.encode_tail(edit, old.end)
         else:
-            body, end = documents_format.whole(thread)
+            body, end = documents_format.encode_thread(thread)
         return Draft(body, thread, end) if body.rest else None
 
-    def deletion(self, old: Parsed) -> Draft:
+    def draft_deletion(self, old: Parsed) -> Draft:
         """Return the deletion of a document."""
         del old
         return Draft(None)
@@ -130,7 +130,7 @@ class DocumentForm:
         """Return whether a document is the result of a put, or has grown from it."""
         return draft.body is not None and documents_format.holds(content, draft.body)
 
-    def leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+    def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
         """Return the places of stored data that no document names."""
         del parsed
         return set()

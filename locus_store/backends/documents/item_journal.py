@@ -85,7 +85,7 @@ class ItemChanges:
     def __bool__(self) -> bool:
         return bool(self.put or self.renewed or self.removed)
 
-    def row(self, dimension: int | None) -> dict[str, Any]:
+    def to_line(self, dimension: int | None) -> dict[str, Any]:
         """Return the changes as a line has them."""
         ordered = sorted(self.put, key=lambda it: it.order)
         has_vectors = any(it.vectors for it in ordered)
@@ -107,7 +107,7 @@ class State(Protocol):
     def replay(self, row: dict[str, Any]) -> None:
         """Apply the changes of a line."""
 
-    def everything(self) -> dict[str, Any]:
+    def encode_all(self) -> dict[str, Any]:
         """Return one line's changes that put all items."""
 
 
@@ -290,7 +290,7 @@ class ItemJournal:
             joined = self._segments[len(kept) :]
             content = b"".join([*map(self._segment, joined), lines])
         else:
-            row = {"n": self._at.number, "by": token, **self._state.everything()}
+            row = {"n": self._at.number, "by": token, **self._state.encode_all()}
             content, _ = _line(row, 0)
         key = f"{self._at.number:0{_DIGITS}}-{token}"
         self.documents.put(key, Body(0, content), tag=None)
@@ -384,7 +384,7 @@ def _row(kept: KeptItem) -> list[Any]:
     return [*found, item.value, item.metadata, vectors]
 
 
-def kept_of(row: list[Any], order: int) -> KeptItem:
+def make_item(row: list[Any], order: int) -> KeptItem:
     """Return an item of a line."""
     namespace, key, version, created, updated, expires, ttl, value, metadata, vectors = row
     item = StoreItem(

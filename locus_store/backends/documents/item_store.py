@@ -159,7 +159,9 @@ class ItemStore(BaseStore):
         self, wanted: Wanted, vector: bytes, threshold: float | None
     ) -> list[StoreItem]:
         kept = await self._run(lambda: [it for it in self._taken(wanted) if it.vectors])
-        scored = iter(vectors.scores(vector, [v for it in kept for v in it.vectors], self.metric))
+        scored = iter(
+            vectors.compute_scores(vector, [v for it in kept for v in it.vectors], self.metric)
+        )
         best = [(max(next(scored) for _ in it.vectors), it.item) for it in kept]
         found = [(score, it) for score, it in best if threshold is None or score >= threshold]
         found.sort(key=lambda pair: (-pair[0], pair[1].namespace, pair[1].key))
@@ -175,7 +177,7 @@ class ItemStore(BaseStore):
             return {it.item.namespace for it in self._of(match.fixed, recursive=True)}
 
         there = await self._run(namespaces)
-        found = {cut for it in there if (cut := match.of(it)) is not None}
+        found = {cut for it in there if (cut := match.cut(it)) is not None}
         return sorted(found)[offset : offset + limit]
 
     # --- the items
@@ -190,9 +192,9 @@ class ItemStore(BaseStore):
         namespace, key = name
         if kept is not None:
             self._spaces.setdefault(namespace, {})[key] = kept
-        elif (space := self._spaces.get(namespace)) is not None:
-            space.pop(key, None)
-            if not space:
+        elif (history := self._spaces.get(namespace)) is not None:
+            history.pop(key, None)
+            if not history:
                 del self._spaces[namespace]
 
     def _live(self, name: Name) -> KeptItem | None:
@@ -201,17 +203,17 @@ class ItemStore(BaseStore):
         return None if is_over else found
 
     def _all(self) -> Iterator[KeptItem]:
-        return (it for space in self._spaces.values() for it in space.values())
+        return (it for history in self._spaces.values() for it in history.values())
 
     def _of(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:
         """Return the live items of a namespace, and with ``recursive`` of those below it."""
         at, depth = self._now(), len(namespace)
-        spaces = (
-            [space for name, space in self._spaces.items() if name[:depth] == namespace]
+        histories = (
+            [history for name, history in self._spaces.items() if name[:depth] == namespace]
             if recursive
             else [self._spaces.get(namespace, {})]
         )
-        return [it for space in spaces for it in space.values() if not it.is_over(at)]
+        return [it for history in histories for it in history.values() if not it.is_over(at)]
 
     def _taken(self, wanted: Wanted) -> list[KeptItem]:
         """Return the live items that match, in no order."""

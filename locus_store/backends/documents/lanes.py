@@ -8,8 +8,8 @@ from collections import deque
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from locus_store.runtime.loops import outlasting
-from locus_store.runtime.stepping import may_block, now
+from locus_store.runtime.loops import await_to_end
+from locus_store.runtime.stepping import may_block, run_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +35,12 @@ class _Job:
             self.future.set_result(answer)
 
 
-class Lanes:
+class WriteQueues:
     """The writes that wait, by thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lanes: dict[str, deque[_Job]] = {}
+        self._queues: dict[str, deque[_Job]] = {}
 
     async def run(self, name: str, work: Callable[[], T], pool: Executor | None) -> T:
         """Run a write after all earlier ones of a lane, even if the caller is cancelled.
@@ -52,43 +52,43 @@ class Lanes:
         """
         job = _Job(work)
         if may_block():
-            return await now(self._run_here, name, job)
-        if lane := self._added(name, job):
+            return await run_now(self._run_here, name, job)
+        if queue := self._added(name, job):
             try:
                 if pool is not None:  # its end need not wake the event loop
-                    pool.submit(self._drain, name, lane)
+                    pool.submit(self._drain, name, queue)
                 else:
-                    asyncio.get_running_loop().run_in_executor(None, self._drain, name, lane)
+                    asyncio.get_running_loop().run_in_executor(None, self._drain, name, queue)
             except RuntimeError:  # the loop is ending, and runs nothing beside it any more
-                self._drain(name, lane)
-        answer: T = await outlasting(asyncio.wrap_future(job.future))
+                self._drain(name, queue)
+        answer: T = await await_to_end(asyncio.wrap_future(job.future))
         return answer
 
     def _run_here(self, name: str, job: _Job) -> Any:
         """Run a job in this thread, and leave those that came meanwhile to another."""
-        if lane := self._added(name, job):
+        if queue := self._added(name, job):
             job.run()
-            if self._has_more(name, lane):
-                threading.Thread(target=self._drain, args=(name, lane), daemon=True).start()
+            if self._has_more(name, queue):
+                threading.Thread(target=self._drain, args=(name, queue), daemon=True).start()
         return job.future.result()
 
     def _added(self, name: str, job: _Job) -> deque[_Job] | None:
         """Add a job; return its lane if it is the first one there."""
         with self._lock:
-            lane = self._lanes.setdefault(name, deque())
-            lane.append(job)
-            return lane if len(lane) == 1 else None
+            queue = self._queues.setdefault(name, deque())
+            queue.append(job)
+            return queue if len(queue) == 1 else None
 
-    def _drain(self, name: str, lane: deque[_Job]) -> None:
+    def _drain(self, name: str, queue: deque[_Job]) -> None:
         """Run a lane's jobs; the first one stays in the lane until it is finished."""
-        lane[0].run()
-        while self._has_more(name, lane):
-            lane[0].run()
+        queue[0].run()
+        while self._has_more(name, queue):
+            queue[0].run()
 
-    def _has_more(self, name: str, lane: deque[_Job]) -> bool:
+    def _has_more(self, name: str, queue: deque[_Job]) -> bool:
         """Remove a lane's first job; return whether another one follows."""
         with self._lock:
-            lane.popleft()
-            if not lane:
-                del self._lanes[name]
-            return bool(lane)
+            queue.popleft()
+            if not queue:
+                del self._queues[name]
+            return bool(queue)

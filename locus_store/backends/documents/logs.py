@@ -8,8 +8,8 @@ from uuid import uuid4
 
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.errors import BackendError, LocusStoreError
-from locus_store.types.logs import Outbox, head_of
-from locus_store.types.messages import LogChanged, require_revision, unknown_message
+from locus_store.types.logs import Outbox, select_head
+from locus_store.types.messages import LogChanged, make_unknown_message_error, require_revision
 from locus_store.types.thread_info import require_owner
 from locus_store.versions import logs
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types.logs import LogsWanted
     from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
-    from locus_store.versions.threads import Edit, Thread
+    from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class DocumentLogs:
@@ -33,10 +33,12 @@ class DocumentLogs:
 
     async def change_log(self, change: LogChange) -> LogChanged:
         """See ``BaseMessageLog.change``; the following are its other methods."""
-        return await self._threads.in_order(change.thread_id, lambda: self._changed_logs(change))
+        return await self._threads.run_in_order(
+            change.thread_id, lambda: self._changed_logs(change)
+        )
 
     def _changed_logs(self, change: LogChange) -> LogChanged:
-        name, edits = change.thread_id, change.edits()
+        name, edits = change.thread_id, change.split()
         own = {it.user_id for it in edits if it.thread_id == name}
         others = [it for it in edits if it.thread_id != name]
         for other in others:
@@ -45,10 +47,10 @@ class DocumentLogs:
         applied = [it for it in others if it.puts]
         outbox = Outbox(uuid4().hex, applied) if applied else None
 
-        def apply(edit: Edit) -> LogChanged:
+        def apply(edit: ThreadTransaction) -> LogChanged:
             for user_id in own:
                 require_owner(name, edit.thread.user_id if edit.thread else None, user_id)
-            changed = logs.change(edit, change)
+            changed = logs.apply_change(edit, change)
             if outbox is not None:
                 (edit.thread or edit.begin()).outbox = outbox
             return changed
@@ -74,7 +76,7 @@ class DocumentLogs:
         def look() -> LogRead | None:
             thread = self._threads.read(wanted.thread_id)
             if thread is None and wanted.after is not None:
-                raise unknown_message(wanted)
+                raise make_unknown_message_error(wanted)
             return logs.look(thread, wanted, self._threads.max_state_bytes) if thread else None
 
         found: LogRead | None = await self._look(look)
@@ -82,7 +84,7 @@ class DocumentLogs:
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
         def find() -> list[LogInfo]:
-            each = (logs.info_of(it, name) for it, name in self._matching(wanted))
+            each = (logs.find_info(it, name) for it, name in self._matching(wanted))
             return [it for it in each if it is not None]
 
         found: list[LogInfo] = await self._look(find)
@@ -91,7 +93,10 @@ class DocumentLogs:
     async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
         def find() -> list[LogRead]:
             most, found = self._threads.max_state_bytes, self._matching(wanted)
-            names = ((it, head_of(it.thread_id, name, whole=wanted.whole)) for it, name in found)
+            names = (
+                (thread, select_head(thread.thread_id, name, whole=wanted.whole))
+                for thread, name in found
+            )
             each = (logs.look(thread, head, most) for thread, head in names)
             return [it for it in each if it is not None]
 

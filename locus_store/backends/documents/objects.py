@@ -150,7 +150,7 @@ class Objects(ABC):
         return f"object {name!r}"
 
 
-def checked_prefix(prefix: object) -> str:
+def check_prefix(prefix: object) -> str:
     """Return a valid prefix.
 
     Raises:
@@ -172,7 +172,7 @@ def digest(thread_id: str) -> str:
     return hashlib.sha256(thread_id.encode()).hexdigest()[:_DIGEST_CHARACTERS]
 
 
-def encoded(thread_id: str, max_bytes: int) -> str:
+def encode_name(thread_id: str, max_bytes: int) -> str:
     """Return the id as a name that sorts as the id does; a digest replaces the end of a long one.
 
     See ``_PLAIN`` and ``_ESCAPE``.
@@ -190,7 +190,7 @@ def _escaped(character: str) -> str:
     return _ESCAPE + (_SPACE if character == _ESCAPE else chr(ord(character) + _FIRST))
 
 
-def decoded(name: str) -> str | None:
+def decode_name(name: str) -> str | None:
     """Return the id that has this name; ``None`` if the name is cut or no id has it."""
     plain = {it: character for character, it in _PLAIN.items()}
     out, end = list[str](), 0
@@ -224,7 +224,7 @@ class ObjectDocuments(Documents):
         self.blocks = objects.blocks  # type: ignore[misc]  # of this object
         self.time_step = objects.time_step  # type: ignore[misc]
         self.objects = objects
-        self.prefix = checked_prefix(prefix)
+        self.prefix = check_prefix(prefix)
         self.heads = self.prefix + heads
 
     @property
@@ -266,9 +266,9 @@ class ObjectDocuments(Documents):
         return [self._misnamed(it.name) for it in below if self._key(it.name) is None]
 
     def survey(self) -> tuple[list[Dated], list[str]]:
-        return self.dated(self.objects.list(self.heads))
+        return self.make_dated(self.objects.list(self.heads))
 
-    def dated(self, heads: Iterable[ListedObject]) -> tuple[list[Dated], list[str]]:
+    def make_dated(self, heads: Iterable[ListedObject]) -> tuple[list[Dated], list[str]]:
         """Return the keys of heads, and a message for each that no thread has."""
         dated, strays = list[Dated](), list[str]()
         for it in heads:
@@ -289,12 +289,12 @@ class ObjectDocuments(Documents):
         if key == IDENTITY_KEY:
             return self.prefix + IDENTITY
         before = self.heads
-        return before + encoded(key, min(MAX_PART_BYTES, MAX_NAME_BYTES - len(before.encode())))
+        return before + encode_name(key, min(MAX_PART_BYTES, MAX_NAME_BYTES - len(before.encode())))
 
     def _key(self, name: str) -> str | None:
         """Return the thread whose head has this name; ``None`` if no thread has it."""
         text = name[len(self.heads) :]
-        key = self._cut_key(name) if CUT in text else decoded(text)
+        key = self._cut_key(name) if CUT in text else decode_name(text)
         return key if key and self.name_of(key) == name else None
 
     def _before(self, key: str) -> bytes:
@@ -307,22 +307,22 @@ class ObjectDocuments(Documents):
         key, end, _ = (found.content or b"" if found else b"").partition(_END_OF_ID)
         return key.decode(errors="replace") if end else None
 
-    def segment(self, thread_id: str, name: str) -> str:
+    def name_segment(self, thread_id: str, name: str) -> str:
         """Return the name of the object that holds a segment."""
         return f"{self.prefix}{SEGMENTS}{digest(thread_id)}/{name}"
 
-    def segments(self) -> Iterator[tuple[str, str, datetime]]:
+    def list_segments(self) -> Iterator[tuple[str, str, datetime]]:
         """Yield the digest of the thread, the name and the time of each stored segment."""
         before = self.prefix + SEGMENTS
         for it in self.objects.list(before):
             thread, _, name = it.name[len(before) :].partition("/")
             yield thread, name, it.modified_at
 
-    def segment_names(self, named: dict[str, set[str]]) -> list[str]:
+    def list_segment_names(self, named: dict[str, set[str]]) -> list[str]:
         """Return the names of the objects of segments, by the digests of their threads."""
         before = self.prefix + SEGMENTS
         return [f"{before}{thread}/{name}" for thread, names in named.items() for name in names]
 
     def discard_segments(self, named: dict[str, set[str]]) -> None:
         """Delete segments, by the digests of their threads."""
-        self.objects.discard(self.segment_names(named))
+        self.objects.discard(self.list_segment_names(named))

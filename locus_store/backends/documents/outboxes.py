@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import DocumentReads
     from locus_store.types.logs import Outbox
     from locus_store.types.messages import LogEdit
-    from locus_store.versions.threads import Edit
+    from locus_store.versions.threads import ThreadTransaction
 
 MOST_DELIVERED: Final = 64
 """A thread with so many tokens loses half of them, once their outboxes are known to be removed."""
@@ -33,10 +33,12 @@ class Threads(Protocol):
     @property
     def documents(self) -> DocumentReads: ...
 
-    def parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
+    def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored; ``None`` if it has no document."""
 
-    def write_as_is(self, thread_id: str, change: Callable[[Edit], None], *, creates: bool) -> None:
+    def write_as_is(
+        self, thread_id: str, change: Callable[[ThreadTransaction], None], *, creates: bool
+    ) -> None:
         """Change a thread."""
 
 
@@ -50,10 +52,10 @@ def deliver(threads: Threads, source: str, outbox: Outbox) -> None:
 
 def _applying(
     threads: Threads, thread_id: str, source: str, token: str, edits: Iterable[LogEdit]
-) -> Callable[[Edit], None]:
+) -> Callable[[ThreadTransaction], None]:
     old = _removed(threads, thread_id)
 
-    def apply(edit: Edit) -> None:
+    def apply(edit: ThreadTransaction) -> None:
         delivered = edit.thread.delivered if edit.thread else {}
         # The outbox is looked at after the thread was read: its token may have been forgotten.
         if delivered.get(source) == token or not _is_there(threads, source, token):
@@ -68,14 +70,14 @@ def _applying(
 
 
 def _is_there(threads: Threads, source: str, token: str) -> bool:
-    found = threads.parsed(threads.documents, source)
+    found = threads.read_parsed(threads.documents, source)
     outbox = found.thread.outbox if found else None
     return outbox is not None and outbox.token == token
 
 
 def _removed(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
     """Return the older half of a thread's many tokens, after their outboxes were removed."""
-    found = threads.parsed(threads.documents, thread_id)
+    found = threads.read_parsed(threads.documents, thread_id)
     delivered = found.thread.delivered if found else {}
     if len(delivered) < MOST_DELIVERED:
         return set()
@@ -83,7 +85,7 @@ def _removed(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
     return {(name, token) for name, token in old if not _is_there(threads, name, token)}
 
 
-def _remove(edit: Edit, outbox: Outbox) -> None:
+def _remove(edit: ThreadTransaction, outbox: Outbox) -> None:
     if edit.thread is None:
         edit.drop_thread()  # it has expired
     elif edit.thread.outbox and edit.thread.outbox.token == outbox.token:

@@ -21,13 +21,13 @@ from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
-from locus_store.versions.spaces import Row, Space
+from locus_store.versions.spaces import History, Row
 from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from locus_store.versions.threads import Edit
+    from locus_store.versions.threads import ThreadTransaction
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
@@ -49,11 +49,11 @@ class PackEnd:
 class PackedForm(DocumentForm):
     """Threads as packs."""
 
-    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, PackEnd]:
+    def parse(self, content: bytes, thread_id: str) -> tuple[Thread, PackEnd]:
         """See ``DocumentForm``, also for the following methods."""
         return self._read(None, PackEnd(), content, thread_id)
 
-    def continued(self, known: Parsed, content: bytes) -> tuple[Thread, PackEnd]:
+    def parse_continued(self, known: Parsed, content: bytes) -> tuple[Thread, PackEnd]:
         thread = known.thread.copy()
         thread.messages, thread.logs = [*thread.messages], {**thread.logs}
         return self._read(thread, known.end, content, thread.thread_id)
@@ -72,7 +72,7 @@ class PackedForm(DocumentForm):
             raise IntegrityError(f"{where} is damaged: {said}. {self.documents.remedy}") from exc
         return thread, PackEnd(end.size + len(content), checksum)
 
-    def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
+    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
         thread = edit.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
         settle(edit)
@@ -108,32 +108,36 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
         "thread": [getattr(thread, name) for name in _THREAD],
         "created_at": thread.created_at,
         "times": [thread.active_at, thread.expires_at],
-        "lines": [bundles.told_line(it) for it in thread.spaces.values()],
-        "logs": [bundles.told_log(it) for it in thread.logs.values()],
+        "lines": [bundles.describe_line(it) for it in thread.histories.values()],
+        "logs": [bundles.describe_log(it) for it in thread.logs.values()],
         **_deliveries(thread),
     }
-    spaces = thread.spaces.items()
-    of_spaces = ((name, of_one.values()) for name, it in spaces for of_one in it.writes.values())
+    histories = thread.histories.items()
+    of_spaces = ((name, of_one.values()) for name, it in histories for of_one in it.writes.values())
     writes = [(name, it) for name, some in of_spaces for it in some]
-    return facts, Bundle({name: it.rows for name, it in spaces}, writes, thread.messages)
+    return facts, Bundle({name: it.rows for name, it in histories}, writes, thread.messages)
 
 
-def _added(edit: Edit, old: Thread) -> tuple[dict[str, Any], Bundle]:
+def _added(edit: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle]:
     """Return what an edit added."""
     thread, bundle, facts = edit.thread, Bundle(), dict[str, Any]()
     assert thread is not None  # noqa: S101  (it adds only)
-    for space, it in edit.added:
+    for history, it in edit.added:
         if isinstance(it, Row):
-            bundle.put(space.namespace, it)
+            bundle.put(history.namespace, it)
         elif it is not None:
-            bundle.writes.append((space.namespace, it))
+            bundle.writes.append((history.namespace, it))
     bundle.messages = thread.messages[len(old.messages) :]
-    lines = [it for name, it in thread.spaces.items() if _is_changed(old.spaces.get(name), it)]
+    lines = [
+        history
+        for name, history in thread.histories.items()
+        if _is_changed(old.histories.get(name), history)
+    ]
     logs = [it for name, it in thread.logs.items() if old.logs.get(name) != it]
     if lines:
-        facts["lines"] = [bundles.told_line(it) for it in lines]
+        facts["lines"] = [bundles.describe_line(it) for it in lines]
     if logs:
-        facts["logs"] = [bundles.told_log(it) for it in logs]
+        facts["logs"] = [bundles.describe_log(it) for it in logs]
     if (thread.outbox, thread.delivered) != (old.outbox, old.delivered):
         facts |= _deliveries(thread)
     implied = edit.now if bundle.rows else old.active_at
@@ -143,15 +147,15 @@ def _added(edit: Edit, old: Thread) -> tuple[dict[str, Any], Bundle]:
 
 
 def _deliveries(thread: Thread) -> dict[str, Any]:
-    return {"outbox": thread.outbox and thread.outbox.told(), "delivered": thread.delivered}
+    return {"outbox": thread.outbox and thread.outbox.to_json(), "delivered": thread.delivered}
 
 
-def _is_changed(old: Space | None, space: Space) -> bool:
-    return old is None or old.line != space.line
+def _is_changed(old: History | None, history: History) -> bool:
+    return old is None or old.line != history.line
 
 
 def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, int]:
-    told, payloads = bundles.told(bundle)
+    told, payloads = bundles.describe_bundle(bundle)
     head = orjson.dumps({**facts, **told})
     joined = b"".join(payloads)
     checksum = crc32(joined, crc32(head, checksum))
@@ -180,7 +184,7 @@ def _applied(thread: Thread | None, checksum: int, content: bytes) -> tuple[Thre
     each: list[dict[str, Any]] = orjson.loads(b"[%b]" % b",".join(heads))
     thread = thread or _new_thread(each[0])
     for facts, start in zip(each, starts, strict=True):
-        _add(thread, facts, bundles.payloads_of(facts, content, start))
+        _add(thread, facts, bundles.split_payloads(facts, content, start))
     _set_last(thread, each)
     return thread, checksum
 
@@ -196,32 +200,32 @@ def _new_thread(facts: dict[str, Any]) -> Thread:
 def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> None:
     """Add what a pack holds to a thread."""
     for told in facts.get("lines", ()):
-        if told[0] not in thread.spaces:
-            namespace, line = bundles.line_of(told)
-            thread.spaces[namespace] = Space(namespace, line, is_settled=True)
+        if told[0] not in thread.histories:
+            namespace, line = bundles.parse_line(told)
+            thread.histories[namespace] = History(namespace, line, is_settled=True)
     for told in facts.get("rows", ()):
-        bundles.put_row(thread.spaces[told[0]], told, next(payloads))
+        bundles.put_row(thread.histories[told[0]], told, next(payloads))
     for told in facts.get("writes", ()):
-        thread.spaces[told[0]].put_write(bundles.write_of(told, next(payloads)))
+        thread.histories[told[0]].put_write(bundles.write_of(told, next(payloads)))
     for told in facts.get("messages", ()):
-        thread.messages.append(bundles.message_of(told, next(payloads)))
+        thread.messages.append(bundles.make_message(told, next(payloads)))
     for log in map(bundles.log_of, facts.get("logs", ())):
         thread.logs[log.namespace] = log
     if "outbox" in facts:
-        thread.outbox, thread.delivered = Outbox.of(facts["outbox"]), facts["delivered"]
+        thread.outbox, thread.delivered = Outbox.from_json(facts["outbox"]), facts["delivered"]
 
 
 def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
     """Set the lines and times of a thread to the last ones of its packs."""
     lines = {told[0]: told for facts in each for told in facts.get("lines", ())}
-    for namespace, line in map(bundles.line_of, lines.values()):
-        thread.spaces[namespace].line = line
+    for namespace, line in map(bundles.parse_line, lines.values()):
+        thread.histories[namespace].line = line
     active_at = expires_at = None
     for facts in each:
         if "times" in facts:
             active_at, expires_at = facts["times"]
             thread.expires_at = expires_at and datetime.fromisoformat(expires_at)
         elif "rows" in facts:
-            active_at = bundles.time_of(facts["rows"][-1])
+            active_at = bundles.render_time(facts["rows"][-1])
     if active_at is not None:
         thread.active_at = datetime.fromisoformat(active_at)

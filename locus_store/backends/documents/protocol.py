@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from locus_store.errors import IntegrityError
-from locus_store.runtime.stepping import in_thread
+from locus_store.runtime.stepping import run_in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
     from contextlib import AbstractContextManager
 
-    from locus_store.backends.documents.lanes import Lanes
+    from locus_store.backends.documents.lanes import WriteQueues
     from locus_store.types import Active
 
 T = TypeVar("T")
@@ -167,9 +167,9 @@ class Documents(Access, ABC):
 
     async def run_call(self, call: Callable[[], T]) -> T:
         """Run a call that reads or writes documents; in a worker thread if it may block."""
-        return await in_thread(call, pool=self.pool) if self.blocks else call()
+        return await run_in_thread(call, pool=self.pool) if self.blocks else call()
 
-    async def run_in_order(self, lanes: Lanes, key: str, call: Callable[[], T]) -> T:
+    async def run_in_order(self, lanes: WriteQueues, key: str, call: Callable[[], T]) -> T:
         """Run a write of a document after all earlier ones, even if the caller is cancelled."""
         return await lanes.run(key, call, self.pool)
 

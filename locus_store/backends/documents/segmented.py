@@ -16,22 +16,22 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from locus_store.backends.documents import bundles, deriving
-from locus_store.backends.documents.bundles import Bundle, segment_content
+from locus_store.backends.documents.bundles import Bundle, pack_segment
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
 from locus_store.backends.documents.segments import (
     MessageSegment,
     Segment,
-    SegmentedSpace,
+    SegmentedHistory,
     SegmentReader,
     Source,
-    message_table,
-    segment_of,
+    make_message_table,
+    make_segment,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types.logs import Outbox
-from locus_store.versions.spaces import Space
+from locus_store.versions.spaces import History
 from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.objects import ObjectDocuments
     from locus_store.types import ArchivedMessage
     from locus_store.versions import Line
-    from locus_store.versions.threads import Edit
+    from locus_store.versions.threads import ThreadTransaction
 
 TAIL_BYTES: Final = 32 * 1024
 """A larger tail becomes a segment."""
@@ -114,17 +114,17 @@ class SegmentedForm(DocumentForm):
     def limit(self, max_bytes: int) -> None:
         self.reader.limit(max_bytes)
 
-    def active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
+    def compute_active_at(self, parsed: Parsed, at: datetime | None) -> datetime:
         active_at = parsed.thread.active_at
         # Else a list would read all heads that clocks may have in another order.
         return max(at, active_at) if at and parsed.end.is_activity else active_at
 
-    def shared(self, thread: Thread) -> Thread:
+    def share(self, thread: Thread) -> Thread:
         return thread.copy()
 
     # --- reading
 
-    def parsed(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
+    def parse(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
         where = self.documents.where(thread_id)
         try:
             return self._parsed(content, thread_id)
@@ -137,8 +137,8 @@ class SegmentedForm(DocumentForm):
             raise IntegrityError(f"{where} is damaged: {told}") from exc
 
     def _parsed(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
-        parts = bundles.unpacked(content)
-        told = parts.told()
+        parts = bundles.unpack(content)
+        told = parts.describe()
         if told["thread_id"] != thread_id:
             raise IntegrityError(f"it is of the thread {told['thread_id']!r}, not {thread_id!r}")
         prints, payloads = _split(parts.payloads, sum(it[3] for it in told["segments"]))
@@ -150,27 +150,29 @@ class SegmentedForm(DocumentForm):
             tokens=tuple(parts.note["tokens"]),
             is_activity=parts.note["active"],
             digest=_digest(parts),
-            awaited=deriving.places(parts.note.get("awaited", {})),
+            awaited=deriving.parse_places(parts.note.get("awaited", {})),
         )
-        return self._thread(told, bundles.bundle_of(told, payloads), head), head
+        return self._thread(told, bundles.parse_bundle(told, payloads), head), head
 
     def _thread(self, told: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
         thread = Thread(**{name: told[name] for name in (*_THREAD, *_TIMES)})
         for name in _TIMES:
             setattr(thread, name, _moment(told[name]))
         thread.logs = {it.namespace: it for it in map(bundles.log_of, told["logs"])}
-        thread.outbox = Outbox.of(told["outbox"])
+        thread.outbox = Outbox.from_json(told["outbox"])
         thread.delivered = told["delivered"]
         source = Source(self.reader, thread.thread_id, head.table)
-        for namespace, line in map(bundles.line_of, told["lines"]):
-            thread.spaces[namespace] = SegmentedSpace(line, _own(namespace, line, tail), source)
+        for namespace, line in map(bundles.parse_line, told["lines"]):
+            thread.histories[namespace] = SegmentedHistory(
+                line, _own(namespace, line, tail), source
+            )
         older = self.reader.read(thread.thread_id, [it.name for it in head.messages])
         thread.messages = [message for it in (*older, tail) for message in it.messages]
         return thread
 
     # --- writing
 
-    def draft(self, edit: Edit, old: Parsed | None) -> Draft | None:
+    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
         thread, before = edit.thread, old.end if old else HeadFacts(0)
         assert thread is not None  # noqa: S101  (the caller deletes it else)
         settle(edit)
@@ -188,10 +190,10 @@ class SegmentedForm(DocumentForm):
         return self._drafted(thread, tail, head, before, made, beside=beside)
 
     def _beside(
-        self, edit: Edit, old: Parsed | None, thread: Thread, tail: Bundle
+        self, edit: ThreadTransaction, old: Parsed | None, thread: Thread, tail: Bundle
     ) -> deriving.Changes:
         before, head = (old.thread, old.end) if old else (None, HeadFacts(0))
-        return deriving.changes(
+        return deriving.derive_changes(
             before,
             thread,
             tail,
@@ -218,12 +220,12 @@ class SegmentedForm(DocumentForm):
             "active": head.is_activity,
         }
         if beside is not None:
-            note["awaited"] = deriving.told(beside.written)
+            note["awaited"] = deriving.describe_places(beside.written)
         prints = b"".join(it.prints for it in head.table)
-        content = bundles.content_of(_facts(thread, head), tail, note, prints)
+        content = bundles.make_content(_facts(thread, head), tail, note, prints)
         if _digest(content) == before.digest:
             return None
-        packed = bundles.packed(content)
+        packed = bundles.pack(content)
         head = replace(
             head,
             size=len(packed),
@@ -240,16 +242,16 @@ class SegmentedForm(DocumentForm):
     def _kept(self, thread: Thread, tail: Bundle, head: HeadFacts) -> Thread:
         """Return the thread as it is parsed from the new head."""
         source = Source(self.reader, thread.thread_id, head.table)
-        kept = replace(thread, spaces={})
-        for namespace, space in thread.spaces.items():
-            line = space.line.copy()
-            kept.spaces[namespace] = SegmentedSpace(line, _own(namespace, line, tail), source)
+        kept = replace(thread, histories={})
+        for namespace, history in thread.histories.items():
+            line = history.line.copy()
+            kept.histories[namespace] = SegmentedHistory(line, _own(namespace, line, tail), source)
         return kept
 
     def _left(self, thread: Thread, segment: Segment) -> Piece | None:
         """Return what an edited thread still has of a segment; ``None`` for nothing."""
-        spaces = [thread.spaces.get(it) for it in segment.spans]
-        if all(isinstance(it, SegmentedSpace) and it.opened is None for it in spaces):
+        histories = [thread.histories.get(it) for it in segment.spans]
+        if all(isinstance(it, SegmentedHistory) and it.opened is None for it in histories):
             return segment
         left, is_whole = Bundle(), True
         for namespace in segment.spans:
@@ -260,30 +262,30 @@ class SegmentedForm(DocumentForm):
 
     def _left_of(self, thread: Thread, segment: Segment, namespace: str) -> tuple[Bundle, bool]:
         """Return what is left of a namespace in a segment, and whether that is all."""
-        space = thread.spaces.get(namespace)
-        if not isinstance(space, SegmentedSpace):
+        history = thread.histories.get(namespace)
+        if not isinstance(history, SegmentedHistory):
             return Bundle(), False
-        if space.opened is None:
+        if history.opened is None:
             bundle = self.reader.read(thread.thread_id, [segment.name])[0]
         else:
-            bundle = space.opened[segment.name]
+            bundle = history.opened[segment.name]
         rows = bundle.rows.get(namespace, {})
         writes = [it for it in bundle.writes if it[0] == namespace]
-        if space.opened is None:
+        if history.opened is None:
             return Bundle({namespace: rows} if rows else {}, writes), True
-        left = {n: it for n, it in rows.items() if space.rows.get(n) is it}
-        still = [it for it in writes if _is_in(space, it[1])]
+        left = {n: it for n, it in rows.items() if history.rows.get(n) is it}
+        still = [it for it in writes if _is_in(history, it[1])]
         is_all = (len(left), len(still)) == (len(rows), len(writes))
         return Bundle({namespace: left} if left else {}, still), is_all
 
     def _tail(self, thread: Thread) -> Bundle:
         """Return what no segment holds."""
         tail = Bundle()
-        for namespace, space in thread.spaces.items():
-            own, sealed = space, set[int]()
-            if isinstance(space, SegmentedSpace):
-                own = space.own
-                for bundle in (space.opened or {}).values():
+        for namespace, history in thread.histories.items():
+            own, sealed = history, set[int]()
+            if isinstance(history, SegmentedHistory):
+                own = history.own
+                for bundle in (history.opened or {}).values():
                     sealed |= {id(it) for it in bundle.rows.get(namespace, {}).values()}
                     sealed |= {id(it) for _, it in bundle.writes}
             for row in own.rows.values():
@@ -320,7 +322,7 @@ class SegmentedForm(DocumentForm):
         self._merge(thread.thread_id, plan)
         new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         made |= new
-        table = message_table(plan, new)
+        table = make_message_table(plan, new)
         return table, tail.messages
 
     def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
@@ -339,13 +341,13 @@ class SegmentedForm(DocumentForm):
             return
         assert draft.thread is not None  # noqa: S101  (its head names them)
         began = self.documents.now()
-        written = {name: (segment_content(it), it) for name, it in draft.sealed.items()}
+        written = {name: (pack_segment(it), it) for name, it in draft.sealed.items()}
         self.reader.write(draft.thread.thread_id, written)
         if self.documents.now() - began > GARBAGE_AGE / 2:
             raise ChangedError  # the next attempt writes them again, before they may be removed
 
-    def deletion(self, old: Parsed) -> Draft:
-        gone = deriving.removed(old.thread) if self.derives else ()
+    def draft_deletion(self, old: Parsed) -> Draft:
+        gone = deriving.find_removed(old.thread) if self.derives else ()
         return Draft(None, dropped=old.end.names(), removed=gone)
 
     def finish(self, thread_id: str, draft: Draft) -> None:
@@ -357,7 +359,7 @@ class SegmentedForm(DocumentForm):
             self.reader.drop(thread_id, draft.sealed)
 
     def holds(self, content: bytes, draft: Draft) -> bool:
-        return draft.token in bundles.unpacked(content).note["tokens"]
+        return draft.token in bundles.unpack(content).note["tokens"]
 
     # --- garbage
 
@@ -365,15 +367,15 @@ class SegmentedForm(DocumentForm):
         """Delete the segments that no head names, once they are a day old by the server's clock."""
         self.documents.discard_segments(self._unnamed(parsed, self.documents.now() - GARBAGE_AGE))
 
-    def leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
-        return set(self.documents.segment_names(self._unnamed(parsed, LAST)))
+    def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+        return set(self.documents.list_segment_names(self._unnamed(parsed, LAST)))
 
     def _unnamed(
         self, parsed: Callable[[str], Parsed | None], limit: datetime
     ) -> dict[str, set[str]]:
         """Return older segments that no head names, by the digests of their threads."""
         old: dict[str, set[str]] = {}
-        for thread, name, modified_at in self.documents.segments():
+        for thread, name, modified_at in self.documents.list_segments():
             if modified_at < limit:
                 old.setdefault(thread, set()).add(name)
         if not old:
@@ -407,26 +409,26 @@ def _table(told: list[list[Any]], prints: bytes) -> Iterator[Segment]:
         yield Segment(name, size, spans, ours, *times)
 
 
-def _own(namespace: str, line: Line, tail: Bundle) -> Space:
+def _own(namespace: str, line: Line, tail: Bundle) -> History:
     """Return the part of a namespace that is in the head."""
-    space = Space(namespace, line, is_settled=True)
+    history = History(namespace, line, is_settled=True)
     rows = tail.rows.get(namespace, {})
     for sequence in sorted(rows):
-        space.put(rows[sequence])
+        history.put(rows[sequence])
     for name, write in tail.writes:
         if name == namespace:
-            space.put_write(write)
-    return space
+            history.put_write(write)
+    return history
 
 
 def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
     return {
         **{name: getattr(thread, name) for name in (*_THREAD, *_TIMES)},
-        "logs": [bundles.told_log(it) for it in thread.logs.values()],
-        "lines": [bundles.told_line(it) for it in thread.spaces.values()],
-        "segments": [it.told() for it in head.table],
+        "logs": [bundles.describe_log(it) for it in thread.logs.values()],
+        "lines": [bundles.describe_line(it) for it in thread.histories.values()],
+        "segments": [it.to_json() for it in head.table],
         "message_segments": [[it.name, it.count, it.size] for it in head.messages],
-        "outbox": thread.outbox and thread.outbox.told(),
+        "outbox": thread.outbox and thread.outbox.to_json(),
         "delivered": thread.delivered,
     }
 
@@ -439,8 +441,10 @@ def _moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _is_in(space: Space, write: Any) -> bool:
-    return space.writes_of(write.checkpoint_id).get((write.write.task_id, write.write.idx)) is write
+def _is_in(history: History, write: Any) -> bool:
+    return (
+        history.get_writes(write.checkpoint_id).get((write.write.task_id, write.write.idx)) is write
+    )
 
 
 def _sealed(thread: Thread, tail: Bundle) -> Bundle:
@@ -450,16 +454,16 @@ def _sealed(thread: Thread, tail: Bundle) -> Bundle:
     """
     kept = Bundle()
     for namespace, rows in tail.rows.items():
-        head = rows.get(thread.spaces[namespace].line.head or 0)
+        head = rows.get(thread.histories[namespace].line.head or 0)
         for it in (rows.get(head.record.parent or 0), head) if head else ():
             if it is not None:
                 kept.put(namespace, it)
-    ids = {(namespace, row.record.checkpoint_id) for namespace, row in kept.all_rows()}
+    ids = {(namespace, row.record.checkpoint_id) for namespace, row in kept.iterate_rows()}
     kept.writes = [it for it in tail.writes if (it[0], it[1].checkpoint_id) in ids]
     if kept.size > TAIL_BYTES // 2:
         kept = Bundle()
     moved = Bundle()
-    for namespace, row in tail.all_rows():
+    for namespace, row in tail.iterate_rows():
         if row.record.sequence not in kept.rows.get(namespace, ()):
             moved.put(namespace, row)
     staying = {id(it) for _, it in kept.writes}
@@ -489,4 +493,4 @@ def _mergeable(plan: Sequence[Named | Bundle]) -> int | None:
 def _entries(plan: Sequence[Segment | Bundle], made: dict[str, Bundle]) -> Iterator[Segment]:
     names = {id(it): name for name, it in made.items()}
     for it in plan:
-        yield it if isinstance(it, Segment) else segment_of(names[id(it)], it)
+        yield it if isinstance(it, Segment) else make_segment(names[id(it)], it)

@@ -10,10 +10,10 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.documents.bundles import Bundle, segment_bundle
+from locus_store.backends.documents.bundles import Bundle, unpack_segment
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import FOREVER
-from locus_store.versions.spaces import Space
+from locus_store.versions.spaces import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,16 +56,16 @@ class Segment:
     oldest: datetime
     newest: datetime
 
-    def sequences(self, namespace: str) -> Iterator[int]:
+    def iterate_sequences(self, namespace: str) -> Iterator[int]:
         """Yield the sequences of its versions."""
         for first, last in self.spans.get(namespace, ()):
             yield from range(first, last + 1)
 
     def has(self, namespace: str, sequence: int) -> bool:
         """Return whether it has a version."""
-        return self.meets(namespace, sequence, sequence)
+        return self.has_versions(namespace, sequence, sequence)
 
-    def meets(self, namespace: str, first: int, last: int) -> bool:
+    def has_versions(self, namespace: str, first: int, last: int) -> bool:
         """Return whether it has versions from ``first`` to ``last``."""
         return any(begin <= last and first <= end for begin, end in self.spans.get(namespace, ()))
 
@@ -77,7 +77,7 @@ class Segment:
                 return True
         return False
 
-    def told(self) -> list[Any]:
+    def to_json(self) -> list[Any]:
         """Return the entry without the digests, for JSON."""
         times = self.oldest, self.newest
         return [self.name, self.size, self.spans, len(self.prints), *times]
@@ -92,7 +92,7 @@ class MessageSegment:
     size: int
 
 
-def message_table(
+def make_message_table(
     plan: Iterable[MessageSegment | Bundle], made: Mapping[str, Bundle]
 ) -> tuple[MessageSegment, ...]:
     """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
@@ -111,19 +111,19 @@ def print_of(namespace: str, checkpoint_id: str) -> bytes:
     return hashlib.sha256(text).digest()[:PRINT_BYTES]
 
 
-def segment_of(name: str, bundle: Bundle) -> Segment:
+def make_segment(name: str, bundle: Bundle) -> Segment:
     """Return the entry of a segment that holds versions or writes."""
-    spans = {namespace: runs(sorted(rows)) for namespace, rows in bundle.rows.items()}
+    spans = {namespace: find_runs(sorted(rows)) for namespace, rows in bundle.rows.items()}
     spans |= {namespace: [] for namespace, _ in bundle.writes if namespace not in spans}
-    ids = {(namespace, row.record.checkpoint_id) for namespace, row in bundle.all_rows()}
+    ids = {(namespace, row.record.checkpoint_id) for namespace, row in bundle.iterate_rows()}
     ids |= {(namespace, it.checkpoint_id) for namespace, it in bundle.writes}
-    times = [row.created_at for _, row in bundle.all_rows()]
+    times = [row.created_at for _, row in bundle.iterate_rows()]
     times += [it.created_at for _, it in bundle.writes]
     prints = b"".join(sorted({print_of(*it) for it in ids}))
     return Segment(name, bundle.size, spans, prints, min(times), max(times))
 
 
-def runs(sequences: Sequence[int]) -> list[list[int]]:
+def find_runs(sequences: Sequence[int]) -> list[list[int]]:
     """Return the first and last number of each run in ascending numbers."""
     found = []
     for _, group in groupby(enumerate(sequences), key=lambda it: it[1] - it[0]):
@@ -164,7 +164,7 @@ class SegmentReader:
             GoneError: A segment does not exist.
             IntegrityError: A segment is damaged.
         """
-        wanted = {it: self._documents.segment(thread_id, it) for it in names}
+        wanted = {it: self._documents.name_segment(thread_id, it) for it in names}
         found = {name: self._known(where) for name, where in wanted.items()}
         missing = [wanted[name] for name, bundle in found.items() if bundle is None]
         fetched = self._documents.each(self._fetched, missing) if missing else ()
@@ -189,7 +189,7 @@ class SegmentReader:
             )
         content = found.content or b""
         try:
-            bundle = segment_bundle(content)
+            bundle = unpack_segment(content)
         except (IntegrityError, SchemaError) as exc:
             raise type(exc)(f"{place}: {exc}") from exc
         self._keep(where, bundle, len(content))
@@ -207,7 +207,7 @@ class SegmentReader:
 
     def write(self, thread_id: str, written: dict[str, tuple[bytes, Bundle]]) -> None:
         """Put segments, several at once."""
-        named = [(self._documents.segment(thread_id, it), *written[it]) for it in written]
+        named = [(self._documents.name_segment(thread_id, it), *written[it]) for it in written]
         for where, content, bundle in self._documents.each(self._stored, named):
             self._keep(where, bundle, len(content))
 
@@ -217,7 +217,7 @@ class SegmentReader:
 
     def drop(self, thread_id: str, names: Iterable[str]) -> None:
         """Delete segments that no head names any more."""
-        gone = [self._documents.segment(thread_id, it) for it in names]
+        gone = [self._documents.name_segment(thread_id, it) for it in names]
         with self._lock:
             for where in gone:
                 self._bytes -= self._kept.pop(where, (0, None))[0]
@@ -232,7 +232,7 @@ class Source:
     thread_id: str
     table: tuple[Segment, ...]
 
-    def of(self, namespace: str) -> list[Segment]:
+    def select(self, namespace: str) -> list[Segment]:
         """Return the segments that have something of a namespace, the oldest first."""
         return [it for it in self.table if namespace in it.spans]
 
@@ -241,7 +241,7 @@ class Source:
         return self.reader.read(self.thread_id, [it.name for it in segments])
 
 
-class SegmentedSpace(Space):
+class SegmentedHistory(History):
     """A namespace whose older versions are in segments.
 
     A version, or the writes of a checkpoint, are read when they are asked for. Everything is read
@@ -250,7 +250,7 @@ class SegmentedSpace(Space):
 
     __slots__ = ("_own", "_source", "opened")
 
-    def __init__(self, line: Line, own: Space, source: Source) -> None:
+    def __init__(self, line: Line, own: History, source: Source) -> None:
         self.namespace = own.namespace
         self.line = line
         self.is_settled = True
@@ -259,27 +259,27 @@ class SegmentedSpace(Space):
         self.opened: dict[str, Bundle] | None = None
         """The segments by name, if all were read; ``own`` has their versions then."""
 
-    def copy(self) -> SegmentedSpace:
-        """See ``Space``, also for the following methods."""
-        copy = SegmentedSpace(self.line.copy(), self._own.copy(), self._source)
+    def copy(self) -> SegmentedHistory:
+        """See ``History``, also for the following methods."""
+        copy = SegmentedHistory(self.line.copy(), self._own.copy(), self._source)
         copy.opened = self.opened
         return copy
 
     @property
-    def own(self) -> Space:
+    def own(self) -> History:
         """The versions and writes that are in memory."""
         return self._own
 
-    def _whole(self) -> Space:
+    def _whole(self) -> History:
         if self.opened is None:
-            segments = self._source.of(self.namespace)
+            segments = self._source.select(self.namespace)
             bundles = self._source.read(segments)
             self._own = self._joined(bundles)
             self.opened = {it.name: one for it, one in zip(segments, bundles, strict=True)}
         return self._own
 
-    def _joined(self, bundles: Sequence[Bundle]) -> Space:
-        whole = Space(self.namespace, self.line)
+    def _joined(self, bundles: Sequence[Bundle]) -> History:
+        whole = History(self.namespace, self.line)
         rows: dict[int, Row] = {}
         for it in bundles:
             rows |= it.rows.get(self.namespace, {})
@@ -321,25 +321,25 @@ class SegmentedSpace(Space):
 
     def _sealed(self) -> list[Segment]:
         """Return the segments that were not read into ``own``."""
-        return self._source.of(self.namespace) if self.opened is None else []
+        return self._source.select(self.namespace) if self.opened is None else []
 
-    def row(self, sequence: int) -> Row | None:
-        own = self._own.row(sequence)
+    def get_row(self, sequence: int) -> Row | None:
+        own = self._own.get_row(sequence)
         holding = [it for it in self._sealed() if it.has(self.namespace, sequence)]
         if own is not None or not holding:
             return own
         return self._source.read(holding[-1:])[0].rows[self.namespace][sequence]
 
-    def sequences(self) -> list[int]:
-        sealed = {n for it in self._sealed() for n in it.sequences(self.namespace)}
+    def list_sequences(self) -> list[int]:
+        sealed = {n for it in self._sealed() for n in it.iterate_sequences(self.namespace)}
         return sorted(sealed.union(self._own.rows))
 
-    def writes_of(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
+    def get_writes(self, checkpoint_id: str) -> dict[tuple[str, int], ArchivedWrite]:
         there = {}
         for it in self._sealed_writes(self._source.read(self._naming(checkpoint_id))):
             if it.checkpoint_id == checkpoint_id:
                 there[it.write.task_id, it.write.idx] = it
-        return there | self._own.writes_of(checkpoint_id)
+        return there | self._own.get_writes(checkpoint_id)
 
     def _naming(self, checkpoint_id: str) -> list[Segment]:
         return [it for it in self._sealed() if it.may_name(self.namespace, checkpoint_id)]
@@ -358,20 +358,20 @@ class SegmentedSpace(Space):
         self, chain: int, upto: int | None = None, after: int = 0
     ) -> list[tuple[int, bytes]]:
         first, last = max(chain, after + 1), upto or self.line.last_sequence
-        met = [it for it in self._sealed() if it.meets(self.namespace, first, last)]
+        met = [it for it in self._sealed() if it.has_versions(self.namespace, first, last)]
         rows = [it.rows[self.namespace] for it in self._source.read(met)]
         found = [
-            (sequence, row.payload())
+            (sequence, row.to_payload())
             for some in rows
             for sequence, row in some.items()
             if row.record.chain == chain and first <= sequence <= last
         ]
         return sorted(found + self._own.payloads(chain, upto, after))
 
-    def take(self, sequence: int) -> None:
-        self._whole().take(sequence)
+    def remove(self, sequence: int) -> None:
+        self._whole().remove(sequence)
 
-    def parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
+    def iterate_parts(self) -> Iterator[tuple[datetime, Callable[[], Mapping[int, Row]]]]:
         yield FOREVER, lambda: self._own.rows
         for it in self._sealed():
             yield it.newest, partial(self._rows_of, it)
@@ -379,12 +379,12 @@ class SegmentedSpace(Space):
     def _rows_of(self, segment: Segment) -> Mapping[int, Row]:
         return self._source.read([segment])[0].rows.get(self.namespace, {})
 
-    def newest_at(self) -> datetime | None:
+    def find_newest_at(self) -> datetime | None:
         times = [it.newest for it in self._sealed()]
-        own = self._own.newest_at()
+        own = self._own.find_newest_at()
         return max([*times, own] if own else times, default=None)
 
-    def older_than(self, limit: datetime) -> list[int]:
+    def find_older_than(self, limit: datetime) -> list[int]:
         if any(it.oldest < limit for it in self._sealed()):
-            return self._whole().older_than(limit)
-        return self._own.older_than(limit)
+            return self._whole().find_older_than(limit)
+        return self._own.find_older_than(limit)

@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
-from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, kept_of
+from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
 from locus_store.backends.documents.item_store import ItemStore
-from locus_store.backends.documents.lanes import Lanes
+from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
 from locus_store.errors import BackendError, SchemaError
@@ -77,7 +77,7 @@ class DocumentStore(ItemStore):
         """Begin without items, as in a forked child."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._lanes = Lanes()
+        self._lanes = WriteQueues()
         self._waiting: deque[_Job[Any]] = deque()
         self._before: dict[Name, KeptItem | None] = {}
         self._journal = ItemJournal(self._documents, self)
@@ -174,7 +174,7 @@ class DocumentStore(ItemStore):
                 raise ChangedError  # the work may end otherwise on the newest items
             if changed:
                 group.number = self._journal.next_number
-                self._journal.append(access, group.token, changed.row(self.dimension))
+                self._journal.append(access, group.token, changed.to_line(self.dimension))
             is_written = True
         finally:
             if not is_written:
@@ -216,18 +216,18 @@ class DocumentStore(ItemStore):
         """Apply the changes of a line."""
         self._require_dimension(row.get("dimension"))
         for it in row.get("put", ()):
-            kept = kept_of(it, self._next_order())
+            kept = make_item(it, self._next_order())
             super()._set((kept.item.namespace, kept.item.key), kept)
         for it in row.get("renewed", ()):
             name = (tuple(it[0]), it[1])
             if (found := self._find(name)) is not None:
-                super()._set(name, kept_of(it, found.order))
+                super()._set(name, make_item(it, found.order))
         for namespace, key in row.get("removed", ()):
             super()._set((tuple(namespace), key), None)
 
-    def everything(self) -> dict[str, Any]:
+    def encode_all(self) -> dict[str, Any]:
         """Return one line's changes that put all items."""
-        return ItemChanges(put=[*self._all()]).row(self.dimension)
+        return ItemChanges(put=[*self._all()]).to_line(self.dimension)
 
     def _require_dimension(self, stored: int | None) -> None:
         """Refuse embeddings of another length.

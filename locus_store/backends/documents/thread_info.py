@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store import versions
 from locus_store.types.arguments import check_text
-from locus_store.types.thread_info import DescribesThreads, StoredFacts, facts, require_owner
+from locus_store.types.thread_info import DescribesThreads, StoredFacts, make_facts, require_owner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import Save, Written
     from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
-    from locus_store.versions.threads import Edit, Thread
+    from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class DocumentThreadInfo(DescribesThreads):
@@ -55,7 +55,7 @@ class DocumentThreadInfo(DescribesThreads):
         return found
 
 
-def require_its_owner(edit: Edit, put: PutThread) -> None:
+def require_its_owner(edit: ThreadTransaction, put: PutThread) -> None:
     """Refuse a put into another user's thread, which ``put_facts`` refuses too.
 
     Raises:
@@ -65,7 +65,7 @@ def require_its_owner(edit: Edit, put: PutThread) -> None:
     require_owner(put.thread_id, owner, put.user_id)
 
 
-def claim_and_save(edit: Edit, save: Save) -> Written:
+def claim_and_save(edit: ThreadTransaction, save: Save) -> Written:
     """Save a version, and claim its thread if the save says so; see ``StorageBackend.commit``."""
     if save.claim is None:
         return versions.save(edit, save)
@@ -75,10 +75,12 @@ def claim_and_save(edit: Edit, save: Save) -> Written:
     return written
 
 
-def put_facts(edit: Edit, put: PutThread) -> None:
+def put_facts(edit: ThreadTransaction, put: PutThread) -> None:
     """Store a thread's facts; see ``DescribesThreads.put_facts``."""
     thread = edit.thread or edit.begin()
-    stored = put.over(StoredFacts(thread.user_id, thread.name, thread.metadata), thread.active_at)
+    stored = put.apply_to(
+        StoredFacts(thread.user_id, thread.name, thread.metadata), thread.active_at
+    )
     edit.adds_only = False  # the document's first line changes
     thread.user_id, thread.name, thread.metadata = stored
 
@@ -86,4 +88,4 @@ def put_facts(edit: Edit, put: PutThread) -> None:
 def _facts(thread: Thread) -> ThreadFacts:
     stored = deepcopy(thread.metadata)
     times = {"created_at": thread.created_at, "active_at": thread.active_at}
-    return facts(thread.thread_id, thread.user_id, thread.name, stored, **times)
+    return make_facts(thread.thread_id, thread.user_id, thread.name, stored, **times)

@@ -14,15 +14,15 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.lanes import Lanes
+from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.protocol import LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
-from locus_store.runtime.observe import unremoved
+from locus_store.runtime.observe import report_unremoved
 from locus_store.runtime.retries import Pauses
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.versions.threads import Edit, Thread
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -66,7 +66,7 @@ class DocumentThreads:
         self._writing = threading.Lock()
         self._bytes = 0
         self._kept: OrderedDict[str, Parsed] = OrderedDict()
-        self._lanes = Lanes()
+        self._lanes = WriteQueues()
         self.form.clear()
 
     def clear(self) -> None:
@@ -85,7 +85,7 @@ class DocumentThreads:
 
     # --- reading
 
-    def steadily(self, work: Callable[[], T]) -> T:
+    def read_steadily(self, work: Callable[[], T]) -> T:
         """Return what a read returns; repeat it if a segment was removed meanwhile.
 
         Raises:
@@ -119,7 +119,7 @@ class DocumentThreads:
         except LocusStoreError:
             return True
 
-    def live(self) -> Iterator[Thread]:
+    def iterate_live(self) -> Iterator[Thread]:
         """Yield all live threads; do not change them.
 
         Raises:
@@ -128,13 +128,13 @@ class DocumentThreads:
         for *_, thread in self._read_each():
             yield thread
 
-    def by_activity(self, size: int = 0) -> Iterator[tuple[datetime, Thread]]:
+    def iterate_by_activity(self, size: int = 0) -> Iterator[tuple[datetime, Thread]]:
         """Yield all live threads and their activity, the last first; reads few more than it yields.
 
         ``size`` is the number that is probably taken; 0: unknown.
 
         Raises:
-            IntegrityError: As ``live``.
+            IntegrityError: As ``iterate_live``.
         """
         waiting: list[tuple[timedelta, timedelta, timedelta, int, datetime, Thread]] = []
         for number, (at, active_at, thread) in enumerate(self._read_each(size)):
@@ -151,7 +151,7 @@ class DocumentThreads:
             access = self._read_together([it.key for it in page])
             for at, found in self.documents.each(partial(self._read_dated, access), page):
                 if found is not None and found.thread.is_live:
-                    yield at, self.form.active_at(found, at), self.form.shared(found.thread)
+                    yield at, self.form.compute_active_at(found, at), self.form.share(found.thread)
 
     def _read_dated(
         self, access: DocumentReads, dated: Dated
@@ -176,17 +176,17 @@ class DocumentThreads:
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
         """Return a live thread; do not change it."""
         found = self._settled(documents or self.documents, thread_id)
-        return self.form.shared(found.thread) if found and found.thread.is_live else None
+        return self.form.share(found.thread) if found and found.thread.is_live else None
 
     def _settled(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, after its outbox was applied."""
-        found = self.parsed(access, thread_id)
+        found = self.read_parsed(access, thread_id)
         while found is not None and found.thread.outbox is not None:
             deliver(self, thread_id, found.thread.outbox)
-            found = self.parsed(self.documents, thread_id)
+            found = self.read_parsed(self.documents, thread_id)
         return found
 
-    def damage(self) -> list[str]:
+    def find_damage(self) -> list[str]:
         """Return the faults of the storage itself."""
         try:
             self.documents.identity()
@@ -196,10 +196,10 @@ class DocumentThreads:
 
     def _leftovers(self) -> list[str]:
         """Return a message if there is data that no document names."""
-        read = partial(self.parsed, self.documents)
-        left = self.form.leftovers(read)
+        read = partial(self.read_parsed, self.documents)
+        left = self.form.find_leftovers(read)
         if left:  # else a writer was between its document and what it names
-            left &= self.form.leftovers(read)
+            left &= self.form.find_leftovers(read)
         if not left:
             return []
         told = (
@@ -209,7 +209,7 @@ class DocumentThreads:
         )
         return [told]
 
-    def parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
+    def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, also its outbox; from the cache if it is unchanged."""
         kept = self._kept.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
@@ -221,16 +221,16 @@ class DocumentThreads:
             return kept
         content = found.content or b""
         if kept is not None and found.continues:
-            parse = partial(self.form.continued, kept, content)
+            parse = partial(self.form.parse_continued, kept, content)
         else:
-            parse = partial(self.form.parsed, content, thread_id)
+            parse = partial(self.form.parse, content, thread_id)
         try:
             thread, end = self.documents.off_loop(parse, len(content))
         except IntegrityError:
             if not found.continues:
                 raise
             self.forget(thread_id)  # a failover took back what is kept
-            return self.parsed(self.documents, thread_id)
+            return self.read_parsed(self.documents, thread_id)
         made = Parsed(found.tag, thread, end)
         self._keep(made)
         return made
@@ -238,12 +238,12 @@ class DocumentThreads:
     def sweep(self) -> list[LocusStoreError]:
         """Remove what killed writers have left; return the error if some of it stays."""
         try:
-            self.form.sweep(partial(self.parsed, self.documents))
+            self.form.sweep(partial(self.read_parsed, self.documents))
         except LocusStoreError as exc:
             return [exc]
         return []
 
-    def cached(self, thread_id: str) -> Parsed | None:
+    def get_cached(self, thread_id: str) -> Parsed | None:
         """Return a thread from the cache; it may have changed since."""
         return self._kept.get(thread_id)
 
@@ -277,7 +277,7 @@ class DocumentThreads:
     def write(
         self,
         thread_id: str,
-        change: Callable[[Edit], T],
+        change: Callable[[ThreadTransaction], T],
         *,
         creates: bool,
         removes: bool | None = None,
@@ -304,7 +304,7 @@ class DocumentThreads:
                 deliver(self, thread_id, exc.outbox)
 
     def write_as_is(
-        self, thread_id: str, change: Callable[[Edit], T], *, creates: bool
+        self, thread_id: str, change: Callable[[ThreadTransaction], T], *, creates: bool
     ) -> T | None:
         """Change a thread and leave its outbox to the change; see ``write``."""
         return self._write(thread_id, change, creates=creates, removes=False, as_is=True)
@@ -312,7 +312,7 @@ class DocumentThreads:
     def _write(
         self,
         thread_id: str,
-        change: Callable[[Edit], T],
+        change: Callable[[ThreadTransaction], T],
         *,
         creates: bool,
         removes: bool,
@@ -323,7 +323,7 @@ class DocumentThreads:
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
         for attempt in range(ATTEMPTS):
             if attempt:
-                self.documents.pause(pauses.next() or 0.0)
+                self.documents.pause(pauses.get_next() or 0.0)
             try:
                 with (
                     suppress(ChangedError),
@@ -346,13 +346,13 @@ class DocumentThreads:
 
     # --- in order
 
-    async def in_order(self, thread_id: str, work: Callable[[], T]) -> T:
+    async def run_in_order(self, thread_id: str, work: Callable[[], T]) -> T:
         """Run a write after all earlier writes of the thread, even if the caller is cancelled."""
         if not self.documents.blocks:
-            return self.at_once(work)
+            return self.run_at_once(work)
         return await self.documents.run_in_order(self._lanes, thread_id, work)
 
-    def at_once(self, work: Callable[[], T]) -> T:
+    def run_at_once(self, work: Callable[[], T]) -> T:
         """Run a write directly, for documents that never block; one write at a time."""
         with self._writing:
             return work()
@@ -373,7 +373,7 @@ class _Write(Generic[T]):
         self,
         threads: DocumentThreads,
         thread_id: str,
-        change: Callable[[Edit], T],
+        change: Callable[[ThreadTransaction], T],
         *,
         creates: bool,
         removes: bool,
@@ -403,11 +403,11 @@ class _Write(Generic[T]):
             self._finish(self._sent[0])
             return self._sent[1]
         self._sent = None
-        cached = self._threads.cached(self._thread_id) if self._trusts_cache else None
+        cached = self._threads.get_cached(self._thread_id) if self._trusts_cache else None
         self._trusts_cache = False
         if cached is not None:
             return self._attempt_cached(access, cached)
-        return self._attempt_on(access, self._threads.parsed(access, self._thread_id))
+        return self._attempt_on(access, self._threads.read_parsed(access, self._thread_id))
 
     def _attempt_cached(self, access: Access, cached: Parsed) -> T | None:
         """Change the thread as it is cached; the put shows whether it is stored so.
@@ -434,7 +434,9 @@ class _Write(Generic[T]):
         documents, form = self._threads.documents, self._threads.form
         store = documents.identity()
         thread, most = old.thread if old else None, self._threads.max_state_bytes
-        edit = Edit(self._thread_id, thread, store or uuid4().hex, most, documents.now())
+        edit = ThreadTransaction(
+            self._thread_id, thread, store or uuid4().hex, most, documents.now()
+        )
         answer = self._change(edit)
         edit.finish()
         draft: Draft | None = None
@@ -443,7 +445,7 @@ class _Write(Generic[T]):
                 documents.identify(edit.store)
             draft = form.draft(edit, old)
         elif old is not None and edit.drops:
-            draft = form.deletion(old)
+            draft = form.draft_deletion(old)
         if draft is not None:
             self._send(access, old, draft, answer)
         return answer
@@ -477,7 +479,7 @@ class _Write(Generic[T]):
                     f"stored: {exc}. Then run `locus-store threads vacuum`, which deletes it once "
                     "it is a day old"
                 ) from exc
-            unremoved(self._thread_id, exc)
+            report_unremoved(self._thread_id, exc)
 
     def _is_stored(self, access: Access, sent: Draft) -> bool:
         """Return whether a put or deletion whose answer was lost was done."""
@@ -490,7 +492,7 @@ class _Write(Generic[T]):
             try:
                 self._threads.form.abandon(self._thread_id, sent)
             except LocusStoreError as exc:
-                unremoved(self._thread_id, exc)
+                report_unremoved(self._thread_id, exc)
         return False
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import PendingWrite, Version, VersionsWanted
-    from locus_store.versions.spaces import Row, Space
+    from locus_store.versions.spaces import History, Row
     from locus_store.versions.threads import Thread
 
 
@@ -34,19 +34,20 @@ class DocumentVersionLists(ListsVersions):
         return found
 
     def _newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
-        newest = Newest[tuple["Thread", "Space"]](wanted, limit)
+        newest = Newest[tuple["Thread", "History"]](wanted, limit)
         for active_at, thread in self._candidates(wanted.thread_id):
             # A clock that went back may have left versions that are newer than the activity.
             if not (wanted.may_continue or newest.may_take(active_at)):
                 break
             _add(newest, thread, wanted, limit)
         return [
-            thread.version(space, sequence) for (_, _, sequence), (thread, space) in newest.found()
+            thread.get_version(history, sequence)
+            for (_, _, sequence), (thread, history) in newest.get_newest()
         ]
 
     def _candidates(self, thread_id: str | None) -> Iterable[tuple[datetime, Thread]]:
         if thread_id is None:
-            return self._threads.by_activity()
+            return self._threads.iterate_by_activity()
         thread = self._threads.read(thread_id)
         return [(FOREVER, thread)] if thread else []
 
@@ -60,63 +61,71 @@ class DocumentVersionLists(ListsVersions):
         lines: dict[tuple[str, str, int], list[Version]] = {}
         for it in versions:
             lines.setdefault((it.thread_id, it.namespace, it.mark.line), []).append(it)
-        spaces = (
-            (threads[name].space(namespace), line, some)
+        histories = (
+            (threads[name].find_history(namespace), line, some)
             for (name, namespace, line), some in lines.items()
             if name in threads
         )
-        return [_contents_of(it, some) for it, line, some in spaces if it and it.line.line == line]
+        return [
+            _contents_of(history, some)
+            for history, line, some in histories
+            if history and history.line.line == line
+        ]
 
 
 def _add(
-    newest: Newest[tuple[Thread, Space]], thread: Thread, wanted: VersionsWanted, limit: int
+    newest: Newest[tuple[Thread, History]], thread: Thread, wanted: VersionsWanted, limit: int
 ) -> None:
     """Add the versions of a thread; those of segments only if they may be among the newest."""
-    names = thread.spaces if wanted.namespace is None else [wanted.namespace]
-    spaces = [space for it in names if (space := thread.space(it))]
-    parts = [(at, space, read) for space in spaces for at, read in space.parts()]
-    for at, space, read in sorted(parts, key=lambda it: it[0], reverse=True):
+    names = thread.histories if wanted.namespace is None else [wanted.namespace]
+    histories = [history for it in names if (history := thread.find_history(it))]
+    parts = [(at, history, read) for history in histories for at, read in history.iterate_parts()]
+    for at, history, read in sorted(parts, key=lambda it: it[0], reverse=True):
         if not newest.may_take(at):
             break
         shown = (
             it
-            for it in _shown(space, read(), wanted.before)
+            for it in _shown(history, read(), wanted.before)
             if newest.takes(it.record.checkpoint_id, it.record.metadata)
         )
         for row in islice(shown, limit) if is_plain(wanted) else shown:
-            place = row.created_at, space.line.line, row.record.sequence
-            newest.add(place, (thread, space))
+            place = row.created_at, history.line.line, row.record.sequence
+            newest.add(place, (thread, history))
 
 
-def _shown(space: Space, rows: Mapping[int, Row], before: str | None) -> Iterator[Row]:
+def _shown(history: History, rows: Mapping[int, Row], before: str | None) -> Iterator[Row]:
     """Yield the visible versions below the one of an id, the newest first."""
-    end = None if before is None else space.named(space.line, before)
+    end = None if before is None else history.named(history.line, before)
     for sequence in sorted(rows, reverse=True):
         name = rows[sequence].record.checkpoint_id
         is_below = before is None or (sequence < end.sequence if end else name < before)
-        if is_below and versions.is_visible(space.line, sequence):
+        if is_below and versions.is_visible(history.line, sequence):
             yield rows[sequence]
 
 
-def writes_of(space: Space, checkpoint_id: str) -> list[PendingWrite]:
+def list_writes(history: History, checkpoint_id: str) -> list[PendingWrite]:
     """Return the pending writes of a checkpoint, in the order of their tasks."""
-    found = (it.write for it in space.writes_of(checkpoint_id).values())
-    return sorted(found, key=versions.in_order)
+    found = (it.write for it in history.get_writes(checkpoint_id).values())
+    return sorted(found, key=versions.make_write_sort_key)
 
 
-def _contents_of(space: Space, some: Sequence[Version]) -> LineContents:
+def _contents_of(history: History, some: Sequence[Version]) -> LineContents:
     """Return what the states of versions of a namespace are made of."""
     ends: dict[int, int] = {}
     for it in some:
-        if row := space.row(it.mark.sequence):
+        if row := history.get_row(it.mark.sequence):
             ends[row.record.chain] = max(it.mark.sequence, ends.get(row.record.chain, 0))
     records = [
         (sequence, chain, payload)
         for chain, last in ends.items()
-        for sequence, payload in space.payloads(chain, last)
+        for sequence, payload in history.payloads(chain, last)
     ]
     return LineContents(
-        space.line.line,
+        history.line.line,
         sorted(records),
-        {it.checkpoint_id: writes for it in some if (writes := writes_of(space, it.checkpoint_id))},
+        {
+            it.checkpoint_id: writes
+            for it in some
+            if (writes := list_writes(history, it.checkpoint_id))
+        },
     )

@@ -78,7 +78,7 @@ class Workers(Executor):
         for pool in pools.values():
             pool.shutdown(wait=False)
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    def run_each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield the results in order; within another call of this kind, one after another."""
         if getattr(self._nested, "is_reader", False):
             yield from map(work, items)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Final
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.file.documents import FileDocuments
-from locus_store.backends.file.names import name_of
+from locus_store.backends.file.names import encode_name
 from locus_store.backends.file.options import FileCheckpointerOptions, FileOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import IntegrityError, InvalidArgumentError
-from locus_store.runtime.extras import factory
-from locus_store.runtime.stepping import in_thread
+from locus_store.runtime.extras import make_factory
+from locus_store.runtime.stepping import run_in_thread
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,7 +58,7 @@ class FileBackend(DocumentBackend):
         directory: str | os.PathLike[str],
         **options: Unpack[FileOptions],
     ) -> None:
-        given = complete(FileOptions, options, "FileBackend")
+        given = fill_defaults(FileOptions, options, "FileBackend")
         self._where = _checked_directory(directory)
         self._directory = FileDocuments(self._where, given["busy_timeout_seconds"])
         super().__init__(self._directory, max_state_bytes=given["max_state_bytes"])
@@ -68,14 +68,17 @@ class FileBackend(DocumentBackend):
 
     def item_documents(self) -> FileDocuments:
         """Return the documents of a store beside the threads."""
-        return self._directory.beside(ITEMS)
+        return self._directory.open_subdirectory(ITEMS)
 
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
-        await in_thread(self._directory.require_identity)
+        await run_in_thread(self._directory.require_identity)
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await in_thread(lambda: facts(self._directory))]
+        return [
+            *await super().facts(),
+            *await run_in_thread(lambda: collect_facts(self._directory)),
+        ]
 
 
 class FileMessageLog(DocumentMessageLog):
@@ -135,12 +138,12 @@ class FileCheckpointer(StorageBackendAdapter[S]):
         if directory is not None and base_dir is not None:
             raise InvalidArgumentError("give directory or base_dir, not both")
         chosen = base_dir if directory is None else directory
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         backend = FileBackend(DEFAULT_DIRECTORY if chosen is None else chosen, **rest)
         super().__init__(backend, state_type=state_type, **own)
 
 
-file_checkpointer = factory(
+file_checkpointer = make_factory(
     FileCheckpointer,
     "file_checkpointer",
     "Return a checkpointer over a directory of JSON files; options as ``FileCheckpointer``.",
@@ -161,13 +164,13 @@ def _checked_directory(directory: object) -> str:
 _NEEDS_SPACE = "each save writes its file anew beside the old one; keep_last= bounds files"
 
 
-def facts(directory: FileDocuments) -> list[Fact]:
+def collect_facts(directory: FileDocuments) -> list[Fact]:
     """Return the number of threads, their sizes, and the files that do not belong there."""
     root = directory.root
     if not os.path.isdir(root):
         return [Fact("threads", "none: the first save makes the directory")]
     try:
-        ids, wrong = directory.listed()
+        ids, wrong = directory.list_threads()
     except IntegrityError as exc:  # of the identity
         return [_fault(str(exc))]
     sizes, others = _sizes(directory, ids)
@@ -175,8 +178,8 @@ def facts(directory: FileDocuments) -> list[Fact]:
 
 
 def _fault(what: str) -> Fact:
-    told, _, remedy = what.rpartition("; ")
-    return Fact("file", told, "fail", remedy)
+    text, _, remedy = what.rpartition("; ")
+    return Fact("file", text, "fail", remedy)
 
 
 def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], list[str]]:
@@ -185,7 +188,7 @@ def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], lis
     wrong: list[str] = []
     for thread_id in ids:
         try:
-            sizes.append(directory.size(name_of(thread_id)))
+            sizes.append(directory.measure(encode_name(thread_id)))
         except IntegrityError as exc:
             wrong.append(str(exc))
     return sizes, wrong
@@ -194,8 +197,8 @@ def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], lis
 def _space(root: str, sizes: list[int]) -> list[Fact]:
     free = shutil.disk_usage(root).free
     is_enough = free > 2 * max(sizes, default=0)
-    space = "free space", f"{free:,} bytes"
+    history = "free space", f"{free:,} bytes"
     return [
         Fact("threads", f"{len(sizes):,} (a file each; {sum(sizes):,} bytes)"),
-        Fact(*space, "ok") if is_enough else Fact(*space, "warn", _NEEDS_SPACE),
+        Fact(*history, "ok") if is_enough else Fact(*history, "warn", _NEEDS_SPACE),
     ]

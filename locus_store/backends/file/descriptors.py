@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from locus_store.backends.file.names import shown
+from locus_store.backends.file.names import escape_path
 from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, LocusStoreError
 
 try:
@@ -61,7 +61,7 @@ class Place:
     def _is_ours(self) -> bool:
         return self.directory is not None
 
-    def stat(self) -> os.stat_result:
+    def read_status(self) -> os.stat_result:
         """Return the entry's status; a symbolic link below the user's directory is not followed."""
         return os.stat(self.name, dir_fd=self.directory, follow_symlinks=not self._is_ours)
 
@@ -88,7 +88,7 @@ class Place:
             return None
         except OSError as exc:
             if self._is_ours and self.exists():
-                self.require(self.stat(), is_directory=is_directory)
+                self.require(self.read_status(), is_directory=is_directory)
             exc.filename = self.path
             raise
 
@@ -103,19 +103,19 @@ class Place:
             return
         if not is_directory:
             raise IntegrityError(
-                f"{shown(self.path)} is not a regular file of this library; move it out "
+                f"{escape_path(self.path)} is not a regular file of this library; move it out "
                 "of the directory"
             )
         what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
         raise IntegrityError(
-            f"{shown(self.path)} is {what}, where threads with a long id have a directory; nothing "
-            "was read or written there. Move it out of the directory; if it leads to threads of "
-            "this store, put the directory itself in its place"
+            f"{escape_path(self.path)} is {what}, where threads with a long id have a directory; "
+            "nothing was read or written there. Move it out of the directory; if it leads to "
+            "threads of this store, put the directory itself in its place"
         )
 
 
 @contextmanager
-def opened(place: Place, flags: int = os.O_RDONLY) -> Iterator[int | None]:
+def open_file(place: Place, flags: int = os.O_RDONLY) -> Iterator[int | None]:
     """Open a file, and unlock and close it at the end; yield ``None`` if it does not exist.
 
     With ``O_DIRECTORY`` it is a directory.
@@ -151,7 +151,7 @@ def try_lock(descriptor: int) -> bool:
 def is_at(descriptor: int, place: Place) -> bool:
     """Return whether the open file is still the one at the place."""
     try:
-        found = place.stat()
+        found = place.read_status()
     except FileNotFoundError:
         return False
     return os.path.samestat(found, os.fstat(descriptor))
@@ -169,7 +169,7 @@ class Signature:
     """The last bytes, which include the checksum of the last entry."""
 
 
-def signature_of(descriptor: int) -> Signature:
+def read_signature(descriptor: int) -> Signature:
     """Return the signature of an open file as it is now."""
     it = os.fstat(descriptor)
     tail = os.pread(descriptor, _TAIL_BYTES, max(0, it.st_size - _TAIL_BYTES))
@@ -184,7 +184,7 @@ class Opened:
     descriptor: int
     signature: Signature
 
-    def content(self) -> bytes:
+    def read_content(self) -> bytes:
         """Read all bytes, without a second descriptor: a forked child would inherit its lock."""
         with open(self.descriptor, "rb", closefd=False) as file:
             file.seek(0)
@@ -195,7 +195,7 @@ class Opened:
 
 
 @contextmanager
-def translated(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Translate the operating system's errors.
 
     Raises:
@@ -208,11 +208,11 @@ def translated(path: str) -> Iterator[None]:
         raise
     except OSError as exc:
         named = os.fsdecode(exc.filename or "")  # relative to a directory, or the whole path
-        told = f"{shown(named if os.path.isabs(named) else path)}: {exc.strerror or exc}"
+        message = f"{escape_path(named if os.path.isabs(named) else path)}: {exc.strerror or exc}"
         if exc.errno in _CANNOT_OPEN:
             raise ConnectionFailedError(
-                f"{told}; look at the directory's path and permissions"
+                f"{message}; look at the directory's path and permissions"
             ) from exc
         raise BackendError(
-            f"{told}; what was there before is as it was. Look at the disk and its space"
+            f"{message}; what was there before is as it was. Look at the disk and its space"
         ) from exc

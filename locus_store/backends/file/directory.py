@@ -15,9 +15,9 @@ from locus_store.backends.file.descriptors import (
     Place,
     has_locks,
     is_at,
-    opened,
-    signature_of,
-    translated,
+    open_file,
+    read_signature,
+    translate_errors,
     try_lock,
 )
 from locus_store.backends.file.names import (
@@ -26,9 +26,9 @@ from locus_store.backends.file.names import (
     IDENTITY,
     SUFFIX,
     TEMPORARY,
-    identity_text,
+    encode_identity,
     is_of_sdk,
-    refusal_of_sdk,
+    make_sdk_refusal,
     store_in,
 )
 from locus_store.errors import (
@@ -86,7 +86,7 @@ class Directory:
         self._has_identity = False
         self._is_swept = False
 
-    def path(self, name: str) -> str:
+    def get_path(self, name: str) -> str:
         """Return the path of a file of the directory."""
         return os.path.join(self.root, name)
 
@@ -101,7 +101,7 @@ class Directory:
         with ExitStack() as stack:
             at, path = self._root, self.root
             for folder in (*folders, last):
-                descriptor = stack.enter_context(opened(at, os.O_RDONLY | os.O_DIRECTORY))
+                descriptor = stack.enter_context(open_file(at, os.O_RDONLY | os.O_DIRECTORY))
                 if descriptor is None:
                     yield None
                     return
@@ -116,49 +116,49 @@ class Directory:
             if place is None:
                 yield None, None
                 return
-            with opened(place) as descriptor:
+            with open_file(place) as descriptor:
                 if descriptor is None:
                     yield None, None
                 else:
                     yield place, descriptor
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[Opened | None]:
+    def open_for_reading(self, name: str) -> Iterator[Opened | None]:
         """Open a file for reading; yield ``None`` if it does not exist."""
-        path = self.path(name)
-        with translated(path), self._opened(name) as (_, descriptor):
+        path = self.get_path(name)
+        with translate_errors(path), self._opened(name) as (_, descriptor):
             if descriptor is None:
                 self.require_identity()
                 yield None
             else:
                 if not self._has_identity:
                     self.identity()  # its loss is an error from now on
-                yield Opened(path, descriptor, signature_of(descriptor))
+                yield Opened(path, descriptor, read_signature(descriptor))
 
-    def size(self, name: str) -> int:
+    def measure(self, name: str) -> int:
         """Return a file's size in bytes; 0 if it no longer exists."""
-        path = self.path(name)
-        with translated(path), self._at(name) as place, suppress(FileNotFoundError):
+        path = self.get_path(name)
+        with translate_errors(path), self._at(name) as place, suppress(FileNotFoundError):
             if place is not None:
-                found = place.stat()
+                found = place.read_status()
                 place.require(found)
                 return found.st_size
         return 0
 
-    def names(self) -> Iterator[str]:
+    def iterate_names(self) -> Iterator[str]:
         """Yield the names of all files that are, or should be, threads; in no order."""
-        with translated(self.root):
+        with translate_errors(self.root):
             self.require_identity()
             yield from self._below(self._root, "", SUFFIX)
 
     def _below(self, place: Place, folder: str, suffix: str) -> Iterator[str]:
         """Yield names with a suffix, and symbolic links in place of directories."""
-        with opened(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with open_file(place, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             for entry in _entries(descriptor):
                 name = f"{folder}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name.endswith(FOLDER):
-                        below = Place(descriptor, entry.name, self.path(name))
+                        below = Place(descriptor, entry.name, self.get_path(name))
                         yield from self._below(below, f"{name}/", suffix)
                 elif entry.name.endswith(suffix) or (
                     entry.name.endswith(FOLDER) and entry.is_symlink()
@@ -173,8 +173,8 @@ class Directory:
         Raises:
             IntegrityError: The identity file is damaged.
         """
-        path = self.path(IDENTITY)
-        with translated(path), self._opened(IDENTITY) as (_, descriptor):
+        path = self.get_path(IDENTITY)
+        with translate_errors(path), self._opened(IDENTITY) as (_, descriptor):
             if descriptor is None:
                 return None
             store = store_in(os.pread(descriptor, HEAD_BYTES, 0))
@@ -197,7 +197,7 @@ class Directory:
         found = self.identity()
         if found is None and had_identity:
             raise ConnectionFailedError(
-                f"{self.path(IDENTITY)} was there and does not exist any more: the directory "
+                f"{self.get_path(IDENTITY)} was there and does not exist any more: the directory "
                 "or its file system may be missing. Restore it. To start in an empty directory, "
                 "open it again"
             )
@@ -211,36 +211,39 @@ class Directory:
         Raises:
             SchemaError: There is such a file.
         """
-        with translated(self.root), opened(self._root, os.O_RDONLY | os.O_DIRECTORY) as root:
+        with (
+            translate_errors(self.root),
+            open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as root,
+        ):
             for entry in _entries(root):
                 if entry.is_dir(follow_symlinks=False):
                     with suppress(PermissionError, IntegrityError):  # such as lost+found
-                        folder = Place(root, entry.name, self.path(entry.name))
+                        folder = Place(root, entry.name, self.get_path(entry.name))
                         _refuse_sdk_thread(folder)
 
     def identify(self, store: str) -> None:
         """Write the identity while the directory is locked."""
-        self._replace(IDENTITY, None, 0, identity_text(store))
+        self._replace(IDENTITY, None, 0, encode_identity(store))
         self._has_identity = True
 
     # --- writing
 
     @contextmanager
-    def holding(self, name: str, *, creates: bool = False) -> Iterator[Held]:
+    def lock(self, name: str, *, creates: bool = False) -> Iterator[Held]:
         """Lock a thread's place; with ``creates`` also one whose file does not exist yet.
 
         Raises:
             BackendError: Another writer held it for too long.
         """
-        path, deadline = self.path(name), time.monotonic() + self._timeout
-        with translated(path):
+        path, deadline = self.get_path(name), time.monotonic() + self._timeout
+        with translate_errors(path):
             self._sweep_once()
             while True:
                 with self._opened(name) as (place, descriptor):
                     if place is not None and descriptor is not None:
                         self._lock(descriptor, path, deadline)
                         if is_at(descriptor, place):
-                            file = Opened(path, descriptor, signature_of(descriptor))
+                            file = Opened(path, descriptor, read_signature(descriptor))
                             yield Held(name, file)
                             return
                         continue
@@ -261,7 +264,7 @@ class Directory:
     def _locked_root(self, deadline: float) -> Iterator[bool]:
         self.require_identity()
         _make(self.root)
-        with opened(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        with open_file(self._root, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
             if descriptor is not None:
                 self._lock(descriptor, self.root, deadline)
             yield descriptor is not None and is_at(descriptor, self._root)
@@ -301,7 +304,7 @@ class Directory:
         """Yield the place of a file whose directory must exist."""
         with self._at(name) as place:
             if place is None:
-                raise FileNotFoundError(errno.ENOENT, "no such directory", self.path(name))
+                raise FileNotFoundError(errno.ENOENT, "no such directory", self.get_path(name))
             yield place
 
     def _replace(self, name: str, old: Opened | None, kept_bytes: int, rest: bytes) -> Signature:
@@ -321,14 +324,14 @@ class Directory:
                     dst_dir_fd=place.directory,
                 )
                 _sync(place)
-                return signature_of(descriptor)
+                return read_signature(descriptor)
 
     @contextmanager
     def _temporary(self, place: Place) -> Iterator[int]:
         """Yield an empty, locked file; one that a killed writer left behind is reused."""
         deadline = time.monotonic() + self._timeout
         while True:
-            with opened(place, os.O_RDWR | os.O_CREAT) as descriptor:
+            with open_file(place, os.O_RDWR | os.O_CREAT) as descriptor:
                 if descriptor is None:
                     raise FileNotFoundError(errno.ENOENT, "no such directory", place.path)
                 self._lock(descriptor, place.path, deadline)
@@ -376,10 +379,10 @@ class Directory:
 
     def sweep(self) -> None:
         """Remove the temporary files of killed writers."""
-        with translated(self.root):
+        with translate_errors(self.root):
             left = [*self._below(self._root, "", SUFFIX + TEMPORARY), IDENTITY + TEMPORARY]
         for name in left:
-            with suppress(IntegrityError), translated(self.path(name)):
+            with suppress(IntegrityError), translate_errors(self.get_path(name)):
                 self._sweep(name)
 
     def _sweep(self, name: str) -> None:
@@ -399,13 +402,13 @@ def _entries(descriptor: int | None) -> list[os.DirEntry[str]]:
 
 
 def _refuse_sdk_thread(folder: Place) -> None:
-    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+    with open_file(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         for entry in _entries(descriptor):
             if entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
                 place = Place(descriptor, entry.name, os.path.join(folder.path, entry.name))
-                with opened(place) as file:
+                with open_file(place) as file:
                     if file is not None and is_of_sdk(os.pread(file, HEAD_BYTES, 0)):
-                        raise refusal_of_sdk(place.path)
+                        raise make_sdk_refusal(place.path)
                 return
 
 
@@ -413,7 +416,7 @@ def _require_unchanged(place: Place, old: Opened | None) -> None:
     if old is None:
         if place.exists():
             raise ChangedError
-    elif not is_at(old.descriptor, place) or signature_of(old.descriptor) != old.signature:
+    elif not is_at(old.descriptor, place) or read_signature(old.descriptor) != old.signature:
         raise ChangedError
 
 

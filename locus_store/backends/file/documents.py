@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.protocol import ChangedError, Documents, Found
 from locus_store.backends.file.directory import Directory
-from locus_store.backends.file.names import is_of_sdk, name_of, refusal_of_sdk, shown, thread_of
+from locus_store.backends.file.names import (
+    decode_name,
+    encode_name,
+    escape_path,
+    is_of_sdk,
+    make_sdk_refusal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,9 +60,9 @@ def _found(file: Opened, known: Tag | None) -> Found:
     """
     if file.signature == known:
         return Found(file.signature, None)
-    content = file.content()
+    content = file.read_content()
     if is_of_sdk(content):
-        raise refusal_of_sdk(file.path)
+        raise make_sdk_refusal(file.path)
     return Found(file.signature, content)
 
 
@@ -66,13 +72,13 @@ class FileDocuments(Directory, Documents):
     rivals = "a program that locks nothing"
     remedy = "Restore the file, as with `git checkout`, or remove it"
 
-    def beside(self, folder: str) -> FileDocuments:
+    def open_subdirectory(self, folder: str) -> FileDocuments:
         """Return the documents of a subdirectory, which are no threads."""
-        return FileDocuments(self.path(folder), self._timeout)
+        return FileDocuments(self.get_path(folder), self._timeout)
 
     def get(self, key: str, *, known: Tag | None = None) -> Found | None:
         """See ``Documents``, also for the following methods."""
-        with self.reading(name_of(key)) as opened:
+        with self.open_for_reading(encode_name(key)) as opened:
             return _found(opened, known) if opened else None
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
@@ -84,34 +90,34 @@ class FileDocuments(Directory, Documents):
             held.delete(key, tag=tag)
 
     def keys(self, after: str = "") -> Iterator[str]:
-        return (it for it in self.listed()[0] if it > after)
+        return (it for it in self.list_threads()[0] if it > after)
 
     @contextmanager
     def held(self, key: str, *, creates: bool) -> Iterator[HeldFile]:
-        name = name_of(key)
-        with self.holding(name, creates=creates) as held:
+        name = encode_name(key)
+        with self.lock(name, creates=creates) as held:
             access = HeldFile(self, held)
             yield access
         if access.is_removed:
             self.tidy(name)
 
     def where(self, key: str) -> str:
-        return self.path(name_of(key))
+        return self.get_path(encode_name(key))
 
     def strays(self) -> list[str]:
-        return self.listed()[1]
+        return self.list_threads()[1]
 
-    def listed(self) -> tuple[list[str], list[str]]:
+    def list_threads(self) -> tuple[list[str], list[str]]:
         """Return all thread ids in order, expired ones included, and the faults of other files.
 
         That is: with those that cannot be a thread's.
         """
-        names = {name: thread_of(name) for name in self.names()}
+        names = {name: decode_name(name) for name in self.iterate_names()}
         ids = sorted(it for it in names.values() if it is not None)
         return ids, [self._misnamed(name) for name in sorted(names) if names[name] is None]
 
     def _misnamed(self, name: str) -> str:
         return (
-            f"{shown(self.path(name))} is not named as the file of a thread; move it out of the "
-            "directory, or give it its name back"
+            f"{escape_path(self.get_path(name))} is not named as the file of a thread; move it "
+            "out of the directory, or give it its name back"
         )

@@ -30,7 +30,7 @@ _PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 # --- names
 
 
-def name_of(thread_id: str) -> str:
+def encode_name(thread_id: str) -> str:
     """Return the file's name relative to the directory; no two thread ids share one.
 
     Small letters, digits, ``-``, ``_`` and inner dots are themselves, every other byte is ``%xx``,
@@ -46,7 +46,7 @@ def _without_dot(piece: str) -> str:
     return f"%2e{piece[1:]}" if piece.startswith(".") else piece
 
 
-def thread_of(name: str) -> str | None:
+def decode_name(name: str) -> str | None:
     """Return the thread id that has this file name; ``None`` if no id has it."""
     text = name.removesuffix(SUFFIX).replace(f"{FOLDER}/", "")
     try:
@@ -55,10 +55,10 @@ def thread_of(name: str) -> str | None:
         return None
     if not 0 < len(thread_id) <= MAX_ID_CHARACTERS or "\0" in thread_id:
         return None
-    return thread_id if name_of(thread_id) == name else None
+    return thread_id if encode_name(thread_id) == name else None
 
 
-def shown(path: str) -> str:
+def escape_path(path: str) -> str:
     """Return a path of any bytes as text that any terminal and JSON can represent."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
@@ -66,7 +66,7 @@ def shown(path: str) -> str:
 # --- which store it is
 
 
-def identity_text(store: str) -> bytes:
+def encode_identity(store: str) -> bytes:
     """Return the content of the identity file."""
     text = f'{{"locus_store_directory":1,"store":"{store}"'
     return f'{text},"check":"{crc32(text.encode()):08x}"}}\n'.encode()
@@ -76,7 +76,7 @@ def store_in(content: bytes) -> str | None:
     """Return the store that an identity file names; ``None`` if the file is damaged."""
     found = re.match(rb'.*"store":"([0-9a-f]{32})"', content)
     store = found[1].decode() if found else ""
-    return store if content == identity_text(store) else None
+    return store if content == encode_identity(store) else None
 
 
 # --- what is not ours
@@ -89,9 +89,9 @@ def is_of_sdk(content: bytes) -> bool:
     return _SDK_FILE.match(content[:HEAD_BYTES]) is not None
 
 
-def refusal_of_sdk(path: str) -> SchemaError:
+def make_sdk_refusal(path: str) -> SchemaError:
     """Return the error for such a file, which says what to do with it."""
     return SchemaError(
-        f"{shown(path)} was written by the FileCheckpointer of the Locus SDK, and is left as it "
-        "is; choose another directory, and import its threads with `locus-store import locus`"
+        f"{escape_path(path)} was written by the FileCheckpointer of the Locus SDK, and is left "
+        "as it is; choose another directory, and import its threads with `locus-store import locus`"
     )

@@ -7,20 +7,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
-from locus_store.backends.http.connections import HTTPConnections, requests
+from locus_store.backends.http.connections import HTTPConnections, make_requests
 from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions, HTTPURLOptions
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.transport import ANSWER_BYTES, TIMEOUT_SECONDS, ClientOptions, basic
+from locus_store.backends.http.transport import (
+    ANSWER_BYTES,
+    TIMEOUT_SECONDS,
+    ClientOptions,
+    encode_basic_credentials,
+)
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
-from locus_store.runtime.extras import factory
+from locus_store.runtime.extras import make_factory
 from locus_store.types.arguments import check_days
 from locus_store.types.facts import Fact
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.text import query_words
 from locus_store.wire.calls import BY_PATH
-from locus_store.wire.records import StateNeededError, sent_save
+from locus_store.wire.records import StateNeededError, encode_save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,7 +52,7 @@ _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-_Requests: Any = requests("threads")
+_Requests: Any = make_requests("threads")
 """Type checkers see the methods of the contract."""
 
 
@@ -85,7 +90,7 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         **options: Unpack[HTTPOptions],
     ) -> None:
         own = {"headers": headers, "auth": auth, "timeout": timeout, "client": client}
-        given = complete(HTTPURLOptions, {**own, **options}, "HTTPBackend")
+        given = fill_defaults(HTTPURLOptions, {**own, **options}, "HTTPBackend")
         max_state_bytes, token = given["max_state_bytes"], given["token"]
         super().__init__(max_state_bytes=max_state_bytes)
         theirs = (headers, auth, token, timeout)
@@ -120,14 +125,14 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
 
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
-        await self.service.described()
+        await self.service.read_description()
 
     async def close(self) -> None:
         await self.service.close()
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``; of what the service stands over, ask beside it."""
-        found = await self.service.described()
+        found = await self.service.read_description()
         return [*await super().facts(), Fact("service", f"locus-store {found.version}")]
 
     async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
@@ -135,19 +140,19 @@ class HTTPBackend(_Requests, FullBackend, DescribesThreads):  # type: ignore[mis
         return await self.service.ask(call, arguments)
 
     async def commit(self, save: Save) -> Written:
-        home, sdk = await self.service.home(), await self.service.sdk()
+        client, sdk = await self.service.get_client(), await self.service.get_sdk_backend()
 
         async def commit() -> Written:
             if sdk is not None:
                 return await sdk.commit(save)
             try:
-                written = await home.ask(_COMMIT, {"save": sent_save(save, with_state=False)})
+                written = await client.ask(_COMMIT, {"save": encode_save(save, with_state=False)})
             except StateNeededError:
-                written = await home.ask(_COMMIT, {"save": sent_save(save, with_state=True)})
+                written = await client.ask(_COMMIT, {"save": encode_save(save, with_state=True)})
             done: Written = written
             return done
 
-        return await home.in_order(save.thread_id, commit)
+        return await client.run_in_order(save.thread_id, commit)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         query_words(query)
@@ -191,7 +196,7 @@ def _headers(
         )
     if token is not None:
         found["authorization"] = f"Bearer {token}"
-    return found if pair is None else {**found, "authorization": basic(pair)}
+    return found if pair is None else {**found, "authorization": encode_basic_credentials(pair)}
 
 
 class HTTPCheckpointer(StorageBackendAdapter[S]):
@@ -218,12 +223,12 @@ class HTTPCheckpointer(StorageBackendAdapter[S]):
         state_type: type[S] | None = None,
         **options: Unpack[HTTPCheckpointerOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         backend = HTTPBackend(base_url, headers, auth, timeout, client, **rest)
         super().__init__(backend, state_type=state_type, **own)
 
 
-http_checkpointer = factory(
+http_checkpointer = make_factory(
     HTTPCheckpointer,
     "http_checkpointer",
     "Return a checkpointer over a service; options as ``HTTPCheckpointer``.",

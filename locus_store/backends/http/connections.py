@@ -25,10 +25,10 @@ from locus_store.errors import (
     SerializationError,
 )
 from locus_store.runtime import observe
-from locus_store.runtime.loops import Home, Homes
+from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.retries import Pauses
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import calls_of, may_repeat
+from locus_store.wire.calls import list_calls, may_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -46,7 +46,7 @@ GATEWAYS: Final = frozenset({502, 503, 504})
 ONE_LOOP: Final = "a client belongs to the process and the event loop that it was first used in"
 
 
-class HTTPConnections(Homes["HTTPClient"]):
+class HTTPConnections(ResourcesPerLoop["HTTPClient"]):
     """The clients of the event loops that use a service.
 
     Args:
@@ -100,7 +100,7 @@ def _parsed(base_url: object) -> URL:
     return url
 
 
-class HTTPClient(Home):
+class HTTPClient(LoopResources):
     """The client of one event loop.
 
     Args:
@@ -137,7 +137,7 @@ class HTTPClient(Home):
         Raises:
             LocusStoreError: The service refused it, or cannot be reached.
         """
-        body, media_type = bodies.framed(arguments)
+        body, media_type = bodies.encode_body(arguments)
         if self.max_body is not None and len(body) > self.max_body:
             raise SerializationError(
                 f"the request exceeds the {self.max_body:,} bytes that {self.where} accepts; "
@@ -150,9 +150,9 @@ class HTTPClient(Home):
             is_write=call.right != "read",
         )
         if not answer.is_success:
-            raise self.refusal(answer)
+            raise self.make_refusal(answer)
         try:
-            value, payloads = bodies.received(answer.body, answer.media_type)
+            value, payloads = bodies.decode_body(answer.body, answer.media_type)
             return call.answer.read(value, payloads)
         except InvalidArgumentError as exc:
             raise BackendError(f"{self.where} gave an answer that is not valid: {exc}") from exc
@@ -190,7 +190,7 @@ class HTTPClient(Home):
                 was_sent = was_sent or answer.status != BUSY
                 repeats = is_repeatable or answer.status == BUSY
                 at_least = _retry_after(answer)
-            pause = pauses.next(at_least) if repeats else None
+            pause = pauses.get_next(at_least) if repeats else None
             if pause is None:
                 raise _doubtful(failure) if is_write and was_sent else failure
             observe.connections.warning("%s: %s; trying again", self.where, failure)
@@ -241,16 +241,16 @@ class HTTPClient(Home):
         status = answer.status
         if status != BUSY and status not in GATEWAYS:
             return None
-        told = failures.raised(_json(answer))
-        if told is not None and not isinstance(told, ConnectionFailedError):
+        error = failures.decode_error(_json(answer))
+        if error is not None and not isinstance(error, ConnectionFailedError):
             return None
-        return ConnectionFailedError(f"{self.where} answered {status}: {told or 'try later'}")
+        return ConnectionFailedError(f"{self.where} answered {status}: {error or 'try later'}")
 
-    def refusal(self, answer: Answer) -> LocusStoreError:
+    def make_refusal(self, answer: Answer) -> LocusStoreError:
         """Return the error of an answer that is not a result."""
-        status, told = answer.status, failures.raised(_json(answer))
-        if told is not None:
-            return told
+        status, error = answer.status, failures.decode_error(_json(answer))
+        if error is not None:
+            return error
         if status == TOO_LONG:
             return SerializationError(
                 f"a proxy before {self.where} does not accept a request of this length; nothing "
@@ -303,15 +303,15 @@ class Asks(Protocol):
         """Send a call; return its result."""
 
 
-def requests(part: Part) -> Any:
+def make_requests(part: Part) -> Any:
     """Return a class with each method of a part of the service, to inherit before the contract."""
-    methods = {call.name: _method(call) for call in calls_of(part)}
+    methods = {call.name: _method(call) for call in list_calls(part)}
     return type(f"Requests_{part}", (), {"__doc__": f"The calls of {part}.", **methods})
 
 
 def _method(call: WireCall) -> Callable[..., Coroutine[Any, Any, Any]]:
     async def method(self: Asks, *args: Any, **kwargs: Any) -> Any:
-        return await self.ask(call, call.bound(args, kwargs))
+        return await self.ask(call, call.bind(args, kwargs))
 
     method.__name__, method.__qualname__ = call.name, f"{call.contract.__name__}.{call.name}"
     method.__doc__ = f"Ask the service; see ``{method.__qualname__}``."

@@ -15,8 +15,8 @@ from locus_store.types.options import (
     Count,
     Patience,
     StateOptions,
-    bounded,
-    option,
+    annotate_bounds,
+    annotate_option,
 )
 
 if TYPE_CHECKING:
@@ -30,15 +30,19 @@ else:  # of an extra, and checked where it is used
 class HTTPClientOptions(TypedDict, total=False):
     """Of an HTTP client; the arguments that follow ``base_url``."""
 
-    headers: Annotated[Mapping[str, str] | None, option(None, "sent with each request"), IN_PYTHON]
-    auth: Annotated[Pair | None, option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON]
+    headers: Annotated[
+        Mapping[str, str] | None, annotate_option(None, "sent with each request"), IN_PYTHON
+    ]
+    auth: Annotated[
+        Pair | None, annotate_option(None, "`(user, password)` for HTTP Basic"), IN_PYTHON
+    ]
     timeout: Annotated[
-        Annotated[float, bounded(gt=0, le=DAY)],
-        option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),
+        Annotated[float, annotate_bounds(gt=0, le=DAY)],
+        annotate_option(TIMEOUT_SECONDS, "seconds for each attempt of a request"),
     ]
     client: Annotated[
         ClientSession | None,
-        option(
+        annotate_option(
             None,
             "an `aiohttp.ClientSession` instead, left open. It works in the process and the event"
             " loop of its first use",
@@ -50,17 +54,18 @@ class HTTPClientOptions(TypedDict, total=False):
 class HTTPOptions(StateOptions, total=False):
     """Of ``HTTPBackend``, beside ``base_url`` and ``HTTPClientOptions``."""
 
-    token: Annotated[str | None, option(None, "sent as `Authorization: Bearer …`")]
+    token: Annotated[str | None, annotate_option(None, "sent as `Authorization: Bearer …`")]
     retry_seconds: Annotated[
         Patience,
-        option(
+        annotate_option(
             10.0,
             "how long a request is repeated while the service cannot be reached or is busy. After"
             " a lost reply, only idempotent requests are repeated",
         ),
     ]
     pool_size: Annotated[
-        Count, option(POOL_SIZE, "most requests at once, and most connections, per event loop")
+        Count,
+        annotate_option(POOL_SIZE, "most requests at once, and most connections, per event loop"),
     ]
 
 

@@ -26,9 +26,9 @@ from locus_store.errors import (
 )
 from locus_store.types import CheckpointerCapabilities, Mark, Stored, Version, Written
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
-from locus_store.types.codec import labels_of
+from locus_store.types.codec import get_labels
 from locus_store.values import frames
-from locus_store.values.msgpack import with_json
+from locus_store.values.msgpack import convert_to_json
 from locus_store.wire import bodies
 from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description
 
@@ -70,28 +70,28 @@ class RemoteService:
 
         self._until = 0.0
 
-    async def home(self) -> HTTPClient:
+    async def get_client(self) -> HTTPClient:
         """Return the running loop's client, once the service is known."""
-        home = await self._connections.mine()
+        client = await self._connections.get()
         if self.description is None or monotonic() > self._until:
-            self.description = found = await _described(home)
+            self.description = found = await _described(client)
             self._until = monotonic() + SDK_SECONDS if found is SDK_DESCRIPTION else inf
-        home.max_body = self.description.max_body or None
-        return home
+        client.max_body = self.description.max_body or None
+        return client
 
-    async def described(self) -> Description:
+    async def read_description(self) -> Description:
         """Return the description that the service gives of itself.
 
         Raises:
             ConnectionFailedError: There is no such service.
         """
-        await self.home()
+        await self.get_client()
         assert self.description is not None  # noqa: S101  (home asked)
         return self.description
 
-    async def sdk(self) -> SdkServiceBackend | None:
+    async def get_sdk_backend(self) -> SdkServiceBackend | None:
         """Return the backend of a service that speaks the Locus SDK's wire only."""
-        return self._sdk if (await self.described()).version == SDK_WIRE else None
+        return self._sdk if (await self.read_description()).version == SDK_WIRE else None
 
     async def ask(self, call: WireCall, arguments: dict[str, Any]) -> Any:
         """Send a call; return its result. A write continues after the caller is cancelled.
@@ -99,17 +99,19 @@ class RemoteService:
         Raises:
             UnsupportedError: The service speaks the Locus SDK's wire only, which has no such call.
         """
-        if sdk := await self.sdk():
+        if sdk := await self.get_sdk_backend():
             if call.contract is not StorageBackend:
                 raise UnsupportedError(f"{self.where} has no {call.name}: it only keeps states")
             return await getattr(sdk, call.name)(**arguments)
-        home = await self.home()
+        client = await self.get_client()
         if call.right == "read":
-            return await home.ask(call, arguments)
+            return await client.ask(call, arguments)
         threads = _threads(arguments)
         if not threads:
-            return await home.shielded(home.ask(call, arguments))
-        return await home.in_order(threads[0], lambda: home.ask(call, arguments), *threads[1:])
+            return await client.run_shielded(client.ask(call, arguments))
+        return await client.run_in_order(
+            threads[0], lambda: client.ask(call, arguments), *threads[1:]
+        )
 
     async def close(self) -> None:
         """Release the connections."""
@@ -123,24 +125,24 @@ def _threads(arguments: dict[str, Any]) -> list[str]:
     return [it for it in found if isinstance(it, str)]
 
 
-async def _is_of_the_sdk(home: HTTPClient) -> bool:
+async def _is_of_the_sdk(client: HTTPClient) -> bool:
     """Return whether a service of the Locus SDK's wire is there; a wrong URL has none."""
-    answer = await home.send("GET", "/health", b"", {}, True)
+    answer = await client.send("GET", "/health", b"", {}, True)
     return answer.is_success and SERVICE.encode() not in answer.body
 
 
-async def _described(home: HTTPClient) -> Description:
-    answer = await home.send("GET", VERSION, b"", {}, True)
-    if answer.status in ELSEWHERE and await _is_of_the_sdk(home):
+async def _described(client: HTTPClient) -> Description:
+    answer = await client.send("GET", VERSION, b"", {}, True)
+    if answer.status in ELSEWHERE and await _is_of_the_sdk(client):
         return SDK_DESCRIPTION
     if answer.status in ELSEWHERE:
         raise ConnectionFailedError(
-            f"there is no locus-store service at {home.where}: {VERSION} answered {answer.status}"
+            f"there is no locus-store service at {client.where}: {VERSION} answered {answer.status}"
         )
     if not answer.is_success:
-        raise home.refusal(answer)
+        raise client.make_refusal(answer)
     try:
-        read = bodies.received(answer.body, answer.media_type)
+        read = bodies.decode_body(answer.body, answer.media_type)
         found: Description = DESCRIPTION.read(*read)
     except InvalidArgumentError as exc:
         raise BackendError(f"the service gave an answer that is not valid: {exc}") from exc
@@ -184,16 +186,16 @@ class SdkServiceBackend(StorageBackend):
             "checkpoint_id": save.checkpoint_id,
             "thread_id": save.thread_id,
             "created_at": datetime.now(UTC),
-            "state": with_json(save.change.snapshot.state()),
+            "state": convert_to_json(save.change.packed_state.to_state()),
             "metadata": dict(save.metadata),
         }
-        answer = await self._asked("POST", save.thread_id, body=bodies.plain(body))
+        answer = await self._asked("POST", save.thread_id, body=bodies.encode_json(body))
         told = answer.get("checkpoint_id") if isinstance(answer, dict) else None
         name = told if isinstance(told, str) else save.checkpoint_id
         self._own[save.thread_id] = name, save.writer, save.run
         if len(self._own) > REMEMBERED:
             self._own.popitem(last=False)
-        return Written(name, _mark(name, save.change.shape.digest), "head")
+        return Written(name, _mark(name, save.change.tree.digest), "head")
 
     async def _require_head(self, save: Save) -> None:
         """Compare the newest id with the one that the state was loaded from.
@@ -303,15 +305,15 @@ class SdkServiceBackend(StorageBackend):
         body: bytes = b"",
     ) -> Any:
         """Return the JSON of an answer; ``None`` if it is a 404, which alone means absence."""
-        home = await self._connections.mine()
+        client = await self._connections.get()
         path = f"/threads/{_segment(thread_id)}/checkpoints"
         path += f"/{_segment(checkpoint_id)}" if checkpoint_id is not None else ""
         headers = {"content-type": bodies.JSON} if body else {}
-        answer = await home.send(method, path + query, body, headers, True)
+        answer = await client.send(method, path + query, body, headers, True)
         if answer.status == ABSENT and method != "POST":
             return None
         if not answer.is_success:
-            raise home.refusal(answer)
+            raise client.make_refusal(answer)
         if not answer.body and method != "GET":
             return {}
         try:
@@ -359,7 +361,7 @@ def _version(
         checkpoint_id=name,
         parent_id=None,
         metadata=metadata,
-        labels=labels_of(state),
+        labels=get_labels(state),
         created_at=_UNKNOWN,
     )
 
@@ -369,11 +371,11 @@ def _stored(thread_id: str, name: str, newest: str, found: Any) -> Stored:
     metadata = found.get("metadata") if isinstance(found, dict) else None
     if not isinstance(state, dict):
         raise BackendError(f"the service gave checkpoint {name!r} without a state")
-    change = frames.change(state, None)
+    change = frames.compare_states(state, None)
     told = metadata if isinstance(metadata, dict) and "state" in found else {}
-    version = _version(thread_id, name, change.shape.digest, told, state)
+    version = _version(thread_id, name, change.tree.digest, told, state)
     return Stored(
         version=version,
         head=version.mark if name == newest else _mark(newest, b""),
-        payloads=[change.whole()],
+        payloads=[change.to_payload()],
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backends.http.backend import DEFAULT_URL, HTTPBackend
-from locus_store.backends.http.connections import requests
+from locus_store.backends.http.connections import make_requests
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.store import BaseStore
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from locus_store.values.vectors import Metric
     from locus_store.wire.calls import WireCall
 
-_StoreRequests: Any = requests("store")
-_LogRequests: Any = requests("messages")
+_StoreRequests: Any = make_requests("store")
+_LogRequests: Any = make_requests("messages")
 """Type checkers see the methods of the contracts."""
 
 _APPLY = BY_PATH["/v1/store/apply"]
@@ -94,7 +94,7 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
 
     async def setup(self) -> None:
         """See ``BaseStore``, also for the following methods."""
-        found = await self.backend.service.described()
+        found = await self.backend.service.read_description()
         if not found.has_store:
             raise UnsupportedError("this service has no store")
         self.stored_dimension = found.dimension
@@ -108,7 +108,9 @@ class HTTPStore(_Part, _StoreRequests, BaseStore):  # type: ignore[misc]
             )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
-        found: list[int] = await self.ask(_APPLY, {"changes": [SentItem.of(it) for it in changes]})
+        found: list[int] = await self.ask(
+            _APPLY, {"changes": [SentItem.from_change(it) for it in changes]}
+        )
         return found
 
 
@@ -135,5 +137,5 @@ class HTTPMessageLog(_Part, _LogRequests, BaseMessageLog):  # type: ignore[misc]
 
     async def open(self) -> None:
         """See ``BaseMessageLog``, also for the following methods."""
-        if not (await self.backend.service.described()).has_messages:
+        if not (await self.backend.service.read_description()).has_messages:
             raise UnsupportedError("this service has no message logs")

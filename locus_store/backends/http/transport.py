@@ -204,7 +204,7 @@ def _proxy(url: URL) -> dict[str, Any]:
         )
     if proxy.user is None:
         return {"proxy": proxy}
-    told = basic((proxy.user, proxy.password or ""))
+    told = encode_basic_credentials((proxy.user, proxy.password or ""))
     return {"proxy": proxy.with_user(None), "proxy_headers": {"proxy-authorization": told}}
 
 
@@ -227,7 +227,7 @@ async def _limited(parts: AsyncIterable[bytes], most: int) -> bytes:
     return found[0] if len(found) == 1 else b"".join(found)
 
 
-def basic(pair: object) -> str:
+def encode_basic_credentials(pair: object) -> str:
     """Return the header of basic authentication for a user and a password.
 
     Raises:

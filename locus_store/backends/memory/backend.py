@@ -10,8 +10,8 @@ from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.arguments import check_backend
-from locus_store.types.options import CheckpointOptions, StateOptions, complete, parted
-from locus_store.versions.threads import Edit
+from locus_store.types.options import CheckpointOptions, StateOptions, fill_defaults, split_options
+from locus_store.versions.threads import ThreadTransaction
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,7 +30,7 @@ class MemoryBackend(DocumentBackend):
     needs_no_loop = moves_between_threads = True
 
     def __init__(self, **options: Unpack[StateOptions]) -> None:
-        given = complete(StateOptions, options, "MemoryBackend")
+        given = fill_defaults(StateOptions, options, "MemoryBackend")
         super().__init__(MemoryDocuments(), max_state_bytes=given["max_state_bytes"])
 
     def __repr__(self) -> str:
@@ -39,8 +39,10 @@ class MemoryBackend(DocumentBackend):
     def clear(self) -> None:
         """Remove all threads."""
         for thread_id in self._documents.keys(after=""):
-            drop = partial(self._threads.write, thread_id, Edit.drop_thread, creates=False)
-            self._threads.at_once(drop)
+            drop = partial(
+                self._threads.write, thread_id, ThreadTransaction.drop_thread, creates=False
+            )
+            self._threads.run_at_once(drop)
 
     def thread_ids(self) -> list[str]:
         """Return the ids of all threads that have a version."""
@@ -49,8 +51,8 @@ class MemoryBackend(DocumentBackend):
     def version_count(self, thread_id: str) -> int:
         """Return how many versions a thread has."""
         thread = self._threads.read(thread_id)
-        space = thread.space("") if thread else None
-        return len(space.visible()) if space else 0
+        history = thread.find_history("") if thread else None
+        return len(history.list_visible()) if history else 0
 
 
 class InMemoryMessageLog(DocumentMessageLog):
@@ -96,7 +98,7 @@ class MemoryCheckpointer(StorageBackendAdapter[S]):
         state_type: type[S] | None = None,
         **options: Unpack[MemoryCheckpointerOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         self._memory_backend = MemoryBackend(**rest)
         super().__init__(self._memory_backend, state_type=state_type, **own)
 

@@ -12,7 +12,7 @@ from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
     MissingExtraError,
-    pip_install,
+    make_install_command,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def require(place: BucketPlace, access: OCIOptions) -> None:
         MissingExtraError: Oracle's SDK is not installed.
     """
     if access["client"] is None and find_spec("oci") is None:
-        raise MissingExtraError(f"OCI Object Storage needs Oracle's SDK: {pip_install('oci')}")
+        raise MissingExtraError(
+            f"OCI Object Storage needs Oracle's SDK: {make_install_command('oci')}"
+        )
     for name, value in (("bucket_name", place.bucket), ("namespace", place.namespace)):
         if not isinstance(value, str) or not value.strip() or "/" in value:
             raise InvalidArgumentError(f"{name}={value!r} must be a name without a slash")
@@ -48,7 +50,7 @@ def require(place: BucketPlace, access: OCIOptions) -> None:
         raise InvalidArgumentError("client must be an oci.object_storage.ObjectStorageClient")
 
 
-def maker(access: OCIOptions) -> Callable[[], Any]:
+def make_factory(access: OCIOptions) -> Callable[[], Any]:
     """Return a function that creates clients; the credentials are read once.
 
     The clients have neither retries nor a circuit breaker: one open circuit would refuse the calls

@@ -10,13 +10,13 @@ from locus_store.backends.documents.objects import ITEMS, LAYOUT, MAX_NAME_BYTES
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.oci.access import BucketPlace, require
 from locus_store.backends.oci.client import BucketObjects
-from locus_store.backends.oci.lifecycle import facts
+from locus_store.backends.oci.lifecycle import collect_facts
 from locus_store.backends.oci.options import OCICheckpointerOptions, OCIOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
-from locus_store.runtime.extras import factory
+from locus_store.runtime.extras import make_factory
 from locus_store.types.arguments import check_backend
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,7 +50,7 @@ class BucketDocuments(ObjectDocuments):
         pointer = self.prefix + key + SDK_POINTER
         if not key or len(pointer.encode()) > MAX_NAME_BYTES:
             pointer = self.prefix + LAYOUT
-        page = self.objects.page(pointer, 1)
+        page = self.objects.list_page(pointer, 1)
         if any(it.name == self.prefix + key + SDK_POINTER for it in page.objects):
             raise SchemaError(
                 f"{self.objects.place} has objects of the Locus SDK for thread {key!r} below "
@@ -70,7 +70,7 @@ class BucketBackend(DocumentBackend):
         namespace: str,
         **options: Unpack[OCIOptions],
     ) -> None:
-        given = complete(OCIOptions, options, "BucketBackend")
+        given = fill_defaults(OCIOptions, options, "BucketBackend")
         place = BucketPlace(namespace=namespace, bucket=bucket_name)
         require(place, given)
         self.bucket = BucketObjects(place, given)
@@ -81,13 +81,13 @@ class BucketBackend(DocumentBackend):
     def __repr__(self) -> str:
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
 
-    def item_documents(self) -> ObjectDocuments:
+    def make_item_documents(self) -> ObjectDocuments:
         """Return the documents of a store beside the threads."""
         return ObjectDocuments(self.bucket, self.documents.prefix, heads=ITEMS)
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        of_bucket = await self._look(facts, self.bucket, self.documents.prefix)
+        of_bucket = await self._look(collect_facts, self.bucket, self.documents.prefix)
         return [*await super().facts(), *of_bucket]
 
     async def close(self) -> None:
@@ -121,7 +121,7 @@ class OCIBucketBackend(StorageBackendAdapter[S]):
         state_type: type[S] | None = None,
         **options: Unpack[OCICheckpointerOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         backend = BucketBackend(bucket_name, namespace, **rest)
         super().__init__(backend, state_type=state_type, **own)
 
@@ -157,7 +157,7 @@ class OCIBucketMessageLog(DocumentMessageLog):
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
-oci_bucket_checkpointer = factory(
+oci_bucket_checkpointer = make_factory(
     OCIBucketBackend,
     "oci_bucket_checkpointer",
     "Return a checkpointer over a bucket of OCI; options as ``OCIBucketBackend``.",

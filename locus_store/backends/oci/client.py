@@ -14,7 +14,7 @@ from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.workers import Workers
 from locus_store.backends.oci import failures
-from locus_store.backends.oci.access import maker
+from locus_store.backends.oci.access import make_factory
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
@@ -97,7 +97,7 @@ class BucketObjects(Objects):
             return
         with self._lock:
             client = self._idle.pop() if self._idle else None
-            self._make = make = self._make or maker(self.access)
+            self._make = make = self._make or make_factory(self.access)
         client = client or make()
         try:
             yield client
@@ -118,7 +118,7 @@ class BucketObjects(Objects):
         Raises:
             LocusStoreError: The call failed for good.
         """
-        errors = failures.driver_errors()
+        errors = failures.get_driver_errors()
         pauses, is_refreshed = Pauses(0.05, 2.0, self.access["retry_seconds"]), False
         while True:
             try:
@@ -127,7 +127,7 @@ class BucketObjects(Objects):
             except LocusStoreError:
                 raise
             except Exception as exc:
-                status = failures.status_of(exc)
+                status = failures.get_status(exc)
                 self._notice(getattr(exc, "headers", None))
                 if status is not None and status in seen:
                     return status
@@ -136,10 +136,10 @@ class BucketObjects(Objects):
                 if status == failures.UNAUTHENTICATED and not is_refreshed and self._forget():
                     is_refreshed = True
                     continue  # a session token may have been refreshed since it was read
-                pause = pauses.next()
+                pause = pauses.get_next()
                 if pause is None or not failures.is_transient(exc, errors):
-                    raise failures.translated(exc, self.place, what) from exc
-                observe.retried(f"{what}: {status or 'no answer'}", exc)
+                    raise failures.translate_error(exc, self.place, what) from exc
+                observe.report_retry(f"{what}: {status or 'no answer'}", exc)
                 time.sleep(pause)
 
     def _forget(self) -> bool:
@@ -150,7 +150,7 @@ class BucketObjects(Objects):
 
     def _notice(self, headers: Any) -> None:
         """Follow the service's clock, whose answers have whole seconds."""
-        at = failures.date_of(headers)
+        at = failures.get_date(headers)
         if at is not None:
             offset = at + SECOND / 2 - datetime.now(UTC)
             if abs(offset - self._offset) > SECOND:
@@ -264,14 +264,14 @@ class BucketObjects(Objects):
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         begin: dict[str, Any] = {"start_after": after} if after else {}
         while True:
-            found = self.page(prefix, PAGE, **begin)
+            found = self.list_page(prefix, PAGE, **begin)
             for it in found.objects:
                 yield ListedObject(it.name, it.time_modified, it.etag)
             if not found.next_start_with:
                 return
             begin = {"start": found.next_start_with}
 
-    def page(self, prefix: str, limit: int, **begin: Any) -> Any:
+    def list_page(self, prefix: str, limit: int, **begin: Any) -> Any:
         """Return one page of a list; a missing bucket is created if it may be."""
 
         def page(client: Any) -> Any:
@@ -317,7 +317,7 @@ class BucketObjects(Objects):
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.each(work, items)
+        return self._workers.run_each(work, items)
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self._offset

@@ -24,7 +24,7 @@ SKEW: Final = timedelta(minutes=5)
 """The service refuses requests whose clock differs by more."""
 
 
-def status_of(exc: BaseException) -> int | None:
+def get_status(exc: BaseException) -> int | None:
     """Return the HTTP status of an error; ``None`` if the service did not answer."""
     status = getattr(exc, "status", None)
     return status if isinstance(status, int) else None
@@ -32,11 +32,11 @@ def status_of(exc: BaseException) -> int | None:
 
 def is_transient(exc: BaseException, driver_errors: tuple[type[BaseException], ...]) -> bool:
     """Return whether a later attempt may succeed."""
-    status = status_of(exc)
+    status = get_status(exc)
     return isinstance(exc, driver_errors) if status is None else status in TRANSIENT
 
 
-def driver_errors() -> tuple[type[BaseException], ...]:
+def get_driver_errors() -> tuple[type[BaseException], ...]:
     """Return the errors of a call that the service did not answer, or not to its end."""
     import oci  # noqa: PLC0415  (of an extra, and slow to import)
     from circuitbreaker import CircuitBreakerError  # noqa: PLC0415  (of the SDK)
@@ -48,9 +48,9 @@ def driver_errors() -> tuple[type[BaseException], ...]:
     return (*of_the_sdk, RequestException, HTTPError, OSError)
 
 
-def translated(exc: BaseException, place: BucketPlace, what: str) -> LocusStoreError:
+def translate_error(exc: BaseException, place: BucketPlace, what: str) -> LocusStoreError:
     """Return the error for a call that failed for good."""
-    status = status_of(exc)
+    status = get_status(exc)
     if status is None:
         return ConnectionFailedError(f"{what}: {place} cannot be reached: {_told(exc)}")
     if status == UNAUTHENTICATED:
@@ -65,18 +65,20 @@ def translated(exc: BaseException, place: BucketPlace, what: str) -> LocusStoreE
 
 
 def _unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
-    at = date_of(getattr(exc, "headers", None))
+    at = get_date(getattr(exc, "headers", None))
     skew = abs(at - datetime.now(UTC)) if at else timedelta(0)
     if skew > SKEW:
-        told = f"the clock of this host differs from the service's by {skew.total_seconds():.0f} s"
-        return ConnectionFailedError(f"{place} refused the request: {told}; set the clock")
+        message = (
+            f"the clock of this host differs from the service's by {skew.total_seconds():.0f} s"
+        )
+        return ConnectionFailedError(f"{place} refused the request: {message}; set the clock")
     return ConnectionFailedError(
         f"{place} refused the credentials (HTTP {UNAUTHENTICATED}); a session token has expired "
         "(run `oci session refresh`), or the key is not the user's"
     )
 
 
-def date_of(headers: Any) -> datetime | None:
+def get_date(headers: Any) -> datetime | None:
     """Return the service's time of an answer."""
     try:
         return parsedate_to_datetime((headers or {}).get("date") or "")

@@ -33,7 +33,7 @@ class Policy:
     """``None``: the bucket has none."""
 
 
-def rule_for(prefix: str, days: int) -> dict[str, Any]:
+def make_rule(prefix: str, days: int) -> dict[str, Any]:
     """Return the rule that removes the heads of threads that were idle for ``days``.
 
     Each save replaces the head, so a rule never reaches a live thread. Its segments go with the
@@ -108,7 +108,7 @@ def _asked(
     )
 
 
-def reaching(policy: Policy, prefix: str) -> list[str]:
+def find_reaching_rules(policy: Policy, prefix: str) -> list[str]:
     """Return the names of the rules that remove or archive what only ``vacuum`` may remove."""
     kept = prefix + SEGMENTS, prefix + IDENTITY, prefix + ITEMS
     return [
@@ -136,7 +136,7 @@ def _reaches(names: dict[str, Any] | None, ours: str) -> bool:
 _LARGE_SKEW: Final = timedelta(minutes=1)
 
 
-def facts(objects: BucketObjects, prefix: str) -> list[Fact]:
+def collect_facts(objects: BucketObjects, prefix: str) -> list[Fact]:
     """Return the numbers of objects, and what is to be done about clock and rules."""
     heads, segments = (sum(1 for _ in objects.list(prefix + it)) for it in (HEADS, SEGMENTS))
     count = Fact("threads", f"{heads:,} (a head each; {segments:,} segments)")
@@ -148,10 +148,10 @@ _NO_RULE: Final = "no rule, or the policies do not allow it to be read"
 
 def _clock(objects: BucketObjects) -> Fact:
     skew = abs(objects.now() - datetime.now(UTC))
-    told = f"differs from the service's by {skew.total_seconds():.0f} s"
+    text = f"differs from the service's by {skew.total_seconds():.0f} s"
     if skew < _LARGE_SKEW:
-        return Fact("clock", told, "ok")
-    return Fact("clock", told, "warn", "set it; the service refuses requests beyond 300 s")
+        return Fact("clock", text, "ok")
+    return Fact("clock", text, "warn", "set it; the service refuses requests beyond 300 s")
 
 
 def _rules(objects: BucketObjects, prefix: str) -> list[Fact]:
@@ -159,12 +159,12 @@ def _rules(objects: BucketObjects, prefix: str) -> list[Fact]:
         policy = read(objects)
     except ConnectionFailedError as exc:
         return [Fact("lifecycle", f"the policy cannot be read: {exc}")]
-    found = reaching(policy, prefix)
+    found = find_reaching_rules(policy, prefix)
     if not found:
-        name = rule_for(prefix, 1)["name"]
+        name = make_rule(prefix, 1)["name"]
         ours = [it for it in policy.rules if it.get("name") == name]
-        told = f"idle threads are removed after {ours[0]['timeAmount']} days" if ours else _NO_RULE
-        return [Fact("lifecycle", told, "ok" if ours else "info")]
+        text = f"idle threads are removed after {ours[0]['timeAmount']} days" if ours else _NO_RULE
+        return [Fact("lifecycle", text, "ok" if ours else "info")]
     remedy = "exclude these names: `locus-store oci lifecycle` prints a rule for heads only"
-    told = f"rule {', '.join(map(repr, found))} reaches segments of live threads"
-    return [Fact("lifecycle", told, "fail", remedy)]
+    text = f"rule {', '.join(map(repr, found))} reaches segments of live threads"
+    return [Fact("lifecycle", text, "fail", remedy)]

@@ -47,7 +47,7 @@ class OCIBucketStore(DocumentStore):
             check_backend(backend, BucketBackend, is_alone=is_alone)
         made = backend or BucketBackend(bucket_name, namespace, **options)
         super().__init__(
-            made.item_documents(),
+            made.make_item_documents(),
             owned=None if backend else made,
             dimension=dimension,
             metric=metric,

@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
+from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class IndexPlace:
         return f"index {self.name!r} of {', '.join(self.hosts) or 'the given client'}"
 
 
-def place_of(
+def make_place(
     hosts: str | Sequence[str] | None, index_name: str, *, use_ssl: bool, client: Any
 ) -> IndexPlace:
     """Return the place that options name.
@@ -91,7 +91,9 @@ def require(access: OpenSearchOptions) -> None:
         MissingExtraError: opensearch-py is not installed.
     """
     if find_spec("opensearchpy") is None:
-        raise MissingExtraError(f"OpenSearch needs opensearch-py: {pip_install('opensearch')}")
+        raise MissingExtraError(
+            f"OpenSearch needs opensearch-py: {make_install_command('opensearch')}"
+        )
     if (access["username"] is None) is not (access["password"] is None):
         raise InvalidArgumentError("username= and password= belong together")
     if access["client"] is not None:
@@ -106,7 +108,7 @@ def _require_client(access: OpenSearchOptions) -> None:
         raise InvalidArgumentError("client= must be an opensearchpy.OpenSearch, which is not async")
 
 
-def opened(place: IndexPlace, access: OpenSearchOptions) -> Any:
+def open_client(place: IndexPlace, access: OpenSearchOptions) -> Any:
     """Return a client that repeats nothing by itself, and leaves out hosts that have failed."""
     import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 

@@ -11,18 +11,18 @@ from locus_store.backends.documents.objects import HEADS, SEGMENTS
 from locus_store.backends.opensearch import failures, search
 from locus_store.backends.opensearch.access import (
     DEFAULT_INDEX,
-    place_of,
+    make_place,
     require,
 )
 from locus_store.backends.opensearch.client import IndexObjects
 from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.runtime.extras import factory
+from locus_store.runtime.extras import make_factory
 from locus_store.types import Hit
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.filters import check_key, has_value, is_found
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.opensearch.versions import VersionPlace
     from locus_store.types import Head, Version
-    from locus_store.versions.spaces import Row, Space
+    from locus_store.versions.spaces import History, Row
     from locus_store.versions.threads import Thread
 
 
@@ -61,9 +61,9 @@ class OpenSearchBackend(DocumentBackend):
         use_ssl: bool = True,
         **options: Unpack[OpenSearchOptions],
     ) -> None:
-        access = complete(OpenSearchOptions, options, "OpenSearchBackend")
+        access = fill_defaults(OpenSearchOptions, options, "OpenSearchBackend")
         require(access)
-        place = place_of(hosts, index_name, use_ssl=use_ssl, client=access["client"])
+        place = make_place(hosts, index_name, use_ssl=use_ssl, client=access["client"])
         self.index = IndexObjects(place, access)
         self._index_documents = IndexDocuments(self.index)
         form = IndexForm(self._index_documents)
@@ -76,12 +76,12 @@ class OpenSearchBackend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        return [*await super().facts(), *await self._look(facts, self.index)]
+        return [*await super().facts(), *await self._look(collect_facts, self.index)]
 
     # --- searches, which the server answers first
 
     def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
-        return map(self._threads.read_all, search.with_words(self.index, wanted, limit))
+        return map(self._threads.read_all, search.find_with_words(self.index, wanted, limit))
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         """See ``SearchesText``; with a language, threads with other forms of the words follow."""
@@ -93,12 +93,12 @@ class OpenSearchBackend(DocumentBackend):
 
     def _stemmed(self, query: str, limit: int, seen: set[str]) -> list[Hit]:
         found: dict[str, Hit] = {}
-        for page in search.with_stems(self.index, query, limit):
+        for page in search.find_with_stems(self.index, query, limit):
             some = {it.place: it for it in page if it.place.thread not in seen}
-            for place, thread, space, _ in self._versions(some):
-                if versions.is_visible(space.line, place.sequence):
+            for place, thread, history, _ in self._versions(some):
+                if versions.is_visible(history.line, place.sequence):
                     hit = some[place]
-                    made = _hit(thread.version(space, place.sequence), hit.score, hit.snippet)
+                    made = _hit(thread.get_version(history, place.sequence), hit.score, hit.snippet)
                     found.setdefault(place.thread, made)
             if len(found) >= limit:
                 break
@@ -106,11 +106,11 @@ class OpenSearchBackend(DocumentBackend):
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found: list[Head] = []
-        for page in search.with_value(self.index, key, value, limit, is_tag=False):
-            for _, thread, space, row in self._versions(page):
-                shown = versions.is_visible(space.line, row.record.sequence)
+        for page in search.find_with_value(self.index, key, value, limit, is_tag=False):
+            for _, thread, history, row in self._versions(page):
+                shown = versions.is_visible(history.line, row.record.sequence)
                 if shown and is_found(row.record.metadata, row.record.labels, key, value):
-                    found.append(thread.version(space, row.record.sequence).as_head())
+                    found.append(thread.get_version(history, row.record.sequence).as_head())
             if len(found) >= limit:
                 break
         return found[:limit]
@@ -121,9 +121,9 @@ class OpenSearchBackend(DocumentBackend):
 
         def find() -> list[tuple[str, str, str]]:
             return [
-                (thread.thread_id, space.namespace, row.record.checkpoint_id)
-                for page in search.with_value(self.index, key, value, search.PAGE, is_tag=True)
-                for _, thread, space, row in self._versions(page)
+                (thread.thread_id, history.namespace, row.record.checkpoint_id)
+                for page in search.find_with_value(self.index, key, value, search.PAGE, is_tag=True)
+                for _, thread, history, row in self._versions(page)
                 if has_value(row.record.metadata, key, value)
             ]
 
@@ -131,16 +131,16 @@ class OpenSearchBackend(DocumentBackend):
 
     def _versions(
         self, page: Collection[VersionPlace]
-    ) -> Iterator[tuple[VersionPlace, Thread, Space, Row]]:
+    ) -> Iterator[tuple[VersionPlace, Thread, History, Row]]:
         """Yield the versions of a page that are there."""
         threads = {it.thread_id: it for it in self._threads.read_all(it.thread for it in page)}
         for it in page:
             thread = threads.get(it.thread)
-            space = thread.spaces.get(it.namespace) if thread else None
-            if thread is None or space is None or space.line.line != it.line:
+            history = thread.histories.get(it.namespace) if thread else None
+            if thread is None or history is None or history.line.line != it.line:
                 continue
-            if (row := space.row(it.sequence)) is not None:
-                yield it, thread, space, row
+            if (row := history.get_row(it.sequence)) is not None:
+                yield it, thread, history, row
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
@@ -185,7 +185,7 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
         state_type: type[S] | None = None,
         **options: Unpack[OpenSearchCheckpointerOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         backend = OpenSearchBackend(hosts, index_name=index_name, use_ssl=use_ssl, **rest)
         super().__init__(backend, state_type=state_type, **own)
 
@@ -221,7 +221,7 @@ class OpenSearchMessageLog(DocumentMessageLog):
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
-opensearch_checkpointer = factory(
+opensearch_checkpointer = make_factory(
     OpenSearchCheckpointer,
     "opensearch_checkpointer",
     "Return a checkpointer over OpenSearch; options as ``OpenSearchBackend``.",
@@ -233,7 +233,7 @@ _REMEDIES: Final = {
 }
 
 
-def facts(objects: IndexObjects) -> list[Fact]:
+def collect_facts(objects: IndexObjects) -> list[Fact]:
     """Return the server's version, the number of documents and the health of the index."""
     version = objects.call("GET", "/")["version"]
     kind = version.get("distribution", "elasticsearch")

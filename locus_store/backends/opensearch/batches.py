@@ -54,7 +54,7 @@ class Replacement:
         """Return the write of a replacement that is alone."""
         return Write(self.id, self.tag, self.source)
 
-    def intent(self, batch: str) -> Write:
+    def make_intent(self, batch: str) -> Write:
         """Return the write that announces the replacement."""
         before = self.found.source if self.found else _named(self.source or {})
         source = {**before, "batch": batch, "intent": self.source}
@@ -76,18 +76,18 @@ class ItemBatches:
             batches = {it.batch for it in found if it and it.batch}
             if len(ids) == 1 and not batches:
                 return [it.source if it else None for it in found]
-            states = self.states(batches)
+            states = self.read_states(batches)
             again = self._index.read(ids, _source="false")
             if [it and it.tag for it in again] == [it and it.tag for it in found]:
                 return [_shown(it, states) if it else None for it in found]
 
-    def states(self, batches: Iterable[str | None]) -> States:
+    def read_states(self, batches: Iterable[str | None]) -> States:
         """Return the decisions about batches; an undecided one is absent."""
         named = [it for it in batches if it]
         found = self._index.read(named) if named else []
         return {it.id: it.source for it in found if it}
 
-    def settled(self, ids: Sequence[str], **params: Any) -> list[Document | None]:
+    def settle(self, ids: Sequence[str], **params: Any) -> list[Document | None]:
         """Return documents that no batch is changing; wait for batches, or end abandoned ones."""
         first_seen: dict[str, float] = {}
         while True:
@@ -100,8 +100,8 @@ class ItemBatches:
     def _settle(self, ids: Sequence[str], first_seen: dict[str, float]) -> None:
         """Put decided documents in place; wait for others, or end a batch that has taken long."""
         held = [it for it in self._index.read(ids) if it and it.batch]
-        states = self.states({it.batch for it in held})
-        self.place([it for it in held if it.batch in states], states)
+        states = self.read_states({it.batch for it in held})
+        self.replace([it for it in held if it.batch in states], states)
         now = time.monotonic()
         undecided = {it.batch: first_seen.setdefault(it.batch, now) for it in held if it.batch}
         over = [it for it, at in undecided.items() if at + LEASE_SECONDS < now]
@@ -109,17 +109,17 @@ class ItemBatches:
         if undecided.keys() - states.keys():
             time.sleep(PAUSE_SECONDS)
 
-    def place(self, held: Sequence[Document], states: States) -> None:
+    def replace(self, held: Sequence[Document], states: States) -> None:
         """Replace documents by their intents, or restore them, as their batches were decided."""
         writes = [Write(it.id, it.tag, _shown(it, states)) for it in held]
         self._index.write(writes, refresh=self._index.refresh)
 
     def finish(self, batches: Iterable[str]) -> bool:
         """Put the intents of committed batches in place; return whether there was one."""
-        states = self.states(batches)
+        states = self.read_states(batches)
         done = {it: told for it, told in states.items() if told["state"] == COMMITTED}
         for batch, told in done.items():
-            self.place(self._held(told["kept"]["ids"], batch), states)
+            self.replace(self._held(told["kept"]["ids"], batch), states)
             self.forget([batch])
         return bool(done)
 
@@ -132,11 +132,11 @@ class ItemBatches:
         batch = uuid.uuid4().hex
         ordered = sorted(replacements, key=lambda it: it.id)
         ids = [it.id for it in ordered]
-        tags = self._index.write([it.intent(batch) for it in ordered])
+        tags = self._index.write([it.make_intent(batch) for it in ordered])
         if None in tags:  # another writer was faster, or the reply to our own write was lost
             tags = [it.tag for it in self._held(ids, batch)]
         if len(tags) < len(ids) or not self._commits(batch, ids):
-            self.place(self._held(ids, batch), {batch: {"state": ABORTED}})
+            self.replace(self._held(ids, batch), {batch: {"state": ABORTED}})
             return False
         final = [Write(it.id, tag, it.source) for it, tag in zip(ordered, tags, strict=True)]
         self._index.write(final, refresh=self._index.refresh)
@@ -146,7 +146,7 @@ class ItemBatches:
     def _commits(self, batch: str, ids: Sequence[str]) -> bool:
         """Create the decision; return whether it is ours."""
         [tag] = self._index.write([_decision(batch, COMMITTED, ids)])
-        return tag is not None or self.states([batch])[batch]["state"] == COMMITTED
+        return tag is not None or self.read_states([batch])[batch]["state"] == COMMITTED
 
     def _held(self, ids: Sequence[str], batch: str) -> list[Document]:
         return [it for it in self._index.read(ids) if it and it.batch == batch]
@@ -162,7 +162,7 @@ def _shown(document: Document, states: States) -> Mapping[str, Any] | None:
     if not document.batch:
         return document.source
     if states.get(document.batch, {}).get("state") != COMMITTED:
-        return document.without_batch()
+        return document.restore()
     return document.source.get("intent")
 
 
@@ -171,5 +171,5 @@ def _named(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decision(batch: str, state: str, ids: Sequence[str]) -> Write:
-    told = {"state": state, "decided": items.now(), "kept": {"ids": list(ids)}}
+    told = {"state": state, "decided": items.get_microseconds(), "kept": {"ids": list(ids)}}
     return Write(batch, None, told)

@@ -69,12 +69,12 @@ def write(
     return BulkWrite(name, kind, b"".join(it + b"\n" for it in lines))
 
 
-def body_of(writes: Iterable[BulkWrite]) -> bytes:
+def encode_body(writes: Iterable[BulkWrite]) -> bytes:
     """Return the body of a request."""
     return b"".join(it.content for it in writes)
 
 
-def batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
+def split_batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
     """Yield writes in lists that a server takes in one request; each has one at least."""
     batch: list[BulkWrite] = []
     size = 0
@@ -88,7 +88,7 @@ def batches(writes: Iterable[BulkWrite]) -> Iterator[list[BulkWrite]]:
         yield batch
 
 
-def outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
+def read_outcomes(answer: Mapping[str, Any], own: str = "") -> list[Outcome]:
     """Return the outcomes of all writes; their tags have the index's second alias ``own``."""
     return [_outcome(it, own) for it in answer["items"]]
 
@@ -104,7 +104,7 @@ def _tag(item: Mapping[str, Any], own: str) -> IndexTag | None:
     return own, item["_seq_no"], item["_primary_term"]
 
 
-def undone(writes: Iterable[BulkWrite], found: Iterable[Outcome]) -> list[Undone]:
+def find_undone(writes: Iterable[BulkWrite], found: Iterable[Outcome]) -> list[Undone]:
     """Return the deletions among writes whose documents stay."""
     return [
         (it.name, its.error)
@@ -133,4 +133,4 @@ def require_decided(answer: Mapping[str, Any]) -> None:
     """
     first = _outcome(answer["items"][0], "")
     if first.error is not None and first.status not in {failures.MISSING, failures.CONFLICT}:
-        raise failures.of_part(first.status, first.error)
+        raise failures.make_part_error(first.status, first.error)

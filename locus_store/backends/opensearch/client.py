@@ -15,17 +15,17 @@ from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found
 from locus_store.backends.documents.workers import Workers
 from locus_store.backends.opensearch import failures, index
-from locus_store.backends.opensearch.access import MOST_SECONDS, opened
+from locus_store.backends.opensearch.access import MOST_SECONDS, open_client
 from locus_store.backends.opensearch.bulk import (
-    batches,
-    body_of,
-    outcomes,
+    encode_body,
+    find_undone,
+    read_outcomes,
     require_decided,
     require_deleted,
-    undone,
+    split_batches,
     write,
 )
-from locus_store.backends.opensearch.names import address_of, path_of, routing_of
+from locus_store.backends.opensearch.names import make_address, make_path, make_routing
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
@@ -107,7 +107,7 @@ class IndexClient:
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.each(work, items)
+        return self._workers.run_each(work, items)
 
     @property
     def refresh(self) -> str:
@@ -119,7 +119,7 @@ class IndexClient:
     def _perform(self) -> Callable[..., Any]:
         self._require_process()
         with self._lock:
-            self._client = self._client or opened(self.place, self.access)
+            self._client = self._client or open_client(self.place, self.access)
             perform: Callable[..., Any] = self._client.transport.perform_request
         return perform
 
@@ -163,21 +163,21 @@ class IndexClient:
                 answer = self._perform()(method, path, params=params, body=body, **options)
                 check(answer)
             except opensearchpy.exceptions.OpenSearchException as exc:
-                pause = pauses.next()
+                pause = pauses.get_next()
                 if pause is None or not failures.is_transient(exc):
-                    raise failures.translated(exc, self.place, what) from exc
-                observe.retried(f"{what}: {failures.status_of(exc) or 'no answer'}", exc)
+                    raise failures.translate_error(exc, self.place, what) from exc
+                observe.report_retry(f"{what}: {failures.get_status(exc) or 'no answer'}", exc)
                 on_repeat()
                 time.sleep(pause)
             else:
                 return answer
 
-    def documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+    def ask_for_documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the answer to a request about documents, once the index was found to be ours."""
         self._check()
         where = f"/{self.place.name}/{path}"
         answer = self.call(method, where, body, **options)
-        if failures.type_of(answer) == failures.NO_INDEX and self._own:
+        if failures.get_type(answer) == failures.NO_INDEX and self._own:
             self._own = None  # the index was deleted
             self._check()
             answer = self.call(method, where, body, **options)
@@ -193,16 +193,18 @@ class IndexClient:
             options: Of ``call``.
         """
         limit = f"{int(self.access['timeout_seconds'] * SERVERS_PART * 1000)}ms"
-        body = body_of(writes)
-        return self.documents("POST", "_bulk", body, require_alias="true", timeout=limit, **options)
+        body = encode_body(writes)
+        return self.ask_for_documents(
+            "POST", "_bulk", body, require_alias="true", timeout=limit, **options
+        )
 
-    def own(self) -> str:
+    def get_own_alias(self) -> str:
         """Return the second alias of the index, which an index that is created later lacks.
 
         Tags have the one of the time before the request; without an index, one that none has.
         """
         self._check()
-        return self._own or index.own_alias(self.place.name)
+        return self._own or index.generate_own_alias(self.place.name)
 
     def _check(self) -> None:
         """Look once whether the index is ours, if there is one."""
@@ -215,11 +217,11 @@ class IndexClient:
         else:
             name, _ = index.require_ours(found, self.place, self.layout)
             index.require_plain(found[name], self.place, self.layout)
-            self._own = index.own_alias_of(found, name) or self._give_alias(name)
+            self._own = index.find_own_alias(found, name) or self._give_alias(name)
 
     def _give_alias(self, name: str) -> str:
         """Return the second alias of an index that was restored without its aliases."""
-        made = index.own_alias(name)
+        made = index.generate_own_alias(name)
         self.call("PUT", f"/{name}/_alias/{made}")
         return made
 
@@ -229,10 +231,10 @@ class IndexClient:
         self._check()
         if self._own:
             return
-        name = index.first_index(self.place)
-        body = index.definition(self.place, name, self.layout)
+        name = index.name_first_index(self.place)
+        body = index.define_index(self.place, name, self.layout)
         made = self.call("PUT", f"/{name}", body, seen=(400,))
-        if failures.type_of(made) not in {None, failures.EXISTS}:
+        if failures.get_type(made) not in {None, failures.EXISTS}:
             raise BackendError(f"{self.place} cannot be created: {made['error']}")
 
     def _require_none(self) -> None:
@@ -241,7 +243,7 @@ class IndexClient:
         Raises:
             SchemaError: There is one.
         """
-        name, alias = index.first_index(self.place), self.place.name
+        name, alias = index.name_first_index(self.place), self.place.name
         found = self.call("GET", f"/{name}", seen=(failures.MISSING,))
         if "error" not in found and alias not in found.get(name, {}).get("aliases", {alias}):
             raise SchemaError(
@@ -263,7 +265,7 @@ class IndexObjects(IndexClient, Objects):
     """
 
     def __init__(self, place: IndexPlace, access: OpenSearchOptions) -> None:
-        super().__init__(place, access, index.threads(access["language"]))
+        super().__init__(place, access, index.make_thread_layout(access["language"]))
 
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
         """See ``Objects``, also for the following methods."""
@@ -273,9 +275,9 @@ class IndexObjects(IndexClient, Objects):
         return _found(found) if found.get("found") else None
 
     def _get(self, name: str, fields: Sequence[str]) -> Any:
-        path, own = path_of(name), self.own()
-        options = {"routing": routing_of(name), "_source_includes": ",".join(fields)}
-        found = self.documents("GET", path, seen=(failures.MISSING,), **options)
+        path, own = make_path(name), self.get_own_alias()
+        options = {"routing": make_routing(name), "_source_includes": ",".join(fields)}
+        found = self.ask_for_documents("GET", path, seen=(failures.MISSING,), **options)
         return {**found, "own": own}
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
@@ -304,7 +306,11 @@ class IndexObjects(IndexClient, Objects):
         done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
-            gone = [self.deletion(it.name, its.tag) for it, its in made if it.kind == "create"]
+            gone = [
+                self.write_deletion(write.name, its.tag)
+                for write, its in made
+                if write.kind == "create"
+            ]
             self._undo([] if repeats else gone)  # the first attempt may have stored the head
             raise ChangedError
         return (*done.tag, at), others
@@ -312,8 +318,8 @@ class IndexObjects(IndexClient, Objects):
     def _head(self, name: str, content: bytes, tag: Any, at: int) -> BulkWrite:
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
         if tag is None:
-            return self.document(name, "create", encoded)
-        return self.document(name, "index", encoded, **_condition(tag))
+            return self.write_document(name, "create", encoded)
+        return self.write_document(name, "index", encoded, **_condition(tag))
 
     def _undo(self, deletions: list[BulkWrite]) -> None:
         """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
@@ -323,36 +329,38 @@ class IndexObjects(IndexClient, Objects):
 
     def store(self, name: str, content: bytes) -> None:
         encoded = {"content": b64encode(content).decode()}
-        (done,) = self.bulk([self.document(name, "index", encoded)], creates=True, refresh="false")
+        (done,) = self.bulk(
+            [self.write_document(name, "index", encoded)], creates=True, refresh="false"
+        )
         if not done.is_done:
             raise BackendError(f"{self.where(name)} cannot be written: {done.error}")
 
     def delete(self, name: str, *, tag: Tag) -> None:
-        (done,) = self.bulk([self.deletion(name, tag)])
+        (done,) = self.bulk([self.write_deletion(name, tag)])
         if done.status != _DELETED:
             raise ChangedError
 
     def discard(self, names: Collection[str]) -> None:
         left = []
-        for some in batches(self.deletion(it) for it in names):
-            left += undone(some, self.settle(some, refresh="false"))
+        for some in split_batches(self.write_deletion(it) for it in names):
+            left += find_undone(some, self.settle(some, refresh="false"))
         require_deleted(left, self.where)
 
     # --- several writes
 
-    def document(
+    def write_document(
         self, name: str, kind: str, fields: Mapping[str, Any], **condition: Any
     ) -> BulkWrite:
         """Return a write of a document; see ``bulk.write``."""
         common = {"name": name, "modified_at": int(self.now().timestamp() * 1000)}
-        return write(name, kind, {**address_of(name), **condition}, {**common, **fields})
+        return write(name, kind, {**make_address(name), **condition}, {**common, **fields})
 
-    def deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
+    def write_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
         condition = _condition(tag) if tag else {}
-        return write(name, "delete", {**address_of(name), **condition})
+        return write(name, "delete", {**make_address(name), **condition})
 
-    def removal(self, stored: StoredVersion) -> BulkWrite:
+    def write_removal(self, stored: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
         place = {"_id": stored.id, "routing": stored.routing}
         return write(stored.id, "delete", {**place, **_condition(stored.tag)})
@@ -375,9 +383,9 @@ class IndexObjects(IndexClient, Objects):
         """
 
         def ask() -> list[Outcome]:
-            own, when = self.own(), refresh or self.refresh
+            own, when = self.get_own_alias(), refresh or self.refresh
             answer = self.send(writes, check=require_decided, refresh=when, **options)
-            return outcomes(answer, own)
+            return read_outcomes(answer, own)
 
         found = ask()
         if found[0].is_without_index:
@@ -443,17 +451,17 @@ class IndexObjects(IndexClient, Objects):
 
     def _found_of(self, known: Mapping[str, Tag | None]) -> dict[str, Found]:
         wanted = [
-            {**address_of(name), "_source": _CONTENT if tag is None else _TIME}
+            {**make_address(name), "_source": _CONTENT if tag is None else _TIME}
             for name, tag in known.items()
         ]
-        own = self.own()
-        answer = self.documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
+        own = self.get_own_alias()
+        answer = self.ask_for_documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
         named = zip(known, answer.get("docs", ()), strict=False)
         return {name: _found({**it, "own": own}) for name, it in named if it.get("found")}
 
     def search(self, body: Mapping[str, Any]) -> Any:
         """Return the answer to a search, of all shards or not at all; ``None``: no index."""
-        found = self.documents(
+        found = self.ask_for_documents(
             "POST",
             "_search",
             body,

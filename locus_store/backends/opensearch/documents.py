@@ -12,11 +12,11 @@ from locus_store.backends.documents.objects import HEADS, ObjectDocuments, diges
 from locus_store.backends.documents.protocol import LAST
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
-from locus_store.backends.opensearch.bulk import batches, require_deleted, undone
+from locus_store.backends.opensearch.bulk import find_undone, require_deleted, split_batches
 from locus_store.backends.opensearch.client import PAGE
-from locus_store.backends.opensearch.names import VERSIONS, id_of
-from locus_store.backends.opensearch.search import all_versions
-from locus_store.backends.opensearch.versions import VersionName, fields
+from locus_store.backends.opensearch.names import VERSIONS, make_id
+from locus_store.backends.opensearch.search import iterate_versions
+from locus_store.backends.opensearch.versions import VersionName, make_fields
 from locus_store.errors import IntegrityError, LocusStoreError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class IndexDocuments(ObjectDocuments):
 
     def identity(self) -> str | None:
         """See ``Documents``; an index that was created again has another store."""
-        if (own := self.objects.own()) != self._identified:
+        if (own := self.objects.get_own_alias()) != self._identified:
             self._store = None
         found = super().identity()
         self._identified = own
@@ -60,14 +60,14 @@ class IndexDocuments(ObjectDocuments):
 
     def identify(self, store: str) -> None:
         super().identify(store)
-        self._identified = self.objects.own()
+        self._identified = self.objects.get_own_alias()
 
     def put(self, key: str, body: Body, *, tag: Tag | None) -> Tag:
         """See ``Documents``. Documents of versions may be missing when it returns."""
         changes: Changes | None = body.beside
         if not changes:
             return super().put(key, body, tag=tag)
-        some = next(batches(self._beside(changes)), [])
+        some = next(split_batches(self._beside(changes)), [])
         content = self._before(key) + body.rest
         tag, found = self.objects.put_with(self.name_of(key), content, some, tag=tag)
         self._note(changes, some, found)
@@ -79,7 +79,7 @@ class IndexDocuments(ObjectDocuments):
             if it.is_new:
                 yield self.write_of(changes.thread_id, it)
             elif not it.is_changed:
-                yield self.write_of(changes.thread_id, it, expected(changes.revision))
+                yield self.write_of(changes.thread_id, it, get_expected(changes.revision))
 
     def settle(
         self, thread_id: str, changes: Changes | None, removed: Iterable[tuple[int, int]]
@@ -93,20 +93,20 @@ class IndexDocuments(ObjectDocuments):
         """
         left: list[Undone] = []
         removed = list(removed)
-        writes = [self.objects.deletion(version_name(thread_id, *it)) for it in removed]
+        writes = [self.objects.write_deletion(make_version_name(thread_id, *it)) for it in removed]
         if changes:
-            at = decided(changes.revision)
+            at = get_decided(changes.revision)
             writes += [self.write_of(thread_id, it, at) for it in changes.written.values()]
         with suppress(*([] if removed else [LocusStoreError])):
-            for some in batches(writes):
+            for some in split_batches(writes):
                 found = self.objects.settle(some)
                 self._note(changes, some, found)
-                left += undone(some, found)
+                left += find_undone(some, found)
         require_deleted(left, self.objects.where)
 
-    def fields_of(self, thread_id: str, it: Derived) -> dict[str, Any]:
+    def make_fields(self, thread_id: str, it: Derived) -> dict[str, Any]:
         """Return the fields of a version's document."""
-        return fields(thread_id, it, with_text=self.objects.access["language"] is not None)
+        return make_fields(thread_id, it, with_text=self.objects.access["language"] is not None)
 
     def write_of(self, thread_id: str, it: Derived, number: int | None = None) -> BulkWrite:
         """Return the write of a version's document.
@@ -116,11 +116,11 @@ class IndexDocuments(ObjectDocuments):
             it: The version.
             number: A document with a higher one stays; ``None``: there must be none.
         """
-        name, made = version_name(thread_id, it.line, it.row.record.sequence), self.fields_of
+        name, made = make_version_name(thread_id, it.line, it.row.record.sequence), self.make_fields
         if number is None:
-            return self.objects.document(name, "create", made(thread_id, it))
+            return self.objects.write_document(name, "create", made(thread_id, it))
         condition = {"version": number, "version_type": NOT_OLDER}
-        return self.objects.document(name, "index", made(thread_id, it), **condition)
+        return self.objects.write_document(name, "index", made(thread_id, it), **condition)
 
     def _note(
         self, changes: Changes | None, some: Sequence[BulkWrite], found: Sequence[Outcome]
@@ -129,7 +129,7 @@ class IndexDocuments(ObjectDocuments):
         if changes is None:
             return
         keys = {
-            version_name(changes.thread_id, it.line, it.row.record.sequence): key
+            make_version_name(changes.thread_id, it.line, it.row.record.sequence): key
             for key, it in changes.written.items()
         }
         for one, its in zip(some, found, strict=True):
@@ -142,7 +142,7 @@ class IndexDocuments(ObjectDocuments):
         del size
         seen = set[str]()
         for heads in (self.objects.newest(HEADS), self.objects.list(HEADS)):
-            dated, strays = self.dated(heads)
+            dated, strays = self.make_dated(heads)
             for stray in strays:
                 raise IntegrityError(stray)
             dated = sorted((it for it in dated if it.key not in seen), key=_time, reverse=True)
@@ -196,22 +196,22 @@ class IndexForm(SegmentedForm):
         """Also delete the documents that no head names, and write those that are missing."""
         super().sweep(parsed)
         seen = set[str]()
-        for thread_id, some in groupby(all_versions(self.documents.objects), _thread_of):
+        for thread_id, some in groupby(iterate_versions(self.documents.objects), _thread_of):
             seen.add(thread_id)
             self._reconcile(parsed, thread_id, some)
         for thread_id in self.documents.keys(""):
             if thread_id not in seen:
                 self._reconcile(parsed, thread_id, ())
 
-    def leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
+    def find_leftovers(self, parsed: Callable[[str], Parsed | None]) -> set[str]:
         """Also return the documents of versions that no head names."""
-        left = super().leftovers(parsed)
-        for thread_id, some in groupby(all_versions(self.documents.objects), _thread_of):
+        left = super().find_leftovers(parsed)
+        for thread_id, some in groupby(iterate_versions(self.documents.objects), _thread_of):
             there = {it.id: it for it in some}
             with suppress(LocusStoreError):
                 found = parsed(thread_id) if thread_id else None
-                named = deriving.named(found.thread) if found else ()
-                names = {id_of(version_name(thread_id, line, it)) for _, line, it in named}
+                named = deriving.map_versions(found.thread) if found else ()
+                names = {make_id(make_version_name(thread_id, line, it)) for _, line, it in named}
                 left |= there.keys() - names
         return left
 
@@ -229,20 +229,20 @@ class IndexForm(SegmentedForm):
             wanted = list(self._wanted(thread_id, found, there)) if found else []
         except LocusStoreError:
             return
-        left = (objects.removal(it) for it in there.values())
-        for some in batches([*wanted, *left]):
+        left = (objects.write_removal(it) for it in there.values())
+        for some in split_batches([*wanted, *left]):
             objects.bulk(some)
 
     def _wanted(
         self, thread_id: str, found: Parsed, there: dict[str, StoredVersion]
     ) -> Iterator[BulkWrite]:
         """Yield the writes of documents that are missing or differ; take the others out."""
-        at = decided(found.end.revision)
-        for (namespace, line, sequence), space in deriving.named(found.thread).items():
-            stored = there.pop(id_of(version_name(thread_id, line, sequence)), None)
-            if row := space.row(sequence):
+        at = get_decided(found.end.revision)
+        for (namespace, line, sequence), history in deriving.map_versions(found.thread).items():
+            stored = there.pop(make_id(make_version_name(thread_id, line, sequence)), None)
+            if row := history.get_row(sequence):
                 it = Derived(namespace, line, row, is_new=False, is_changed=False)
-                made = self.documents.fields_of(thread_id, it)
+                made = self.documents.make_fields(thread_id, it)
                 if stored is None or stored.digest != made["content"]:
                     yield self.documents.write_of(thread_id, it, at)
 
@@ -255,7 +255,7 @@ def _thread_of(stored: StoredVersion) -> str:
     return stored.place.thread if stored.place else ""
 
 
-def expected(revision: int) -> int:
+def get_expected(revision: int) -> int:
     """Return the number of a document beside a head that may be refused.
 
     It is below that of every document which a stored head of the same revision has decided, and
@@ -264,11 +264,11 @@ def expected(revision: int) -> int:
     return REWRITTEN + 2 * revision
 
 
-def decided(revision: int) -> int:
+def get_decided(revision: int) -> int:
     """Return the number of a document as a stored head has it."""
-    return expected(revision) + 1
+    return get_expected(revision) + 1
 
 
-def version_name(thread_id: str, line: int, sequence: int) -> str:
+def make_version_name(thread_id: str, line: int, sequence: int) -> str:
     """Return the name of a version's document."""
-    return VERSIONS + VersionName(digest(thread_id), line, sequence).text()
+    return VERSIONS + VersionName(digest(thread_id), line, sequence).encode()

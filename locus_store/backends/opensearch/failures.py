@@ -21,7 +21,7 @@ NO_INDEX: Final = "index_not_found_exception"
 EXISTS: Final = "resource_already_exists_exception"
 
 
-def of_part(status: int, error: Mapping[str, Any]) -> Exception:
+def make_part_error(status: int, error: Mapping[str, Any]) -> Exception:
     """Return the client's error for one part of an answer."""
     import opensearchpy  # noqa: PLC0415  (of an extra, and slow to import)
 
@@ -30,13 +30,13 @@ def of_part(status: int, error: Mapping[str, Any]) -> Exception:
     return made
 
 
-def status_of(exc: BaseException) -> int | None:
+def get_status(exc: BaseException) -> int | None:
     """Return the HTTP status of an error; ``None`` if the server did not answer."""
     status = getattr(exc, "status_code", None)
     return status if isinstance(status, int) else None
 
 
-def type_of(answer: Any) -> str | None:
+def get_type(answer: Any) -> str | None:
     """Return the type of the error in an answer; ``None`` if it has none."""
     error = answer.get("error") if isinstance(answer, dict) else None
     return error.get("type") if isinstance(error, dict) else None
@@ -44,18 +44,18 @@ def type_of(answer: Any) -> str | None:
 
 def is_blocked(exc: BaseException) -> bool:
     """Return whether a block of the index refuses the call, which only an operator removes."""
-    return _error_of(exc) == BLOCKED and status_of(exc) in {403, 429}
+    return _error_of(exc) == BLOCKED and get_status(exc) in {403, 429}
 
 
 def is_transient(exc: BaseException) -> bool:
     """Return whether a later attempt may succeed."""
-    status = status_of(exc)
+    status = get_status(exc)
     return status is None or (status in TRANSIENT and not is_blocked(exc))
 
 
-def translated(exc: BaseException, place: IndexPlace, what: str) -> LocusStoreError:
+def translate_error(exc: BaseException, place: IndexPlace, what: str) -> LocusStoreError:
     """Return the error for a call that failed for good."""
-    status = status_of(exc)
+    status = get_status(exc)
     if status is None:
         return ConnectionFailedError(f"{what}: {place} cannot be reached: {_told(exc)}")
     if is_blocked(exc):

@@ -67,12 +67,12 @@ _SORTED: Final = {"sort": {"field": list(NEWEST), "order": ["desc"] * len(NEWEST
 """The server keeps documents in the order of these queries, and ends a query with its page."""
 
 
-def first_index(place: IndexPlace) -> str:
+def name_first_index(place: IndexPlace) -> str:
     """Return the name of the index that the alias is created for."""
     return f"{place.name}-000001"
 
 
-def threads(language: str | None) -> Layout:
+def make_thread_layout(language: str | None) -> Layout:
     """Return the layout of an index of threads."""
     stemmed = {"text": {"type": "text", "analyzer": language}} if language else {}
     return Layout(
@@ -84,14 +84,14 @@ def threads(language: str | None) -> Layout:
     )
 
 
-def definition(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]:
+def define_index(place: IndexPlace, name: str, layout: Layout) -> dict[str, Any]:
     """Return an index behind the alias."""
-    aliases = {place.name: {"is_write_index": True}, own_alias(name): {}}
+    aliases = {place.name: {"is_write_index": True}, generate_own_alias(name): {}}
     settings = {"index": layout.settings}
-    return {"aliases": aliases, "settings": settings, "mappings": mappings(layout)}
+    return {"aliases": aliases, "settings": settings, "mappings": make_mappings(layout)}
 
 
-def own_alias(name: str) -> str:
+def generate_own_alias(name: str) -> str:
     """Return a new second alias of an index, for writes on the condition of what it holds.
 
     Sequence numbers of another index say nothing, not even of one that has the same name; and a
@@ -100,12 +100,12 @@ def own_alias(name: str) -> str:
     return f"{name}-{secrets.token_hex(8)}{_OWN}"
 
 
-def own_alias_of(found: Mapping[str, Any], name: str) -> str | None:
+def find_own_alias(found: Mapping[str, Any], name: str) -> str | None:
     """Return the second alias that an index has."""
     return min((it for it in found[name].get("aliases", ()) if it.endswith(_OWN)), default=None)
 
 
-def mappings(layout: Layout) -> dict[str, Any]:
+def make_mappings(layout: Layout) -> dict[str, Any]:
     """Return the mapping of an index."""
     meta: dict[str, Any] = {layout.mark: layout.version}
     meta |= {LANGUAGE: layout.language} if layout.language else {}
@@ -115,7 +115,7 @@ def mappings(layout: Layout) -> dict[str, Any]:
 def require_ours(
     found: Mapping[str, Any], place: IndexPlace, layout: Layout
 ) -> tuple[str, Mapping[str, Any]]:
-    """Return ``only_ours``; refuse indexes of another release of this library.
+    """Return ``find_ours``; refuse indexes of another release of this library.
 
     Args:
         found: The indexes that the name stands for.
@@ -125,7 +125,7 @@ def require_ours(
     Raises:
         SchemaError: One is not ours, or has another version of the mapping or another language.
     """
-    name, meta = only_ours(found, place, layout)
+    name, meta = find_ours(found, place, layout)
     if (version := meta[layout.mark]) != layout.version:
         raise SchemaError(
             f"{place} has version {version!r} of the mapping ({name}), and this locus-store knows "
@@ -140,7 +140,7 @@ def require_ours(
     return name, meta
 
 
-def only_ours(
+def find_ours(
     found: Mapping[str, Any], place: IndexPlace, layout: Layout
 ) -> tuple[str, Mapping[str, Any]]:
     """Return the index that a name stands for, and the ``_meta`` of its mapping.

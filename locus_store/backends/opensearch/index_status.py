@@ -36,7 +36,7 @@ def check(client: IndexClient) -> IndexStatus:
             message=f"{client.place} does not exist; the first write creates it",
         )
     try:
-        _, meta = index.only_ours(found, client.place, client.layout)
+        _, meta = index.find_ours(found, client.place, client.layout)
     except SchemaError as exc:
         return IndexStatus(state="foreign", revision=None, message=str(exc))
     version = meta[client.layout.mark]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.backends.opensearch import failures, items
 from locus_store.backends.opensearch.bulk import (
     BulkWrite,
-    batches,
-    outcomes,
+    read_outcomes,
+    split_batches,
     write,
 )
 from locus_store.backends.opensearch.client import IndexClient
@@ -43,7 +43,7 @@ class Write:
     source: Mapping[str, Any] | None
     """``None``: the document is deleted."""
 
-    def line(self) -> BulkWrite:
+    def to_bulk_write(self) -> BulkWrite:
         """Return the write as a part of a request."""
         if self.tag is None:
             return write("", "create", {"_id": self.id}, self.source)
@@ -66,12 +66,12 @@ class ItemIndex(IndexClient):
         found: list[Document | None] = []
         for at in range(0, len(ids), AT_ONCE):
             some = ids[at : at + AT_ONCE]
-            own, body = self.own(), {"docs": [{"_id": it} for it in some]}
-            answer = self.documents(
+            own, body = self.get_own_alias(), {"docs": [{"_id": it} for it in some]}
+            answer = self.ask_for_documents(
                 "POST", "_mget", body, seen=(failures.MISSING,), check=_check_read, **params
             )
             docs = answer.get("docs", [{}] * len(some))
-            found += [document_of(it, own) if it.get("found") else None for it in docs]
+            found += [make_document(it, own) if it.get("found") else None for it in docs]
         return found
 
     def write(
@@ -89,15 +89,15 @@ class ItemIndex(IndexClient):
             on_repeat: Called if a request is repeated, which its first attempt may have done.
         """
         answers: list[Tag | None] = []
-        for some in batches(it.line() for it in writes):
+        for some in split_batches(it.to_bulk_write() for it in writes):
             options = {"refresh": refresh, "check": _check_write, "on_repeat": on_repeat}
-            own = self.own()
+            own = self.get_own_alias()
             found = self.send(some, **options)
-            if any(it.is_without_index for it in outcomes(found)):
+            if any(it.is_without_index for it in read_outcomes(found)):
                 self.renew()
             if _has_no_index(found):
                 self.create()
-                own = self.own()
+                own = self.get_own_alias()
                 found = self.send(some, **options)
             answers += [_written(it, own) for it in found["items"]]
         return answers
@@ -106,7 +106,7 @@ class ItemIndex(IndexClient):
 
     def refresh_now(self) -> None:
         """Let the following searches show all acknowledged writes."""
-        self.documents("POST", "_refresh", seen=(failures.MISSING,))
+        self.ask_for_documents("POST", "_refresh", seen=(failures.MISSING,))
 
     def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
         """Return the answer to a search of all shards; without an index, none."""
@@ -115,16 +115,16 @@ class ItemIndex(IndexClient):
             "allow_partial_search_results": "false",
         }
         if view is None:
-            return self.documents("POST", "_search", body, **options)
+            return self.ask_for_documents("POST", "_search", body, **options)
         at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
         return self.call("POST", "/_search", {**body, **at}, allow_partial_search_results="false")
 
-    def pages(self, body: Mapping[str, Any]) -> Iterator[list[Any]]:
+    def iterate_pages(self, body: Mapping[str, Any]) -> Iterator[list[Any]]:
         """Yield the hits of one view of the index in pages of the body's size."""
         with self._view() as view:
             after: Any = None
             while view is not None:
-                hits = hits_of(self.search({**body, **(after or {})}, view=view))
+                hits = get_hits(self.search({**body, **(after or {})}, view=view))
                 yield hits
                 if len(hits) < body["size"]:
                     return
@@ -135,7 +135,7 @@ class ItemIndex(IndexClient):
         """Yield a view of the index, which later writes do not change; ``None``: no index."""
         path, seen = "_search/point_in_time", (failures.MISSING,)
         options = {"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"}
-        view = self.documents("POST", path, seen=seen, **options).get("pit_id")
+        view = self.ask_for_documents("POST", path, seen=seen, **options).get("pit_id")
         try:
             yield view
         finally:
@@ -143,17 +143,17 @@ class ItemIndex(IndexClient):
                 self.call("DELETE", f"/{path}", {"pit_id": [view]}, seen=seen)
 
 
-def item_index(place: IndexPlace, access: OpenSearchOptions) -> ItemIndex:
+def open_item_index(place: IndexPlace, access: OpenSearchOptions) -> ItemIndex:
     """Return the index of items beside an index of threads."""
     return ItemIndex(replace(place, name=place.name + items.SUFFIX), access, items.ITEMS)
 
 
-def hits_of(answer: Any) -> list[Any]:
+def get_hits(answer: Any) -> list[Any]:
     """Return the hits of an answer."""
     return list(answer["hits"]["hits"]) if "hits" in answer else []
 
 
-def document_of(found: Mapping[str, Any], own: str) -> Document:
+def make_document(found: Mapping[str, Any], own: str) -> Document:
     """Return the document that was found, with its sequence number, after ``own`` was."""
     return Document(found["_id"], _tag(found, own), found.get("_source", {}))
 
@@ -166,7 +166,7 @@ def _check_read(answer: Any) -> None:
     for it in answer.get("docs", ()):
         error = it.get("error")
         if error and error["type"] != failures.NO_INDEX:
-            raise failures.of_part(503, error)
+            raise failures.make_part_error(503, error)
 
 
 def _check_write(answer: Any) -> None:
@@ -174,7 +174,7 @@ def _check_write(answer: Any) -> None:
     for it in answer["items"]:
         [(_, found)] = it.items()
         if found["status"] not in {200, 201, failures.MISSING, failures.CONFLICT}:
-            raise failures.of_part(found["status"], found["error"])
+            raise failures.make_part_error(found["status"], found["error"])
 
 
 def _written(item: Any, own: str) -> Tag | None:
@@ -185,4 +185,4 @@ def _written(item: Any, own: str) -> Tag | None:
 def _has_no_index(answer: Any) -> bool:
     """Return whether a document could not be created because there is no index."""
     created = (it["create"] for it in answer["items"] if "create" in it)
-    return any(failures.type_of(it) == failures.NO_INDEX for it in created)
+    return any(failures.get_type(it) == failures.NO_INDEX for it in created)

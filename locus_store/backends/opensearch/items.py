@@ -99,13 +99,13 @@ class Document:
         """False for an item that only its batch knows."""
         return "updated" in self.source
 
-    def without_batch(self) -> Mapping[str, Any] | None:
+    def restore(self) -> Mapping[str, Any] | None:
         """Return the document as it was before its batch."""
         rest = {name: it for name, it in self.source.items() if name not in {"batch", "intent"}}
         return rest if self.is_item else None
 
 
-def document_id(name: Name) -> str:
+def make_document_id(name: Name) -> str:
     """Return the id of an item's document."""
     namespace, key = name
     return sha256(f"{encode_namespace(namespace)}\0{key}".encode()).hexdigest()
@@ -116,12 +116,12 @@ def name_of(source: Mapping[str, Any]) -> Name:
     return decode_namespace(source["namespace"]), source["key"]
 
 
-def now() -> int:
+def get_microseconds() -> int:
     """Return the time in microseconds."""
-    return microseconds(datetime.now(UTC))
+    return to_microseconds(datetime.now(UTC))
 
 
-def microseconds(at: datetime) -> int:
+def to_microseconds(at: datetime) -> int:
     """Return a time in microseconds."""
     return (at - EPOCH) // _MICROSECOND
 
@@ -129,7 +129,11 @@ def microseconds(at: datetime) -> int:
 def is_live(source: Mapping[str, Any] | None) -> bool:
     """Return whether there is an item that has not expired."""
     expires = source.get("expires") if source else None
-    return source is not None and "updated" in source and (expires is None or expires > now())
+    return (
+        source is not None
+        and "updated" in source
+        and (expires is None or expires > get_microseconds())
+    )
 
 
 def put_on(found: Mapping[str, Any] | None, put: Put, at: int, token: str) -> dict[str, Any]:
@@ -158,13 +162,13 @@ def put_on(found: Mapping[str, Any] | None, put: Put, at: int, token: str) -> di
     return made
 
 
-def renewed(found: Mapping[str, Any]) -> dict[str, Any] | None:
+def renew(found: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the document with its time to live from now on; ``None`` if it has none."""
     ttl = found["kept"].get("ttl")
-    return ttl and {**found, "expires": now() + timedelta(seconds=ttl) // _MICROSECOND}
+    return ttl and {**found, "expires": get_microseconds() + timedelta(seconds=ttl) // _MICROSECOND}
 
 
-def item_of(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreItem:
+def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreItem:
     """Return the item of a document.
 
     Raises:
@@ -188,7 +192,7 @@ def item_of(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreItem:
         )
 
 
-def vectors_of(source: Mapping[str, Any]) -> list[bytes]:
+def get_vectors(source: Mapping[str, Any]) -> list[bytes]:
     """Return the embeddings of a document."""
     return [b64decode(it) for it in source["kept"].get("vectors", ())]
 
@@ -199,7 +203,7 @@ def _damage(source: Mapping[str, Any], place: str) -> Iterator[None]:
     try:
         yield
     except encoding.TooLargeError as exc:
-        raise exc.at(f"item {key!r} in {place}") from exc
+        raise exc.with_place(f"item {key!r} in {place}") from exc
     except (ValueError, TypeError, KeyError, OverflowError, IntegrityError) as exc:
         raise IntegrityError(
             f"item {key!r} in {place} is not as it was written; restore a snapshot of the index, "
@@ -222,7 +226,7 @@ class Decide:
     def __call__(self, found: Document | None) -> tuple[Any, int]:
         raise NotImplementedError
 
-    def on_repeat(self) -> None:
+    def note_repeat(self) -> None:
         self.was_repeated = True
 
 
@@ -249,7 +253,7 @@ class ItemChange(Decide):
         if self._token in tokens:  # the reply to the put was lost
             return KEEP, version - len(tokens) + 1 + tokens.index(self._token)
         require_version(put, version)
-        made = put_on(found, put, now() + self._offset, self._token)
+        made = put_on(found, put, get_microseconds() + self._offset, self._token)
         return made, made["kept"]["version"]
 
 
@@ -278,4 +282,4 @@ class ItemRenewal(Decide):
     def __call__(self, found: Document | None) -> tuple[Any, int]:
         if found is None or not is_live(found.source):
             return KEEP, 0
-        return renewed(found.source) or KEEP, 1
+        return renew(found.source) or KEEP, 1

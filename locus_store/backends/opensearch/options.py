@@ -12,8 +12,8 @@ from locus_store.types.options import (
     Patience,
     Seconds,
     StateOptions,
-    bounded,
-    option,
+    annotate_bounds,
+    annotate_option,
 )
 
 Language = Literal[
@@ -29,20 +29,23 @@ Language = Literal[
 class OpenSearchOptions(StateOptions, total=False):
     """Of ``OpenSearchBackend``, beside ``hosts``, ``index_name`` and ``use_ssl``."""
 
-    username: Annotated[str | None, option(None, "with `password`; `None`: no credentials")]
-    password: Annotated[str | None, option(None, "the password of `username`")]
-    verify_certs: Annotated[bool, option(True, "refuse certificates that are not valid")]
+    username: Annotated[
+        str | None, annotate_option(None, "with `password`; `None`: no credentials")
+    ]
+    password: Annotated[str | None, annotate_option(None, "the password of `username`")]
+    verify_certs: Annotated[bool, annotate_option(True, "refuse certificates that are not valid")]
     ca_certs: Annotated[
-        str | None, option(None, "a file of certificates to trust; `None`: those of certifi")
+        str | None,
+        annotate_option(None, "a file of certificates to trust; `None`: those of certifi"),
     ]
     client: Annotated[
         Any,
-        option(None, "an `opensearchpy.OpenSearch` instead of `hosts`, left open"),
+        annotate_option(None, "an `opensearchpy.OpenSearch` instead of `hosts`, left open"),
         IN_PYTHON,
     ]
     language: Annotated[
         Language | None,
-        option(
+        annotate_option(
             None,
             "searches also find other forms of a word in this language, as `german`; it belongs to"
             " the index: see [below](#searches)",
@@ -50,19 +53,21 @@ class OpenSearchOptions(StateOptions, total=False):
     ]
     refresh: Annotated[
         Literal["interval", "wait"],
-        option(
+        annotate_option(
             "interval",
             "lists and searches follow a save within the refresh interval of the index; `wait`: a"
             " save returns when they show it",
         ),
     ]
     pool_size: Annotated[
-        Annotated[int, bounded(ge=1, le=256)],
-        option(16, "calls at once; a call that reads several documents has as many threads again"),
+        Annotated[int, annotate_bounds(ge=1, le=256)],
+        annotate_option(
+            16, "calls at once; a call that reads several documents has as many threads again"
+        ),
     ]
     retry_seconds: Annotated[
         Patience,
-        option(
+        annotate_option(
             30.0,
             "how long a call is retried after 408, 429, 502 to 504, a timeout or a lost connection",
         ),
@@ -70,7 +75,7 @@ class OpenSearchOptions(StateOptions, total=False):
     # Less than retry_seconds: a call that one host does not answer asks another one.
     timeout_seconds: Annotated[
         Seconds,
-        option(
+        annotate_option(
             10.0,
             "time limit of each connection and of each answer; then another host is asked, so keep"
             " it below half of `retry_seconds`",

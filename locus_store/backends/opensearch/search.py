@@ -12,8 +12,8 @@ from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.versions import (
     StoredVersion,
     VersionPlace,
-    wanted_tokens,
-    word,
+    make_query_tokens,
+    make_word,
 )
 from locus_store.values.text import SNIPPET_CHARACTERS
 
@@ -52,7 +52,7 @@ _BY_NAME: Final = [{"name": "asc"}]
 _PLACE: Final = ("thread", "namespace", "line", "sequence")
 
 
-def with_value(
+def find_with_value(
     objects: IndexObjects, key: str, value: Any, limit: int, *, is_tag: bool
 ) -> Iterator[list[VersionPlace]]:
     """Yield pages of all versions that may have a value, the newest first.
@@ -64,7 +64,7 @@ def with_value(
         limit: So many are wanted.
         is_tag: In the metadata of any namespace; else in that of the root, or in its labels.
     """
-    wanted = wanted_tokens(key, value)
+    wanted = make_query_tokens(key, value)
     if wanted is None:
         return
     fields = ("metadata",) if is_tag else ("metadata", "labels")
@@ -78,12 +78,14 @@ def _first_page(limit: int) -> int:
     return min(max(limit * SPARE, SMALLEST_PAGE), PAGE)
 
 
-def with_words(objects: IndexObjects, wanted: Sequence[str], limit: int) -> Iterator[list[str]]:
+def find_with_words(
+    objects: IndexObjects, wanted: Sequence[str], limit: int
+) -> Iterator[list[str]]:
     """Yield pages of all threads that may have all words, each thread once.
 
     The threads that have them in one version come first, the best version first.
     """
-    words, seen = [word(it) for it in wanted[:INDEXED_WORDS]], set[str]()
+    words, seen = [make_word(it) for it in wanted[:INDEXED_WORDS]], set[str]()
     query = _any([_all(map(_has, words)), _CUT])
     for page in _pages(objects, query, _BEST, _first_page(limit)):
         yield _unseen((it.thread for it in page), seen)
@@ -107,7 +109,7 @@ class Stemmed(NamedTuple):
     snippet: str
 
 
-def with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[list[Stemmed]]:
+def find_with_stems(objects: IndexObjects, query: str, limit: int) -> Iterator[list[Stemmed]]:
     """Yield pages of the versions that have a form of each word of a query, the best first."""
     if len(query) > LONGEST_STEMMED_QUERY:
         return
@@ -131,10 +133,10 @@ def _snippet(hit: Mapping[str, Any]) -> str:
     return " ".join(fragment.split())[:SNIPPET_CHARACTERS]
 
 
-def all_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
+def iterate_versions(objects: IndexObjects) -> Iterator[StoredVersion]:
     """Yield all documents of versions, those of a thread together."""
     query = {"exists": {"field": "sequence"}}
-    own, options = objects.own(), {"seq_no_primary_term": True, "_source": ["content"]}
+    own, options = objects.get_own_alias(), {"seq_no_primary_term": True, "_source": ["content"]}
     for hits in _answers(objects, query, _BY_NAME, PAGE, **options):
         for it in hits:
             tag, digest = (own, it["_seq_no"], it["_primary_term"]), it["_source"].get("content")
@@ -155,8 +157,8 @@ def _by_rarity(objects: IndexObjects, words: Sequence[str]) -> list[str]:
     """Return the words that are in the fewest versions first."""
     counts = {str(at): {"filter": _has(it)} for at, it in enumerate(words)}
     found = objects.search({"size": 0, "aggs": counts})
-    told: Mapping[str, Any] = found["aggregations"] if found else {}
-    numbers = {it: told.get(str(at), {}).get("doc_count", 0) for at, it in enumerate(words)}
+    aggregations: Mapping[str, Any] = found["aggregations"] if found else {}
+    numbers = {it: aggregations.get(str(at), {}).get("doc_count", 0) for at, it in enumerate(words)}
     return sorted(words, key=lambda it: numbers[it])
 
 
@@ -168,11 +170,11 @@ def _threads(objects: IndexObjects, query: Any) -> Iterator[list[str]]:
     }
     body = {"size": 0, "query": _filter(query), "aggs": {"threads": {"composite": composite}}}
     while found := objects.search(body):
-        told = found["aggregations"]["threads"]
-        yield [it["key"]["thread"] for it in told["buckets"]]
-        if "after_key" not in told:
+        aggregations = found["aggregations"]["threads"]
+        yield [it["key"]["thread"] for it in aggregations["buckets"]]
+        if "after_key" not in aggregations:
             return
-        composite["after"] = told["after_key"]
+        composite["after"] = aggregations["after_key"]
 
 
 def _having(objects: IndexObjects, words: Sequence[str], threads: list[str]) -> list[str]:

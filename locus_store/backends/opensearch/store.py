@@ -15,10 +15,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from locus_store.backends.opensearch import items
-from locus_store.backends.opensearch.access import DEFAULT_INDEX, place_of, require
+from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
-from locus_store.backends.opensearch.item_index import PAGE, Write, hits_of, item_index
+from locus_store.backends.opensearch.item_index import PAGE, Write, get_hits, open_item_index
 from locus_store.backends.opensearch.items import (
     KEEP,
     Clearing,
@@ -33,7 +33,7 @@ from locus_store.runtime.retries import Pauses
 from locus_store.store import BaseStore
 from locus_store.types.arguments import check_backend
 from locus_store.types.items import decode_namespace, encode_namespace
-from locus_store.types.options import complete
+from locus_store.types.options import fill_defaults
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class _Writing:
     def _take_all(self, body: Mapping[str, Any], size: int) -> int:
         """Remove the items that a search finds, unless they were put again meanwhile."""
         removed = 0
-        for hits in self.index.pages({**body, "size": size, "sort": BY_NAME}):
+        for hits in self.index.iterate_pages({**body, "size": size, "sort": BY_NAME}):
             seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
             removed += sum(self._each(list(seen), Clearing(seen), BEFORE_A_REMOVAL))
         return removed
@@ -105,18 +105,20 @@ class _Writing:
     def _sweep(self, limit: int) -> int:
         self.index.refresh_now()
         self._end_batches()
-        over = [IS_ITEM, {"range": {"expires": {"lte": items.now()}}}]
-        hits = hits_of(self.index.search({**_body(over), "size": limit}))
+        over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
+        hits = get_hits(self.index.search({**_body(over), "size": limit}))
         names = [items.name_of(it["_source"]) for it in hits]
         self._each(names, Expiring(), BEFORE_A_REMOVAL)
         return len(names)
 
     def _end_batches(self) -> None:
         """End batches whose writers have died, and forget decisions of a day ago."""
-        held = hits_of(self.index.search({**_body([{"exists": {"field": "batch"}}]), "size": 1000}))
-        self._batches.settled([it["_id"] for it in held])
-        old = [{"range": {"decided": {"lt": items.now() - KEPT_MICROSECONDS}}}]
-        batches = [it["_id"] for it in hits_of(self.index.search({**_body(old), "size": 1000}))]
+        held = get_hits(
+            self.index.search({**_body([{"exists": {"field": "batch"}}]), "size": 1000})
+        )
+        self._batches.settle([it["_id"] for it in held])
+        old = [{"range": {"decided": {"lt": items.get_microseconds() - KEPT_MICROSECONDS}}}]
+        batches = [it["_id"] for it in get_hits(self.index.search({**_body(old), "size": 1000}))]
         self._batches.finish(batches)
         self._batches.forget(batches)
 
@@ -127,7 +129,7 @@ class _Writing:
         answers = dict.fromkeys(names, 0)
         rest, pauses = list(names), Pauses(0.002, LONGEST_PAUSE_SECONDS)
         while rest:
-            found = self._batches.settled([items.document_id(it) for it in rest], **reading)
+            found = self._batches.settle([items.make_document_id(it) for it in rest], **reading)
             rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers)
             if rest:
                 pauses.sleep()
@@ -141,9 +143,9 @@ class _Writing:
         for name, document in found.items():
             plan, answers[name] = decide(document)
             if plan is not KEEP:
-                writes[name] = Replacement(items.document_id(name), document, plan).write()
+                writes[name] = Replacement(items.make_document_id(name), document, plan).write()
         tags = self.index.write(
-            list(writes.values()), refresh=self.index.refresh, on_repeat=decide.on_repeat
+            list(writes.values()), refresh=self.index.refresh, on_repeat=decide.note_repeat
         )
         return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
 
@@ -154,8 +156,8 @@ class _Writing:
         named = [it["key"] for it in _buckets(answer, "batches")]
         if self._batches.finish(named):
             self.index.refresh_now()
-            return hits_of(self.index.search(body))
-        return hits_of(answer)
+            return get_hits(self.index.search(body))
+        return get_hits(answer)
 
     def _finish_batches(self, scope: list[Any]) -> None:
         self._first({**_body(scope), "size": 0})
@@ -200,16 +202,16 @@ class OpenSearchStore(_Writing, BaseStore):
             check_backend(backend, OpenSearchBackend, is_alone=is_alone)
             place, access = backend.index.place, backend.index.access
         else:
-            access = complete(OpenSearchOptions, options, "OpenSearchStore")
+            access = fill_defaults(OpenSearchOptions, options, "OpenSearchStore")
             require(access)
-            place = place_of(hosts, index_name, use_ssl=use_ssl, client=access["client"])
+            place = make_place(hosts, index_name, use_ssl=use_ssl, client=access["client"])
         super().__init__(
             dimension=dimension,
             metric=metric,
             embed=embed,
             max_state_bytes=access["max_state_bytes"],
         )
-        self.index = item_index(place, access)
+        self.index = open_item_index(place, access)
         self._batches = ItemBatches(self.index)
         self._one_batch: dict[int, threading.Lock] = defaultdict(threading.Lock)
         """By process. ItemBatches of this object do not meet each other's intents."""
@@ -262,12 +264,12 @@ class OpenSearchStore(_Writing, BaseStore):
         return answer
 
     def _apply_all(self, changes: Sequence[Change]) -> list[int]:
-        ids = [items.document_id(it.name) for it in changes]
+        ids = [items.make_document_id(it.name) for it in changes]
         decide = [ItemChange(it, n) for n, it in enumerate(changes)]
         pauses = Pauses(0.002, LONGEST_PAUSE_SECONDS)
         with self._one_batch[os.getpid()]:
             while True:
-                found = self._batches.settled(ids)
+                found = self._batches.settle(ids)
                 made = [change(it) for change, it in zip(decide, found, strict=True)]
                 plans = zip(ids, found, made, strict=True)
                 if self._batches.write(_written(plans)):
@@ -289,18 +291,18 @@ class OpenSearchStore(_Writing, BaseStore):
         return await self._run(self._read, names)
 
     def _read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        found = self._batches.read([items.document_id(it) for it in names], **WITHOUT_VECTORS)
+        found = self._batches.read([items.make_document_id(it) for it in names], **WITHOUT_VECTORS)
         return [self._item(it) if it and items.is_live(it) else None for it in found]
 
     def _item(self, source: Mapping[str, Any]) -> StoreItem:
-        return items.item_of(source, self.max_state_bytes, str(self.index.place))
+        return items.make_item(source, self.max_state_bytes, str(self.index.place))
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
         return await self._run(self._vectors_of, (namespace, key))
 
     def _vectors_of(self, name: Name) -> list[bytes]:
-        [found] = self._batches.read([items.document_id(name)])
-        return items.vectors_of(found) if found and items.is_live(found) else []
+        [found] = self._batches.read([items.make_document_id(name)])
+        return items.get_vectors(found) if found and items.is_live(found) else []
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
         scope = _scope(namespace, recursive=False)
@@ -330,7 +332,7 @@ class OpenSearchStore(_Writing, BaseStore):
         if len(found) >= limit or len(hits) < size:
             return found[:limit]
         found = []
-        for some in self.index.pages({**body, "size": PAGE}):
+        for some in self.index.iterate_pages({**body, "size": PAGE}):
             found += self._taken(some, takes)
             if len(found) >= limit:
                 break
@@ -361,10 +363,10 @@ class OpenSearchStore(_Writing, BaseStore):
         """Yield the items that match and have embeddings, with the scores of the best ones."""
         body = _body([*scope, {"term": {"vectors": True}}], live=True)
         body |= {"_source": {"excludes": ["intent"]}, "sort": BY_NAME, "size": PAGE}
-        for hits in self.index.pages(body):
+        for hits in self.index.iterate_pages(body):
             sources = [it["_source"] for it in hits if items.is_live(it["_source"])]
-            each = [items.vectors_of(it) for it in sources]
-            scores = iter(vectors.scores(vector, [*chain.from_iterable(each)], self.metric))
+            each = [items.get_vectors(it) for it in sources]
+            scores = iter(vectors.compute_scores(vector, [*chain.from_iterable(each)], self.metric))
             for source, own in zip(sources, each, strict=True):
                 score, item = max(next(scores) for _ in own), self._item(source)
                 if wanted.takes(item.value, item.metadata):
@@ -378,7 +380,7 @@ class OpenSearchStore(_Writing, BaseStore):
         self._finish_batches(scope)
         found: dict[Namespace, None] = {}
         for it in self._encoded_namespaces(scope):
-            cut = match.of(decode_namespace(it))
+            cut = match.cut(decode_namespace(it))
             if cut is not None:
                 found[cut] = None
             if len(found) >= end:
@@ -415,7 +417,7 @@ def _scope(namespace: Namespace, *, recursive: bool) -> list[Any]:
 
 def _live() -> list[Any]:
     """Return the conditions of items that have not expired."""
-    over = {"range": {"expires": {"lte": items.now()}}}
+    over = {"range": {"expires": {"lte": items.get_microseconds()}}}
     return [IS_ITEM, {"bool": {"must_not": [over]}}]
 
 

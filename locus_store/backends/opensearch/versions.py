@@ -14,7 +14,7 @@ from locus_store.errors import IntegrityError
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.filters import STATE_CLASS
-from locus_store.values.text import words
+from locus_store.values.text import split_words
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -45,7 +45,7 @@ class VersionName(NamedTuple):
     line: int
     sequence: int
 
-    def text(self) -> str:
+    def encode(self) -> str:
         """Return the name below the prefix of versions; it sorts by thread."""
         return f"{self.thread}/{self.line:x}/{self.sequence}"
 
@@ -72,13 +72,13 @@ class StoredVersion(NamedTuple):
     """Of its fields, as they were written."""
 
 
-def parsed_name(text: str) -> VersionName:
+def parse_name(text: str) -> VersionName:
     """Return what the text of a name says."""
     thread, line, sequence = text.split("/")
     return VersionName(thread, int(line, 16), int(sequence))
 
 
-def fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:
+def make_fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:
     """Return the fields of a version's document, except its name and time.
 
     A document that would be too large, or whose version is damaged, is a candidate for each query.
@@ -95,13 +95,13 @@ def fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:
         "namespace": it.namespace,
         "line": it.line,
         "sequence": record.sequence,
-        "created_at": microseconds(it.row.created_at),
+        "created_at": to_microseconds(it.row.created_at),
     }
     try:
-        text = "" if it.namespace else frames.text_of(it.row.payload(), UNLIMITED)
+        text = "" if it.namespace else frames.extract_text(it.row.to_payload(), UNLIMITED)
         made |= {"words": " ".join(_limited(_words(text))), **_said(text, with_text)}
-        made |= {"metadata": _limited(tokens(record.metadata))}
-        made |= {"labels": _limited(tokens(labels))}
+        made |= {"metadata": _limited(make_tokens(record.metadata))}
+        made |= {"labels": _limited(make_tokens(labels))}
     except (IntegrityError, OverflowError):
         made["is_cut"] = True
     made = {name: one for name, one in made.items() if one or name == "namespace"}
@@ -117,18 +117,18 @@ def _said(text: str, is_wanted: bool) -> dict[str, str]:
     return {"text": text} if is_wanted and len(text) <= MOST_BYTES else {}
 
 
-def microseconds(at: datetime) -> int:
+def to_microseconds(at: datetime) -> int:
     """Return a time as the documents have it."""
     return round(at.timestamp() * 1_000_000)
 
 
 def _words(text: str) -> list[str]:
-    found = words(text)
+    found = split_words(text)
     are_short = max(map(len, found), default=0) <= LONGEST_TOKEN // 4
-    return found if are_short else [word(it) for it in found]
+    return found if are_short else [make_word(it) for it in found]
 
 
-def word(text: str) -> str:
+def make_word(text: str) -> str:
     """Return a word as the index has it."""
     return text if len(text) <= LONGEST_TOKEN // 4 else _short(text)
 
@@ -154,7 +154,7 @@ def _limited(some: list[str]) -> list[str]:
 # --- metadata
 
 
-def tokens(metadata: Mapping[str, Any]) -> list[str]:
+def make_tokens(metadata: Mapping[str, Any]) -> list[str]:
     """Return the tokens of all values, and of the elements of lists, each once.
 
     Raises:
@@ -214,7 +214,7 @@ def _token(path: str, value: Any) -> str:
     return _short(f"{path}={_canonical(value)}")
 
 
-def wanted_tokens(key: str, value: Any) -> list[str] | None:
+def make_query_tokens(key: str, value: Any) -> list[str] | None:
     """Return the tokens that each version with the value has; ``None``: no version has it."""
     try:
         if not isinstance(value, list | tuple):

@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.oracle.failures import codes
+from locus_store.backends.oracle.failures import list_codes
 from locus_store.backends.oracle.options import OracleConnections
 from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
     MissingExtraError,
-    pip_install,
+    make_install_command,
 )
-from locus_store.sql.connections.database import causes
-from locus_store.types.options import complete
+from locus_store.sql.connections.database import iterate_causes
+from locus_store.types.options import fill_defaults
 
 try:
     import oracledb
@@ -61,10 +61,10 @@ def require_oracledb() -> None:
         MissingExtraError: The driver is not installed.
     """
     if oracledb is None:
-        raise MissingExtraError(f"Oracle needs python-oracledb: {pip_install('oracle')}")
+        raise MissingExtraError(f"Oracle needs python-oracledb: {make_install_command('oracle')}")
 
 
-def blocks(pool: object) -> bool:
+def is_blocking(pool: object) -> bool:
     """Return whether the pool is the driver's pool for programs without an event loop."""
     return isinstance(pool, oracledb.ConnectionPool)
 
@@ -103,7 +103,7 @@ class OracleAddress:
                 made.call_timeout = round(self.timeout_seconds * 1000)
                 await self._begin_session(made)
         except (oracledb.Error, OSError, ValueError) as exc:  # an OSError: TimeoutError too
-            raise connection_error(exc, self.shown) from exc
+            raise make_connection_error(exc, self.shown) from exc
         if int(str(made.version).partition(".")[0]) < RELEASE:
             made.terminate()
             raise ConnectionFailedError(
@@ -124,7 +124,7 @@ class OracleAddress:
 # --- as users give it
 
 
-def place(
+def make_address(
     dsn: str | None,
     user: str | None,
     password: str | None,
@@ -143,7 +143,7 @@ def place(
         MissingExtraError: python-oracledb is not installed.
     """
     require_oracledb()
-    given = complete(OracleConnections, options, "place")
+    given = fill_defaults(OracleConnections, options, "place")
     for name, value in {"dsn": dsn, "user": user, "password": password}.items():
         if value is not None and not isinstance(value, str):
             raise InvalidArgumentError(f"{name} must be a str, not {type(value).__name__}")
@@ -233,21 +233,21 @@ def _wallet(given: str, password: str | None) -> str:
 # --- what goes wrong
 
 
-def connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:
+def make_connection_error(exc: BaseException, shown: str) -> ConnectionFailedError:
     """Return the error for a failed connection; it never contains a password."""
-    kinds = list(causes(exc))
-    for code in codes(exc):
+    kinds = list(iterate_causes(exc))
+    for code in list_codes(exc):
         if code in _REMEDIES:
             return _failed(shown, code, _REMEDIES[code])
-    for kind, told in _BY_KIND:
+    for kind, advice in _BY_KIND:
         if any(isinstance(it, kind) for it in kinds):
-            return _failed(shown, kind.__name__, told)
-    code = next(iter(reversed(codes(exc))), type(exc).__name__)
+            return _failed(shown, kind.__name__, advice)
+    code = next(iter(reversed(list_codes(exc))), type(exc).__name__)
     return _failed(shown, code, "see the driver's message in __cause__")
 
 
-def _failed(shown: str, code: str, told: str) -> ConnectionFailedError:
-    return ConnectionFailedError(f"cannot connect to Oracle {shown} ({code}): {told}")
+def _failed(shown: str, code: str, advice: str) -> ConnectionFailedError:
+    return ConnectionFailedError(f"cannot connect to Oracle {shown} ({code}): {advice}")
 
 
 _UNKNOWN: Final = (

@@ -23,15 +23,15 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import ServerBackend
-from locus_store.sql.connections.diagnostics import Examination, package_version
+from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import PooledRunner
-from locus_store.sql.schema.migrations import locked
-from locus_store.sql.schema.tables import prefix_of, tables
+from locus_store.sql.schema.migrations import lock
+from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,10 +46,10 @@ _OLDEST_ORACLE: Final = 23
 class _OracleExamination(Examination):
     """A server, and the driver's thin mode."""
 
-    def software(self) -> Iterator[Fact]:
+    def iterate_software(self) -> Iterator[Fact]:
         """See ``Examination``."""
         yield Fact("SQLAlchemy", sa.__version__)
-        yield Fact("oracledb", package_version("oracledb"))
+        yield Fact("oracledb", get_package_version("oracledb"))
         driver: Any = self.connection.connection.driver_connection
         number = int(str(driver.version).partition(".")[0])
         is_fine = number >= _OLDEST_ORACLE
@@ -95,7 +95,7 @@ class OracleBackend(ServerBackend):
         **options: Unpack[OracleOptions],
     ) -> None:
         addresses.require_oracledb()
-        given = complete(OracleOptions, options, "OracleBackend")
+        given = fill_defaults(OracleOptions, options, "OracleBackend")
         check_tenant(given["tenant"])
         engine, pool = given["engine"], given["pool"]
         require_one(dsn=dsn, engine=engine, pool=pool)
@@ -105,8 +105,8 @@ class OracleBackend(ServerBackend):
             refuse_connections(OracleConnections, given)
             where, runner = _handed_in(engine, pool)
         else:
-            of_connections, _ = parted(OracleConnections, given)
-            place = addresses.place(dsn, user, password, **of_connections)
+            of_connections, _ = split_options(OracleConnections, given)
+            place = addresses.make_address(dsn, user, password, **of_connections)
             where = place.shown
             least, most = given["min_pool_size"], given["max_pool_size"]
             if most < least:
@@ -121,8 +121,8 @@ class OracleBackend(ServerBackend):
         self._where = where
         database = self.database(
             where,
-            tables(
-                prefix_of(given["table_name"], given["prefix"], "oracle"),
+            make_tables(
+                parse_prefix(given["table_name"], given["prefix"], "oracle"),
                 given["schema"] if given["schema_name"] is None else given["schema_name"],
             ),
             tenant=given["tenant"],
@@ -135,7 +135,7 @@ class OracleBackend(ServerBackend):
 
     async def _redefine(self, body: Callable[[Connection], T]) -> T:
         def alone(connection: Connection) -> T:
-            with locked(connection, self._database.tables):
+            with lock(connection, self._database.tables):
                 return body(connection)
 
         with self._translating():
@@ -158,8 +158,8 @@ def _own_runner(
     opening = place.without_call_timeout()
     return PooledRunner(
         database,
-        lambda: dialect.engine(place, poolclass=ConnectionPool, **pool),
-        make_opening_engine=lambda: dialect.engine(opening, poolclass=NullPool),
+        lambda: dialect.make_engine(place, poolclass=ConnectionPool, **pool),
+        make_opening_engine=lambda: dialect.make_engine(opening, poolclass=NullPool),
     )
 
 
@@ -167,7 +167,7 @@ def _handed_in(
     engine: AsyncEngine | None, pool: Any
 ) -> tuple[str, Callable[[dialect.OracleDatabase], PooledRunner]]:
     if pool is not None:
-        made, where = dialect.engine_of_pool(_checked_pool(pool)), "of the pool"
+        made, where = dialect.make_engine_of_pool(_checked_pool(pool)), "of the pool"
     else:
         made = _checked_engine(engine)
         dialect.tell_types(made.sync_engine)
@@ -189,7 +189,7 @@ def _checked_engine(engine: object) -> AsyncEngine:
 
 def _checked_pool(pool: Any) -> Any:
     has_both = all(callable(getattr(pool, it, None)) for it in ("acquire", "release"))
-    if not has_both or addresses.blocks(pool):
+    if not has_both or addresses.is_blocking(pool):
         raise InvalidArgumentError(
             f"pool must be an oracledb.AsyncConnectionPool (create_pool_async(…)), not {pool!r}"
         )
@@ -217,7 +217,7 @@ def oracle_checkpointer(
         InvalidArgumentError: An option is not valid.
         MissingExtraError: python-oracledb is not installed.
     """
-    own, rest = parted(CheckpointOptions, options)
+    own, rest = split_options(CheckpointOptions, options)
     backend = OracleBackend(dsn, user, password, **rest)
     return StorageBackendAdapter(backend, state_type=state_type, **own)
 
@@ -243,5 +243,5 @@ class OracleCheckpointSaver(CheckpointSaver):
         password: str | None = None,
         **options: Unpack[OracleCheckpointerOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         super().__init__(OracleBackend(dsn, user, password, **rest), **own)

@@ -41,7 +41,7 @@ class OracleColumns(DialectColumns):
     empty_text = "\x01"
     """``''`` would be NULL; this is no escaped text."""
 
-    def instant_type(self) -> TypeEngine[Any]:
+    def make_instant_type(self) -> TypeEngine[Any]:
         """With zone and fraction, which DATE drops."""
         return TIMESTAMP(timezone=True)
 
@@ -49,11 +49,11 @@ class OracleColumns(DialectColumns):
         """RAW: unlike a LOB it can be compared and indexed."""
         return RAW(size)
 
-    def embedding_type(self) -> TypeEngine[Any]:
+    def make_embedding_type(self) -> TypeEngine[Any]:
         """The driver's, which has arrays for vectors."""
         return sa.types.NullType()
 
-    def json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
+    def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
         del none_as_null
         return NativeJson()
 
@@ -71,20 +71,20 @@ class OracleColumns(DialectColumns):
         return _swapped(array("f", value)).tobytes()
 
     def bind_json(self, value: Any) -> Any:
-        return json_value(orjson.loads(value) if isinstance(value, bytes) else value)
+        return bind_value(orjson.loads(value) if isinstance(value, bytes) else value)
 
     def read_json(self, value: Any) -> Any:
         return unescape_json(value)
 
-    def bound_instant(self, bound: str) -> str:
+    def render_bound_instant(self, bound: str) -> str:
         """Say that it is UTC: the driver sends no zone, and would mean the session's."""
         return f"FROM_TZ(CAST({bound} AS TIMESTAMP), '+00:00')"
 
-    def clock(self, shift: str | None = None) -> str:
+    def render_clock(self, shift: str | None = None) -> str:
         # 'UTC' would be the name of a region, which the driver's thin mode does not read: DPY-3022.
         return _NOW if shift is None else f"({_NOW} + NUMTODSINTERVAL({shift}, 'SECOND'))"
 
-    def minute(self) -> str:
+    def render_minute(self) -> str:
         # TRUNC gives a DATE without a zone; UTC is put back.
         return "FROM_TZ(CAST(TRUNC(SYS_EXTRACT_UTC(SYSTIMESTAMP), 'MI') AS TIMESTAMP), '+00:00')"
 
@@ -99,22 +99,22 @@ class NativeJson(sa.types.UserDefinedType[Any]):
         return "JSON"
 
     def get_dbapi_type(self, dbapi: Any) -> Any:
-        """Return the driver's type of a parameter; see ``backends.oracle.dialect.sized``."""
+        """Return the driver's type of a parameter; see ``dialect.set_input_sizes``."""
         return dbapi.DB_TYPE_JSON
 
 
 _LEAST_NUMBER, _MOST_NUMBER = 1e-120, 1e120
 
 
-def json_value(value: Any) -> Any:
+def bind_value(value: Any) -> Any:
     """Return a JSON value as it is bound for Oracle's JSON, which keeps numbers as decimals.
 
     Floats without a fraction, and those beyond a NUMBER, are kept as text that no other text is.
     """
     if isinstance(value, Mapping):
-        return {escape_text(name): json_value(it) for name, it in value.items()}
+        return {escape_text(name): bind_value(it) for name, it in value.items()}
     if isinstance(value, (list, tuple)):
-        return [json_value(it) for it in value]
+        return [bind_value(it) for it in value]
     if isinstance(value, str):
         return escape_text(value)
     if isinstance(value, float):
@@ -153,7 +153,7 @@ def may_have_value(
             return _json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", text)
     if isinstance(value, int | float) and abs(value) <= _MOST_NUMBER:
         floats = (float(value), -0.0) if value == 0 else (float(value),)
-        texts = [it for it in map(json_value, floats) if isinstance(it, str)]
+        texts = [it for it in map(bind_value, floats) if isinstance(it, str)]
         found = [_json_exists(column, f"${steps}[*]?(@.numberOnly() == $v)", value)]
         found += (_json_exists(column, f"${steps}[*]?(@.stringOnly() == $v)", it) for it in texts)
         return sa.or_(*found)

@@ -11,20 +11,20 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.oracle import addresses
 from locus_store.backends.oracle.columns import METRICS
-from locus_store.backends.oracle.failures import REMEDIES, codes
+from locus_store.backends.oracle.failures import REMEDIES, list_codes
 from locus_store.backends.oracle.options import URL_OPTIONS, OracleConnections, place
 from locus_store.errors import UnsupportedError
 from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
     SchemaDefinition,
-    column_type,
-    user_index,
+    make_column_type,
+    make_user_index,
 )
-from locus_store.sql.schema.migrations import run_on_engine, tables_named
-from locus_store.sql.schema.vectors import Method, has_index, index_name
+from locus_store.sql.schema.migrations import make_named_tables, run_on_engine
+from locus_store.sql.schema.vectors import Method, has_index, make_index_name
 from locus_store.types.options import CheckpointOptions, read_query
-from locus_store.types.options import table as options_of
+from locus_store.types.options import read_options as options_of
 from locus_store.values.vectors import Metric
 
 if TYPE_CHECKING:
@@ -70,56 +70,60 @@ class OracleDefinition(SchemaDefinition):
             for name, it in given.items()
             if name in {*where, *options_of(OracleConnections)}
         }
-        target = addresses.place(**where | {"statement_timeout_seconds": None})
-        tables_of = tables_named(given, prefix, schema, "oracle")
+        target = addresses.make_address(**where | {"statement_timeout_seconds": None})
+        tables_of = make_named_tables(given, prefix, schema, "oracle")
         return run_on_engine(
-            lambda: dialect.engine(target, poolclass=sa.NullPool),
+            lambda: dialect.make_engine(target, poolclass=sa.NullPool),
             lambda connection: body(connection, tables_of),
             DatabasePlace(target.shown, is_whole=False),
         )
 
     @contextmanager
-    def locked(self, connection: Connection, ours: Tables) -> Iterator[None]:
+    def lock(self, connection: Connection, ours: Tables) -> Iterator[None]:
         # DDL commits, so a lock on the same connection would not outlive a statement.
         name = connection.dialect.identifier_preparer.format_table(
             sa.table(f"{ours.prefix}lock", schema=ours.schema)
         )
-        with connection.engine.connect() as keeper:
-            driver: Any = keeper.connection.dbapi_connection
+        with connection.engine.connect() as lock_connection:
+            driver: Any = lock_connection.connection.dbapi_connection
             before, driver.autocommit = driver.autocommit, False  # in autocommit no lock is kept
             try:
-                _make_lock(keeper, name)
-                keeper.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
+                _make_lock(lock_connection, name)
+                lock_connection.exec_driver_sql(f"LOCK TABLE {name} IN EXCLUSIVE MODE")
                 with connection.begin():
                     yield
             finally:
-                if not keeper.invalidated:
+                if not lock_connection.invalidated:
                     driver.rollback()
                     driver.autocommit = before
 
-    def remedy(self, error: DBAPIError) -> str | None:
-        return next((REMEDIES[it] for it in codes(error) if it in REMEDIES), None)
+    def find_remedy(self, error: DBAPIError) -> str | None:
+        return next((REMEDIES[it] for it in list_codes(error) if it in REMEDIES), None)
 
-    def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
-        return set(_in_dictionary(connection, schema, wanted))
+    def find_taken(
+        self, connection: Connection, schema: str | None, table_names: frozenset[str]
+    ) -> set[str]:
+        return set(_in_dictionary(connection, schema, table_names))
 
-    def columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
+    def list_columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
         return _in_dictionary(connection, schema, frozenset({table})).get(table, set())
 
     def may_be_under_way(self, connection: Connection, ours: Tables) -> bool:
         """Return whether the lock's table was made."""
-        return bool(self.columns(connection, ours.schema, f"{ours.prefix}lock"))
+        return bool(self.list_columns(connection, ours.schema, f"{ours.prefix}lock"))
 
-    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+    def change_user_column(
+        self, dialect: Dialect, ours: Tables, found: Collection[str]
+    ) -> list[str]:
         """A type is changed in an empty column only: the ids are copied into a new one.
 
         Each definition commits; another run continues with the column that the first one left.
         """
         quote = dialect.identifier_preparer
-        table, index = quote.format_table(ours.threads), user_index(ours)
+        table, index = quote.format_table(ours.threads), make_user_index(ours)
         shown = quote.format_table(sa.table(str(index.name), schema=ours.schema))
         rename = f"ALTER TABLE {table} RENAME COLUMN user_id TO {OLD_USERS}"
-        add = f"ALTER TABLE {table} ADD (user_id {column_type(dialect, ours)})"
+        add = f"ALTER TABLE {table} ADD (user_id {make_column_type(dialect, ours)})"
         update = f"UPDATE {table} SET user_id = {_converted(ours)}"  # noqa: S608  (our names)
         return [
             f"DROP INDEX IF EXISTS {shown}",
@@ -130,7 +134,7 @@ class OracleDefinition(SchemaDefinition):
             str(sa.schema.CreateIndex(index).compile(dialect=dialect)),
         ]
 
-    def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
+    def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         del connection, ours
         return (
             "item NUMBER(19) NOT NULL, part NUMBER(5) NOT NULL, "
@@ -139,7 +143,7 @@ class OracleDefinition(SchemaDefinition):
 
     def drop_unfinished(self, connection: Connection, ours: Tables) -> None:
         table = ours.embeddings
-        is_ours = self.columns(connection, ours.schema, table.name) == {
+        is_ours = self.list_columns(connection, ours.schema, table.name) == {
             it.name for it in table.columns
         }
         if is_ours and not connection.execute(sa.select(table.c.item).limit(1)).first():
@@ -153,13 +157,13 @@ class OracleDefinition(SchemaDefinition):
             return False
         inspector: Any = sa.inspect(connection)
         others = [it["name"] for it in inspector.get_indexes(ours.embeddings.name, ours.schema)]
-        made = {index_name(ours, *it) for it in product(get_args(Metric), get_args(Method))}
+        made = {make_index_name(ours, *it) for it in product(get_args(Metric), get_args(Method))}
         others = [it for it in others if it in made]
         if others:
             raise UnsupportedError(
                 f"Oracle takes one index on a column, and there is {others[0]}: drop it first"
             )
-        connection.exec_driver_sql(vector_index(ours, metric, method, connection.dialect))
+        connection.exec_driver_sql(define_vector_index(ours, metric, method, connection.dialect))
         return True
 
 
@@ -173,11 +177,11 @@ def _converted(ours: Tables) -> str:
     )
 
 
-def vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) -> str:
+def define_vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) -> str:
     """Return the statement that makes an index: HNSW, which has to fit in memory, or IVF."""
     table = dialect.identifier_preparer.format_table(ours.embeddings)
     index = dialect.identifier_preparer.format_table(
-        sa.table(index_name(ours, metric, method), schema=ours.schema)
+        sa.table(make_index_name(ours, metric, method), schema=ours.schema)
     )
     return (
         f"CREATE VECTOR INDEX {index} ON {table} (embedding) {_ORGANIZATIONS[method]} "
@@ -185,11 +189,11 @@ def vector_index(ours: Tables, metric: Metric, method: str, dialect: Dialect) ->
     )
 
 
-def _make_lock(keeper: Connection, name: str) -> None:
+def _make_lock(lock_connection: Connection, name: str) -> None:
     try:
-        keeper.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)")
+        lock_connection.exec_driver_sql(f"CREATE TABLE IF NOT EXISTS {name} (held INTEGER)")
     except DBAPIError as error:
-        if _TAKEN not in codes(error):  # another process made it meanwhile
+        if _TAKEN not in list_codes(error):  # another process made it meanwhile
             raise
 
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from locus_store.backends.oracle.addresses import DRIVER_ERRORS, connection_error
+from locus_store.backends.oracle.addresses import DRIVER_ERRORS, make_connection_error
 from locus_store.backends.oracle.columns import may_have_value
-from locus_store.backends.oracle.failures import codes
+from locus_store.backends.oracle.failures import list_codes
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -29,18 +29,18 @@ from locus_store.sql.connections.database import (
     Database,
     LostConnectionError,
     ServerDatabase,
-    causes,
+    iterate_causes,
 )
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
-from locus_store.sql.schema.migrations import locked
-from locus_store.sql.schema.tables import derived
+from locus_store.sql.schema.migrations import lock
+from locus_store.sql.schema.tables import derive_name
 from locus_store.sql.threads.server_repository import (
     SEARCH_SETTING,
     IndexedRepository,
     OtherDatabaseError,
 )
 from locus_store.values import frames
-from locus_store.values.text import words
+from locus_store.values.text import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -73,19 +73,19 @@ class OracleRepository(IndexedRepository):
     def index(self) -> sa.TableClause:
         return search_table(self.tables)
 
-    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+    def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
         """Index a record; return its text for SQL readers, as the index holds tokens only."""
         if not self.has_index:
             return None
-        text = frames.text_of(payload, self.max_state_bytes)
-        tokens = " ".join(dict.fromkeys(map(token, words(text))))
+        text = frames.extract_text(payload, self.max_state_bytes)
+        tokens = " ".join(dict.fromkeys(map(make_token, split_words(text))))
         self.connection.execute(
             self.index.insert().values(line=line, sequence=sequence, tokens=tokens or None)
         )
         return text.replace("\0", " ")
 
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
-        return sa.func.contains(self.index.c.tokens, sa.literal(token(word), sa.String())) > 0
+        return sa.func.contains(self.index.c.tokens, sa.literal(make_token(word), sa.String())) > 0
 
     def fill_index(self) -> bool:
         """Index all versions while other writers are locked out; ``False`` if they were indexed."""
@@ -99,11 +99,11 @@ class OracleRepository(IndexedRepository):
             facts.update().values(value=facts.c.value).where(facts.c.name == "store_id")
         )
         self.connection.execute(self.index.delete())  # of a run that was cut short
-        self.index_all("context")
+        self.index_versions("context")
         return True
 
 
-def token(word: str) -> str:
+def make_token(word: str) -> str:
     """Return a word's token: letters and digits, of fixed length, on no stop list."""
     return "w" + hashlib.blake2b(word.encode(), digest_size=10).hexdigest()
 
@@ -122,9 +122,9 @@ def search_table(tables: Tables) -> sa.TableClause:
 def search_ddl(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     """Return the statements that create the table and its index if they are missing."""
     name = dialect.identifier_preparer.format_table(search_table(tables))
-    key = dialect.identifier_preparer.quote(derived(f"{tables.prefix}search_pk"))
+    key = dialect.identifier_preparer.quote(derive_name(f"{tables.prefix}search_pk"))
     index = dialect.identifier_preparer.format_table(
-        sa.table(derived(f"{tables.prefix}search_tokens"), schema=tables.schema)
+        sa.table(derive_name(f"{tables.prefix}search_tokens"), schema=tables.schema)
     )
     return (
         (
@@ -162,28 +162,28 @@ class OracleDatabase(ServerDatabase):
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
 
-    def on(self, connection: Connection) -> OracleRepository:
+    def make_repository(self, connection: Connection) -> OracleRepository:
         return OracleRepository(connection, self.scope)
 
-    def noted(self, settings: Settings) -> None:
+    def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
 
     def create_index(self, connection: Connection) -> bool:
         """Create and fill the text index; return whether it was missing."""
         table, index = search_ddl(self.tables, connection.dialect)
-        with locked(connection, self.tables):
+        with lock(connection, self.tables):
             connection.exec_driver_sql(table)
             self._drop_failed(connection)
             connection.exec_driver_sql(index)
         self.begin_write(connection)
-        was_made = self.on(connection).fill_index()
+        was_made = self.make_repository(connection).fill_index()
         connection.commit()
         return was_made
 
     def _drop_failed(self, connection: Connection) -> None:
         """Drop an index whose creation failed: it exists and would be mistaken for a usable one."""
         prepare: Any = connection.dialect
-        name = derived(f"{self.tables.prefix}search_tokens")
+        name = derive_name(f"{self.tables.prefix}search_tokens")
         query = sa.text("""
             SELECT i.status, i.domidx_opstatus FROM all_indexes i
             WHERE i.owner = COALESCE(:owner, SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'))
@@ -250,34 +250,34 @@ class OracleDatabase(ServerDatabase):
         pinged: Coroutine[Any, Any, Any] = driver.ping()
         return pinged
 
-    def lost_primary(self, exc: BaseException) -> bool:
-        return _READ_ONLY in codes(exc)
+    def is_lost_primary(self, exc: BaseException) -> bool:
+        return _READ_ONLY in list_codes(exc)
 
     def is_closed(self, driver: Any) -> bool:
         return not driver.is_healthy()
 
-    def lost_race(self, exc: BaseException) -> bool:
-        return any(it in _RACES for it in codes(exc))
+    def is_lost_race(self, exc: BaseException) -> bool:
+        return any(it in _RACES for it in list_codes(exc))
 
-    def lost_connection(self, exc: BaseException) -> bool:
+    def is_lost_connection(self, exc: BaseException) -> bool:
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
 
-    def lost_schema(self, exc: BaseException) -> bool:
-        return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in codes(exc))
+    def is_lost_schema(self, exc: BaseException) -> bool:
+        return isinstance(exc, OtherDatabaseError) or any(it in _MISSING for it in list_codes(exc))
 
-    def translated(self, exc: Exception) -> LocusStoreError:
+    def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by the driver's code."""
         where = f"Oracle {self._where}"
-        found = codes(exc)
+        found = list_codes(exc)
         code = found[0] if found else type(exc).__name__
         if _NOT_MADE in found:
-            return connection_error(exc, self._where)
+            return make_connection_error(exc, self._where)
         if is_lost(exc) and _READ_ONLY not in found:
             return ConnectionFailedError(
                 f"{where}: the connection was lost ({code}); the outcome of a save is unknown, "
                 "and saving again is safe"
             )
-        if self.lost_schema(exc):
+        if self.is_lost_schema(exc):
             return SchemaError(
                 f"{where}: the tables of locus-store do not exist any more"
                 f", or this user may not see them "
@@ -312,8 +312,8 @@ def is_lost(exc: BaseException) -> bool:
     return any(
         isinstance(it, (LostConnectionError, ConnectionError))
         or any(getattr(arg, "is_session_dead", False) for arg in it.args[:1])
-        for it in causes(exc)
-    ) or any(it in _LOST for it in codes(exc))
+        for it in iterate_causes(exc)
+    ) or any(it in _LOST for it in list_codes(exc))
 
 
 _LOST: Final = frozenset(
@@ -370,13 +370,13 @@ _REMEDIES: Final = {
 # --- connections
 
 
-def engine(place: OracleAddress, **pool: Any) -> AsyncEngine:
+def make_engine(place: OracleAddress, **pool: Any) -> AsyncEngine:
     """Return an engine in autocommit on connections to ``place``."""
     shown = {PLACE: DatabasePlace(place.shown, is_whole=False)}
     return _engine(place.connect, execution_options=shown, **pool)
 
 
-def engine_of_pool(pool: Any) -> AsyncEngine:
+def make_engine_of_pool(pool: Any) -> AsyncEngine:
     """Return an engine that borrows the connections of a ``oracledb.AsyncConnectionPool``."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:
@@ -435,11 +435,11 @@ def _commit(connection: Any) -> None:
 
 def tell_types(made: Engine) -> None:
     """Declare the types of parameters that the driver would guess wrongly."""
-    if not event.contains(made, "do_setinputsizes", sized):
-        event.listen(made, "do_setinputsizes", sized)
+    if not event.contains(made, "do_setinputsizes", set_input_sizes):
+        event.listen(made, "do_setinputsizes", set_input_sizes)
 
 
-def sized(
+def set_input_sizes(
     sizes: dict[Any, Any], cursor: Any, statement: str, parameters: Any, context: Any
 ) -> None:
     """SQLAlchemy's hook: bind JSON as objects, long values as LOBs, and times with fractions.

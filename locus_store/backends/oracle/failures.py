@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from locus_store.sql.connections.database import causes
+from locus_store.sql.connections.database import iterate_causes
 
 REMEDIES: Final = {
     "ORA-01031": "this user may not make the tables; grant it what docs/oracle.md lists, or let a"
@@ -25,16 +25,18 @@ REMEDIES: Final = {
 """Of a migration that the server refuses, by code."""
 
 
-def codes(exc: BaseException) -> list[str]:
+def list_codes(exc: BaseException) -> list[str]:
     """Return the codes (``ORA-00001``) of an Oracle error and its causes.
 
     What went wrong within a PL/SQL block comes before the code that says where.
     """
     found: list[str] = []
-    for told in (arg for it in causes(exc) for arg in it.args[:1] if hasattr(arg, "full_code")):
-        if told.full_code in _SAYS_WHERE:
-            found += [it for it in _CODE.findall(str(told.message)) if it not in _SAYS_WHERE]
-        found += [str(told.full_code)] if told.full_code else []
+    for error in (
+        arg for cause in iterate_causes(exc) for arg in cause.args[:1] if hasattr(arg, "full_code")
+    ):
+        if error.full_code in _SAYS_WHERE:
+            found += [it for it in _CODE.findall(str(error.message)) if it not in _SAYS_WHERE]
+        found += [str(error.full_code)] if error.full_code else []
     return found
 
 

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 class OracleItems(Items):
     """Oracle's implementations of the hooks."""
 
-    def condition(
+    def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
         return on_json(column, clause)
 
-    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the index if there is one; exactly if it found too few. Scores are recomputed."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
@@ -44,16 +44,18 @@ class OracleItems(Items):
                 rows = self.connection.execute(
                     self._nearest(wanted, vector, size, is_exact=True)
                 ).all()
-            scores = vectors.scores(vector, [it.embedding for it in rows], self.shelf.metric)
+            scores = vectors.compute_scores(
+                vector, [it.embedding for it in rows], self.context.metric
+            )
             return take_best(rows, scores), len(rows) < size
 
-        return self.widening(wanted, fetch)
+        return self.rank_widening(wanted, fetch)
 
     def _nearest(
         self, wanted: Wanted, vector: bytes, size: int, *, is_exact: bool = False
     ) -> sa.Select[Any]:
         c, e = self.store.c, self.embeddings.c
-        metric: Any = sa.literal_column(METRICS[self.shelf.metric])
+        metric: Any = sa.literal_column(METRICS[self.context.metric])
         target = sa.literal(vector, e.embedding.type)
         distance = sa.func.vector_distance(e.embedding, target, metric, type_=sa.Float())
         query = self._items().add_columns(e.embedding)

@@ -12,7 +12,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from locus_store.backends.postgresql import contents, deletions, dialect
 from locus_store.backends.postgresql import dsn as dsns
 from locus_store.backends.postgresql.connecting import (
-    checked_pool,
+    check_pool,
     require_asyncpg,
 )
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
@@ -20,11 +20,11 @@ from locus_store.backends.postgresql.options import (
     PostgreSQLCheckpointerOptions,
     PostgreSQLConnections,
     PostgreSQLOptions,
-    dsn_of,
-    pool_of,
+    make_dsn,
+    make_pool_size,
 )
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
-from locus_store.backends.postgresql.save_groups import GROUP, SENDERS, Saves
+from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.saver import CheckpointSaver
@@ -33,9 +33,9 @@ from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.lending import ConnectionPool
 from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
-from locus_store.sql.schema.tables import prefix_of, tables
+from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.types.arguments import check_limit, check_names, check_tenant
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -87,13 +87,13 @@ class PostgreSQLBackend(ServerBackend):
         **options: Unpack[PostgreSQLOptions],
     ) -> None:
         require_asyncpg()
-        given = complete(PostgreSQLOptions, options, "PostgreSQLBackend")
+        given = fill_defaults(PostgreSQLOptions, options, "PostgreSQLBackend")
         check_tenant(given["tenant"])
         engine, pool = given["engine"], given["pool"]
         require_one(schema=given["schema"], schema_name=given["schema_name"])
-        place = dsn_of(dsn, given)
+        place = make_dsn(dsn, given)
         require_one(dsn=place, engine=engine, pool=pool)
-        kept, overflow = pool_of(given)
+        kept, overflow = make_pool_size(given)
         is_ours = engine is None and pool is None
         if is_ours:
             target = dsns.parse(
@@ -103,10 +103,10 @@ class PostgreSQLBackend(ServerBackend):
             runner: Callable[[dialect.PostgreSQLDatabase], PooledRunner] = partial(
                 _own_runner,
                 engine=partial(
-                    dialect.engine,
+                    dialect.make_engine,
                     target,
                     connect_timeout_seconds=given["connect_timeout_seconds"],
-                    statement_cache_size=dsns.cache_size(
+                    statement_cache_size=dsns.compute_cache_size(
                         target.options, pgbouncer=given["pgbouncer"]
                     ),
                 ),
@@ -124,7 +124,7 @@ class PostgreSQLBackend(ServerBackend):
         schema = given["schema"] if given["schema_name"] is None else given["schema_name"]
         made = self.database(
             where,
-            tables(prefix_of(table_name, given["prefix"], "postgresql"), schema),
+            make_tables(parse_prefix(table_name, given["prefix"], "postgresql"), schema),
             tenant=given["tenant"],
             auto_migrate=given["auto_migrate"],
         )
@@ -132,7 +132,7 @@ class PostgreSQLBackend(ServerBackend):
         self.moves_between_threads = is_ours
         self._begin()
         is_grouped = given["group_saves"]
-        self._group, self._senders = (GROUP, SENDERS) if is_grouped else (1, kept + overflow)
+        self._group, self._workers = (GROUP, WORKERS) if is_grouped else (1, kept + overflow)
 
     def _begin(self) -> None:
         """Start with no calls in progress; saves are grouped by tenant."""
@@ -149,17 +149,17 @@ class PostgreSQLBackend(ServerBackend):
     async def commit(self, save: Save) -> Written:
         """See ``StorageBackend``, also for the following methods."""
         with self._translating():
-            home = await self._runner.home()
-            saves = self._saves.get(home)
+            pool = await self._runner.get_pool()
+            saves = self._saves.get(pool)
             if saves is None:
                 saves = Saves(
-                    home,
+                    pool,
                     self._database,
                     size=self._group,
-                    senders=self._senders,
+                    workers=self._workers,
                     timeout_seconds=self._save_timeout_seconds,
                 )
-                self._saves[home] = saves
+                self._saves[pool] = saves
             return await saves.submit(save)
 
     async def fetch(
@@ -172,20 +172,20 @@ class PostgreSQLBackend(ServerBackend):
     ) -> Stored | None:
         hot = self._database.hot
         text = (hot.head if checkpoint_id is None else hot.named)[with_writes]
-        rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
+        rows = await self._ask(text, hot.make_key(thread_id, namespace, checkpoint_id))
         if not rows:
             return None
         if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
             return await super().fetch(thread_id, namespace=namespace)
-        return hot.stored(rows[0], self._database.store, thread_id, namespace)
+        return hot.make_stored(rows[0], self._database.store, thread_id, namespace)
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
         hot, store = self._database.hot, self._database.store
-        key = (*hot.key(thread_id, namespace), known.line, known.sequence, known.digest)
+        key = (*hot.make_key(thread_id, namespace), known.line, known.sequence, known.digest)
         rows = await self._ask(hot.head_after[with_writes], key) if known.store == store else []
-        found = hot.stored(rows[0], store, thread_id, namespace, known) if rows else None
+        found = hot.make_stored(rows[0], store, thread_id, namespace, known) if rows else None
         return found or await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
     async def version(
@@ -194,8 +194,8 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace, checkpoint_id)
         hot = self._database.hot
         text = hot.head_version if checkpoint_id is None else hot.named_version
-        rows = await self._ask(text, hot.key(thread_id, namespace, checkpoint_id))
-        return next(iter(hot.versions(rows, self._database.store, thread_id, namespace)), None)
+        rows = await self._ask(text, hot.make_key(thread_id, namespace, checkpoint_id))
+        return next(iter(hot.make_versions(rows, self._database.store, thread_id, namespace)), None)
 
     async def history(
         self,
@@ -208,18 +208,18 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace, before)
         check_limit(limit)
         hot = self._database.hot
-        key = (*hot.key(thread_id, namespace), None if before is None else encode_key(before))
+        key = (*hot.make_key(thread_id, namespace), None if before is None else encode_key(before))
         rows = await self._ask(hot.history, (*key, limit))
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
                 "without a cursor"
             )
-        return hot.versions(rows, self._database.store, thread_id, namespace)
+        return hot.make_versions(rows, self._database.store, thread_id, namespace)
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
         text = self._database.hot.contents
-        return contents.contents_in(await self._ask(text, contents.wanted(versions)))
+        return contents.parse_contents(await self._ask(text, contents.make_parameters(versions)))
 
     async def store_writes(
         self,
@@ -251,13 +251,13 @@ class PostgreSQLBackend(ServerBackend):
 
     async def _store_batch(self, batch: Batch) -> bool:
         with self._translating():
-            home = await self._runner.home()
-            batches = self._batches.get(home)
+            pool = await self._runner.get_pool()
+            batches = self._batches.get(pool)
             if batches is None:
                 batches = WriteBatches(
-                    home, self._database, size=self._group, senders=self._senders
+                    pool, self._database, size=self._group, workers=self._workers
                 )
-                self._batches[home] = batches
+                self._batches[pool] = batches
             return await batches.submit(batch)
 
     async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
@@ -266,13 +266,13 @@ class PostgreSQLBackend(ServerBackend):
     async def _driven(self, text: str, values: tuple[Any, ...]) -> list[Any]:
         """Run a statement on the driver's connection; after a lost connection it may run again."""
         with self._translating():
-            home = await self._runner.home()
+            pool = await self._runner.get_pool()
 
             async def asked() -> list[Any]:
-                async with home.driver() as connection:
+                async with pool.lease_driver() as connection:
                     return await connection.fetch(text, *values)  # type: ignore[no-any-return]
 
-            return await home.again(asked)
+            return await pool.retry(asked)
 
     async def remove_thread(
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
@@ -283,7 +283,9 @@ class PostgreSQLBackend(ServerBackend):
             with self._translating():
                 removed = await self._runner.write(
                     lambda connection: deletions.delete_thread(
-                        database.on(connection), thread_id, has_index=database.has_index
+                        database.make_repository(connection),
+                        thread_id,
+                        has_index=database.has_index,
                     ),
                     database.begin_bare,
                 )
@@ -324,7 +326,7 @@ def _handed_in(
     engine: AsyncEngine | None, pool: Any
 ) -> tuple[str, Callable[[dialect.PostgreSQLDatabase], PooledRunner]]:
     if pool is not None:
-        made, where = dialect.engine_of_pool(checked_pool(pool)), "of the asyncpg pool"
+        made, where = dialect.make_engine_of_pool(check_pool(pool)), "of the asyncpg pool"
     else:
         made = _checked_engine(engine)
         where = made.url.render_as_string(hide_password=True)
@@ -349,7 +351,7 @@ def postgresql_checkpointer(
         InvalidArgumentError: An option is not valid.
         MissingExtraError: asyncpg is not installed.
     """
-    own, rest = parted(CheckpointOptions, options)
+    own, rest = split_options(CheckpointOptions, options)
     backend = PostgreSQLBackend(dsn, table_name, **rest)
     return StorageBackendAdapter(backend, state_type=state_type, **own)
 
@@ -373,7 +375,7 @@ class PostgreSQLCheckpointSaver(CheckpointSaver):
         table_name: str | None = None,
         **options: Unpack[PostgreSQLCheckpointerOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         super().__init__(PostgreSQLBackend(dsn, table_name, **rest), **own)
 
 

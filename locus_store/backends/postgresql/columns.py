@@ -19,7 +19,7 @@ from locus_store.sql.columns.dialect_columns import (
     dump_value,
     escape_text,
 )
-from locus_store.sql.columns.types import MOST_FORMS, ORDERS, is_there, text_literal
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, bind_text, is_there
 from locus_store.values.filters import IS_OBJECT
 
 if TYPE_CHECKING:
@@ -40,28 +40,28 @@ class PostgreSQLColumns(DialectColumns):
 
     greatest = "GREATEST"
 
-    def text_type(self, collation: str | None = None) -> TypeEngine[Any]:
+    def make_text_type(self, collation: str | None = None) -> TypeEngine[Any]:
         return BoundText(collation=collation)
 
-    def json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
+    def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
         return JSONB(none_as_null=none_as_null)
 
-    def bound_json(self, bound: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def render_bound_json(self, bound: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Cast from text: how JSON is bound is up to a connection's owner."""
         return sa.cast(sa.type_coerce(bound, _JsonText()), JSONB())
 
-    def json_as_read(self, column: str) -> str:
+    def select_json(self, column: str) -> str:
         """Text: how JSON is decoded is up to a connection's owner."""
         return f"{column}::text"
 
-    def clock(self, shift: str | None = None) -> str:
+    def render_clock(self, shift: str | None = None) -> str:
         # statement_timestamp() is stable, so comparisons with it use an index; clock_timestamp()
         # is volatile and does not, and now() stands still in a long transaction.
         if shift is None:
             return "statement_timestamp()"
         return f"(statement_timestamp() + make_interval(secs => {shift}))"
 
-    def minute(self) -> str:
+    def render_minute(self) -> str:
         return "date_trunc('minute', statement_timestamp())"
 
 
@@ -122,7 +122,7 @@ _ZEROS: Final = (0, -0.0)
 """The two forms in which JSONB holds it; see ``columns.dump_valueb``."""
 
 
-def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
+def make_jsonb_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     """Of a JSONB column; NULL is an empty object there."""
     empty = sa.literal_column("'{}'::jsonb", JSONB())
     document = sa.func.coalesce(sa.type_coerce(column, JSONB()), empty)
@@ -134,13 +134,13 @@ def on_jsonb(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
         )
         found = sa.func.jsonb_path_query_first(
             document,
-            _once(sa.cast(text_literal(path), JSONPATH())),
+            _once(sa.cast(bind_text(path), JSONPATH())),
             empty,
             sa.true(),
             type_=JSONB(),
         )
     if clause.operator == IS_OBJECT:
-        return sa.func.jsonb_typeof(found, type_=sa.Text()) == text_literal("object")
+        return sa.func.jsonb_typeof(found, type_=sa.Text()) == bind_text("object")
     if clause.operator == "$exists":
         return is_there(found, clause)
     if clause.operator in ORDERS:
@@ -162,19 +162,19 @@ def _ordered_jsonb(found: Any, clause: Clause) -> Condition:
         text = found.op("#>>", return_type=sa.Text())(
             sa.cast(sa.literal([], sa.ARRAY(sa.Text())), sa.ARRAY(sa.Text()))
         )
-        is_less = compare(sa.collate(text, "C"), text_literal(escape_text(clause.operand)))
-        return sa.and_(kind == text_literal("string"), is_less)
-    is_less = sa.and_(kind == text_literal("number"), compare(found, _jsonb(clause.operand)))
+        is_less = compare(sa.collate(text, "C"), bind_text(escape_text(clause.operand)))
+        return sa.and_(kind == bind_text("string"), is_less)
+    is_less = sa.and_(kind == bind_text("number"), compare(found, _jsonb(clause.operand)))
     return sa.or_(is_less, found == _jsonb(-0.0)) if compare(0, clause.operand) else is_less
 
 
 def _jsonb(value: Any) -> sa.ColumnElement[Any]:
-    return _once(sa.cast(text_literal(dump_valueb(value)), JSONB()))
+    return _once(sa.cast(bind_text(dump_valueb(value)), JSONB()))
 
 
 def set_config(name: str, value: str) -> sa.ColumnElement[str]:
     """Return the expression that sets a parameter until the transaction ends."""
-    both = text_literal(name), text_literal(value)
+    both = bind_text(name), bind_text(value)
     return sa.func.set_config(*both, sa.true(), type_=sa.Text())
 
 
@@ -218,7 +218,7 @@ def may_have_value(column: sa.ColumnElement[Any], key: str, value: Any) -> sa.Co
     texts = {text for it in wanted for path in paths if (text := _at(path, it))}
     if not texts:  # no JSON: nothing stored is equal to it
         return sa.false()
-    documents = (sa.cast(text_literal(it), JSONB) for it in sorted(texts))
+    documents = (sa.cast(bind_text(it), JSONB) for it in sorted(texts))
     return sa.or_(*(column.op("@>")(it) for it in documents))
 
 
@@ -241,10 +241,10 @@ def _at(path: list[str], value: Any) -> str | None:
         return None
 
 
-def word_in_jsonb(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
+def make_word_condition(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
     """Return the condition that a value may have a folded word; text beyond ASCII always may."""
     text = sa.collate(sa.cast(column, sa.Text()), "C")
-    is_hard: sa.ColumnElement[bool] = text.op("~", is_comparison=True)(text_literal("[^\x01-\x7f]"))
+    is_hard: sa.ColumnElement[bool] = text.op("~", is_comparison=True)(bind_text("[^\x01-\x7f]"))
     if not word.isascii():
         return is_hard
-    return sa.or_(sa.func.strpos(sa.func.lower(text), text_literal(word)) > 0, is_hard)
+    return sa.or_(sa.func.strpos(sa.func.lower(text), bind_text(word)) > 0, is_hard)

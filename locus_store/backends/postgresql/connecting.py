@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.postgresql.dsn import PasswordError
-from locus_store.backends.postgresql.failures import is_lost, sqlstate
+from locus_store.backends.postgresql.failures import get_sqlstate, is_lost
 from locus_store.errors import (
     ConnectionFailedError,
     InvalidArgumentError,
     MissingExtraError,
-    pip_install,
+    make_install_command,
 )
-from locus_store.sql.connections.database import causes, is_refused
+from locus_store.sql.connections.database import is_refused, iterate_causes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,9 @@ def require_asyncpg() -> Any:
     try:
         return import_module("asyncpg")
     except ImportError as exc:
-        raise MissingExtraError(f"PostgreSQL needs asyncpg: {pip_install('postgres')}") from exc
+        raise MissingExtraError(
+            f"PostgreSQL needs asyncpg: {make_install_command('postgres')}"
+        ) from exc
 
 
 async def connect(
@@ -239,7 +241,7 @@ def _refusal(exc: Exception, where: str) -> LocusStoreError:
     return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
 
 
-def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
+def make_connection_error(exc: BaseException, where: str) -> ConnectionFailedError | None:
     """Return the error for a lost connection, or for one that could not be opened elsewhere.
 
     By class and SQLSTATE. The message says what to do, and repeats nothing of the driver's.
@@ -253,12 +255,12 @@ def connection_error(exc: BaseException, where: str) -> ConnectionFailedError | 
 
 
 def _reason_in_use(exc: BaseException) -> str | None:
-    state = sqlstate(exc)
+    state = get_sqlstate(exc)
     if state in _STATES.keys() - _OF_STATEMENTS:
         return _STATES[state]
     if is_lost(exc) and not is_refused(exc):
         return _STATES["08003"]
-    system = (it for it in causes(exc) if isinstance(it, OSError))
+    system = (it for it in iterate_causes(exc) if isinstance(it, OSError))
     failed = next(system, None)
     return None if failed is None or isinstance(failed, TimeoutError) else _reason(failed)
 
@@ -284,7 +286,7 @@ def _reason(exc: BaseException) -> str:
     return next(known, f"{type(exc).__name__}; see whether the server runs and can be reached")
 
 
-def checked_pool(pool: Any) -> Any:
+def check_pool(pool: Any) -> Any:
     """Return a caller's pool.
 
     Raises:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.sql.columns.types import decode_key, encode_key
 from locus_store.types import PendingWrite
-from locus_store.versions.archives import unsealed
-from locus_store.versions.segments import LinesFound, RecordSegment, pieces
+from locus_store.versions.archives import verify_checksum
+from locus_store.versions.segments import LinesFound, RecordSegment, collect_payloads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ FROM w CROSS JOIN LATERAL (SELECT * FROM {writes} x
 _WRITE: Final = ("task_id", "number", "channel", "type", "task_path", "basis", "payload")
 
 
-def wanted(versions: Sequence[Version]) -> tuple[list[Any], ...]:
+def make_parameters(versions: Sequence[Version]) -> tuple[list[Any], ...]:
     """Return the parameters of the statement, after the tenant."""
     return (
         [it.mark.line for it in versions],
@@ -53,7 +53,7 @@ def wanted(versions: Sequence[Version]) -> tuple[list[Any], ...]:
     )
 
 
-def contents_in(rows: Sequence[Mapping[str, Any]]) -> list[LineContents]:
+def parse_contents(rows: Sequence[Mapping[str, Any]]) -> list[LineContents]:
     """Return the contents in rows of the statement."""
     found = LinesFound()
     for row in rows:
@@ -67,7 +67,7 @@ def contents_in(rows: Sequence[Mapping[str, Any]]) -> list[LineContents]:
         checkpoint_id = decode_key(row["checkpoint_id"])
         write = write_of(checkpoint_id, [row[name] for name in _WRITE])
         found.add_write(row["line"], checkpoint_id, write)
-    return found.contents()
+    return found.build_contents()
 
 
 def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
@@ -82,11 +82,11 @@ def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
         task_path=path or "",
         basis=basis,
     )
-    return unsealed(checkpoint_id, stored)
+    return verify_checksum(checkpoint_id, stored)
 
 
-def payloads_in(row: Mapping[str, Any], after: int) -> list[bytes]:
+def parse_payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
     """Return what leads to the version of a row from another."""
     segments = [RecordSegment(*it) for it in row["segments"] or ()]
-    found = pieces((), segments, after=after, upto=row["sequence"])
+    found = collect_payloads((), segments, after=after, upto=row["sequence"])
     return found if row["payload"] is None else [*found, row["payload"]]

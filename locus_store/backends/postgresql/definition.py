@@ -12,19 +12,29 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.postgresql import connecting, dsn
 from locus_store.backends.postgresql.columns import set_config
-from locus_store.backends.postgresql.failures import REMEDIES, driver_errors, owner_only, sqlstate
+from locus_store.backends.postgresql.failures import (
+    REMEDIES,
+    get_driver_errors,
+    get_sqlstate,
+    translate_owner_errors,
+)
 from locus_store.backends.postgresql.options import URL_OPTIONS, place
 from locus_store.errors import SchemaError, UnsupportedError
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import text_literal
-from locus_store.sql.schema.definition import DatabasePlace, SchemaDefinition, column_type, place_of
-from locus_store.sql.schema.migrations import (
-    missing_driver,
-    run_on_engine,
-    tables_named,
+from locus_store.sql.columns.types import bind_text
+from locus_store.sql.schema.definition import (
+    DatabasePlace,
+    SchemaDefinition,
+    make_column_type,
+    make_place,
 )
-from locus_store.sql.schema.tables import tables
-from locus_store.sql.schema.vectors import index_name
+from locus_store.sql.schema.migrations import (
+    make_missing_driver_error,
+    make_named_tables,
+    run_on_engine,
+)
+from locus_store.sql.schema.tables import make_tables
+from locus_store.sql.schema.vectors import make_index_name
 from locus_store.types.options import CheckpointOptions, read_query
 
 if TYPE_CHECKING:
@@ -68,19 +78,19 @@ class PostgreSQLDefinition(SchemaDefinition):
         named, query = place(text)
         given = read_query((URL_OPTIONS, CheckpointOptions), query)
         target = dsn.parse(named["dsn"], ours=dsn.OURS)
-        ours = tables_named(given, prefix, schema, "postgresql")
+        ours = make_named_tables(given, prefix, schema, "postgresql")
         return run_on_engine(
             lambda: _engine(target),
             lambda connection: body(connection, ours),
             DatabasePlace(target.shown, is_whole=str(url) == target.shown),
-            errors=lambda: (connecting.ConnectingError, *driver_errors()),
-            translate=connecting.connection_error,
+            errors=lambda: (connecting.ConnectingError, *get_driver_errors()),
+            translate=connecting.make_connection_error,
         )
 
     @contextmanager
-    def locked(self, connection: Connection, ours: Tables) -> Iterator[None]:
+    def lock(self, connection: Connection, ours: Tables) -> Iterator[None]:
         with _read_committed(connection), connection.begin():
-            place = self.home(connection, ours)
+            place = self.find_schema(connection, ours)
             # The application's limits would cut a migration short every time. All settings end
             # with the transaction, and so does the lock: a pooler may then give the connection to
             # others.
@@ -96,30 +106,30 @@ class PostgreSQLDefinition(SchemaDefinition):
             yield
 
     @contextmanager
-    def qualified(self, connection: Connection, ours: Tables) -> Iterator[Tables]:
+    def qualify(self, connection: Connection, ours: Tables) -> Iterator[Tables]:
         """Search PostgreSQL's own schema only.
 
         Alembic compares names with VARCHAR, and would run the operators of every role that may
         create some in the schema of the tables.
         """
-        place, dialect = self.home(connection, ours), connection.dialect
+        place, dialect = self.find_schema(connection, ours), connection.dialect
         _search_in(connection, "pg_catalog")
         # Alembic's comparison leaves out the schema of what it finds there.
         default, dialect.default_schema_name = dialect.default_schema_name, "pg_catalog"
         try:
-            yield tables(ours.prefix, place, ours.user_id_type)
+            yield make_tables(ours.prefix, place, ours.user_id_type)
         finally:
             dialect.default_schema_name = default
         if ours.schema is None:
             _search_in(connection, place)
 
-    def owner_only(self, connection: Connection) -> AbstractContextManager[None]:
-        return owner_only(connection)
+    def translate_owner_errors(self, connection: Connection) -> AbstractContextManager[None]:
+        return translate_owner_errors(connection)
 
-    def remedy(self, error: DBAPIError) -> str | None:
-        return REMEDIES.get(sqlstate(error))
+    def find_remedy(self, error: DBAPIError) -> str | None:
+        return REMEDIES.get(get_sqlstate(error))
 
-    def home(self, connection: Connection, ours: Tables) -> str:
+    def find_schema(self, connection: Connection, ours: Tables) -> str:
         """Return the schema where the version table is found, else where tables are made."""
         if ours.schema is not None:
             return ours.schema
@@ -133,20 +143,22 @@ class PostgreSQLDefinition(SchemaDefinition):
         found = connection.scalar(_typed(query, version=ours.version))
         if found is None:
             raise SchemaError(
-                f"{place_of(connection).shown}: the role's search_path names no schema that exists;"
-                " name one: schema='locus' (locus-store db upgrade --schema locus)"
+                f"{make_place(connection).shown}: the role's search_path names no schema that "
+                "exists; name one: schema='locus' (locus-store db upgrade --schema locus)"
             )
         return str(found)
 
-    def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+    def find_taken(
+        self, connection: Connection, schema: str | None, table_names: frozenset[str]
+    ) -> set[str]:
         """Tables, views, indexes and sequences have one space of names."""
         query = sa.text("""
             SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = :schema AND c.relname IN :names
-        """).bindparams(sa.bindparam("names", sorted(wanted), PlainText(), expanding=True))
+        """).bindparams(sa.bindparam("names", sorted(table_names), PlainText(), expanding=True))
         return set(connection.execute(_typed(query, schema=schema)).scalars())
 
-    def columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
+    def list_columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
         query = sa.text("""
             SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
             JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -155,7 +167,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         """)
         return set(connection.execute(_typed(query, schema=schema, table=table)).scalars())
 
-    def queries_for_hidden(self, ours: Tables) -> list[Any]:
+    def make_hidden_queries(self, ours: Tables) -> list[Any]:
         """Return a name of ours found elsewhere on the search path than the version table."""
         if ours.schema is not None:
             return []
@@ -167,7 +179,7 @@ class PostgreSQLDefinition(SchemaDefinition):
         )
         versions = relations.alias("versions")
         schema_of_ours = sa.select(versions.c.relnamespace).where(
-            versions.c.oid == sa.cast(sa.func.to_regclass(text_literal(ours.version)), OID())
+            versions.c.oid == sa.cast(sa.func.to_regclass(bind_text(ours.version)), OID())
         )
         return [
             sa.select(
@@ -184,10 +196,12 @@ class PostgreSQLDefinition(SchemaDefinition):
         table = connection.dialect.identifier_preparer.format_table(ours.threads)
         connection.exec_driver_sql(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
 
-    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+    def change_user_column(
+        self, dialect: Dialect, ours: Tables, found: Collection[str]
+    ) -> list[str]:
         """The server rewrites the table and its indexes."""
         del found
-        kind, text = column_type(dialect, ours), "user_id::text"
+        kind, text = make_column_type(dialect, ours), "user_id::text"
         if ours.user_id_type != "string":
             text = (
                 f"CASE WHEN {text} ~ '^(0|-?[1-9][0-9]*)$' THEN {text}::{kind} "
@@ -196,14 +210,14 @@ class PostgreSQLDefinition(SchemaDefinition):
         table = dialect.identifier_preparer.format_table(ours.threads)
         return [f"ALTER TABLE {table} ALTER COLUMN user_id TYPE {kind} USING {text}"]
 
-    def vector_home(self, connection: Connection) -> str:
+    def find_vector_schema(self, connection: Connection) -> str:
         found = connection.exec_driver_sql(
             "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace "
             "WHERE e.extname = 'vector'"
         ).scalar()
         return str(found) if found else ""
 
-    def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
+    def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         home = connection.dialect.identifier_preparer.quote(self._made_extension(connection, ours))
         return (
             "item bigint NOT NULL, part smallint NOT NULL, "
@@ -212,7 +226,7 @@ class PostgreSQLDefinition(SchemaDefinition):
 
     def _made_extension(self, connection: Connection, ours: Tables) -> str:
         """Return the schema that pgvector is in; it is created where that is possible."""
-        if home := self.vector_home(connection):
+        if home := self.find_vector_schema(connection):
             return home
         available = connection.exec_driver_sql(
             "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
@@ -231,13 +245,13 @@ class PostgreSQLDefinition(SchemaDefinition):
                 "this role may not create the extension pgvector; let an administrator run, in "
                 "this database: CREATE EXTENSION vector"
             ) from exc
-        return self.vector_home(connection)
+        return self.find_vector_schema(connection)
 
     def make_vector_index(
         self, connection: Connection, ours: Tables, metric: Metric, method: str
     ) -> bool:
-        plain = index_name(ours, metric, method)
-        if self.taken(connection, self.home(connection, ours), frozenset({plain})):
+        plain = make_index_name(ours, metric, method)
+        if self.find_taken(connection, self.find_schema(connection, ours), frozenset({plain})):
             return False
         quote = connection.dialect.identifier_preparer
         name = quote.quote(plain)
@@ -246,8 +260,8 @@ class PostgreSQLDefinition(SchemaDefinition):
         if method == "ivfflat":
             count = connection.execute(sa.select(sa.func.count()).select_from(ours.embeddings))
             options = f"lists = {min(max(count.scalar_one() // ROWS_PER_LIST, 10), 32_768)}"
-        operators = f"{quote.quote(self.vector_home(connection))}.vector_{metric}_ops"
-        with owner_only(connection):
+        operators = f"{quote.quote(self.find_vector_schema(connection))}.vector_{metric}_ops"
+        with translate_owner_errors(connection):
             connection.exec_driver_sql(
                 f"CREATE INDEX {name} ON {table} USING {method} (embedding {operators}) "
                 f"WITH ({options})"
@@ -274,7 +288,7 @@ def _engine(target: dsn.Target) -> AsyncEngine:
             "postgresql+asyncpg://", poolclass=sa.NullPool, connect_args=options
         )
     except ImportError as error:
-        raise missing_driver(target.shown, error, "postgres") from error
+        raise make_missing_driver_error(target.shown, error, "postgres") from error
 
 
 @contextmanager
@@ -311,11 +325,11 @@ def _typed(query: sa.TextClause, **values: str | None) -> sa.TextClause:
 
 
 def _lock(connection: Connection, what: str) -> None:
-    key = sa.cast(sa.literal(advisory_key(what)), sa.BigInteger)
+    key = sa.cast(sa.literal(compute_advisory_key(what)), sa.BigInteger)
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
 
-def advisory_key(what: str) -> int:
+def compute_advisory_key(what: str) -> int:
     """Return the key of the lock of ``schema prefix``, or of a schema that is being made."""
     digest = hashlib.blake2b(f"locus-store {what}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

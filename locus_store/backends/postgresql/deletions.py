@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from locus_store.backends.postgresql.columns import BoundText
 from locus_store.sql.columns.types import Key, encode_key
 from locus_store.sql.schema.tables import TENANT_LENGTH
-from locus_store.sql.threads.pending import batches
+from locus_store.sql.threads.pending import split_batches
 from locus_store.sql.threads.server_repository import is_fact
-from locus_store.sql.threads.statements import is_live, once
+from locus_store.sql.threads.statements import compile_other, is_live
 from locus_store.sql.threads.thread_rows import has_activity
 from locus_store.types import Removed
 from locus_store.versions.erasing import Swept
@@ -41,12 +41,12 @@ def delete_thread(it: IndexedRepository, thread_id: str, *, has_index: bool) -> 
         has_index: As far as is known, there is a full-text index.
     """
     key: dict[str, Any] = {"tenant": it.scope.tenant, "thread_ids": [encode_key(thread_id)]}
-    locked = once(it.sql, _lock, lambda: _lock(it)).first(it.connection, key)
+    locked = compile_other(it.sql, _lock, lambda: _lock(it)).fetch_first(it.connection, key)
     if locked is None:
         return Removed(existed=False, versions=0)
     key |= {"lines": locked[1], "store": it.scope.store, "facts": 1 + has_index}
     statement = _dropping(it, has_index=has_index, is_sole=True)
-    [(versions, _, existed, is_decided)] = statement.rows(it.connection, key)
+    [(versions, _, existed, is_decided)] = statement.fetch_rows(it.connection, key)
     return Removed(existed is not None, versions) if is_decided else None
 
 
@@ -54,9 +54,9 @@ def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
     """Remove locked threads with all they own, a batch in a statement; return how much that was."""
     statement = _dropping(it, has_index=it.has_index, is_sole=False)
     versions = messages = 0
-    for some in batches(thread_ids):
+    for some in split_batches(thread_ids):
         key = {"tenant": it.scope.tenant, "thread_ids": [encode_key(one) for one in some]}
-        [gone] = statement.rows(it.connection, key)
+        [gone] = statement.fetch_rows(it.connection, key)
         versions, messages = versions + gone[0], messages + gone[1]
     it.seen.clear()
     it.noted = None
@@ -65,7 +65,7 @@ def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
 
 def _dropping(it: IndexedRepository, **how: bool) -> Compiled:
     """Return the statement of ``_drop``, which takes longer to compile than to run."""
-    return once(it.sql, (_drop, *how.values()), lambda: _drop(it, **how))
+    return compile_other(it.sql, (_drop, *how.values()), lambda: _drop(it, **how))
 
 
 def _lock(it: IndexedRepository) -> sa.Select[Any]:

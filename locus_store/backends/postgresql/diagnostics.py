@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from locus_store.sql.connections.diagnostics import Examination, package_version
+from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ OLDEST_POSTGRESQL: Final = 15
 class PostgreSQLExamination(Examination):
     """A server, perhaps behind a pooler."""
 
-    def software(self) -> Iterator[Fact]:
+    def iterate_software(self) -> Iterator[Fact]:
         """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
-        yield Fact("asyncpg", package_version("asyncpg"))
+        yield Fact("asyncpg", get_package_version("asyncpg"))
         number = int(self._setting("server_version_num")) // 10_000
         is_fine = number >= OLDEST_POSTGRESQL
         yield Fact(
@@ -43,7 +43,7 @@ class PostgreSQLExamination(Examination):
             remedy="if it pools by transaction, the URL needs pgbouncer=true",
         )
 
-    def settings(self) -> Iterator[Fact]:
+    def iterate_settings(self) -> Iterator[Fact]:
         extension = self._scalar("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
         offered = self._scalar("SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'")
         absent = "available, not made" if offered else "not installed on the server"
@@ -75,11 +75,11 @@ class PostgreSQLExamination(Examination):
                 "to save, connect to the primary (target_session_attrs=read-write)",
             )
 
-    def table_bytes(self, table: sa.Table) -> int | None:
+    def measure_table(self, table: sa.Table) -> int | None:
         size = self._of_table("pg_total_relation_size(c.oid::regclass)", table)
         return None if size is None else int(size)
 
-    def estimated_rows(self, table: sa.Table) -> int | None:
+    def estimate_rows(self, table: sa.Table) -> int | None:
         """See ``Examination``; -1 in the catalog is a table that was never analyzed."""
         found = self._of_table("c.reltuples", table)
         return None if found is None or found < 0 else int(found)

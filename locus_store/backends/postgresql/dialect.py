@@ -18,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from locus_store.backends.postgresql import deletions, failures
 from locus_store.backends.postgresql.columns import may_have_value, set_config
-from locus_store.backends.postgresql.connecting import connect, connection_error
+from locus_store.backends.postgresql.connecting import connect, make_connection_error
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
     CLOSED,
@@ -28,12 +28,12 @@ from locus_store.backends.postgresql.failures import (
     RACES,
     READ_ONLY,
     STATEMENT_REMEDIES,
-    driver_errors,
+    get_driver_errors,
+    get_sqlstate,
     is_lost,
-    owner_only,
-    sqlstate,
+    translate_owner_errors,
 )
-from locus_store.backends.postgresql.statements import Hot
+from locus_store.backends.postgresql.statements import FastStatements
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -41,8 +41,8 @@ from locus_store.errors import (
     LocusStoreError,
     SchemaError,
 )
-from locus_store.runtime.loops import outlasting
-from locus_store.sql.columns.types import text_literal
+from locus_store.runtime.loops import await_to_end
+from locus_store.sql.columns.types import bind_text
 from locus_store.sql.connections.database import (
     Database,
     LostConnectionError,
@@ -51,14 +51,14 @@ from locus_store.sql.connections.database import (
     is_refused,
 )
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
-from locus_store.sql.schema.tables import derived
+from locus_store.sql.schema.tables import derive_name
 from locus_store.sql.threads.server_repository import (
     SEARCH_SETTING,
     IndexedRepository,
     OtherDatabaseError,
 )
 from locus_store.values import frames
-from locus_store.values.text import words
+from locus_store.values.text import split_words
 
 with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
@@ -92,7 +92,7 @@ class PostgreSQLRepository(IndexedRepository):
     rounding = timedelta()
 
     def like(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool]:
-        return column.op("LIKE", is_comparison=True)(text_literal(pattern))
+        return column.op("LIKE", is_comparison=True)(bind_text(pattern))
 
     def may_have(
         self, column: sa.ColumnElement[Any], key: str, value: Any
@@ -100,12 +100,14 @@ class PostgreSQLRepository(IndexedRepository):
         """See ``Reads.may_have``; ``@>`` with the value or a list of it, at the key or its path."""
         return may_have_value(column, key, value)
 
-    def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
+    def make_below_condition(
+        self, row: Mapping[sa.ColumnElement[Any], Any]
+    ) -> sa.ColumnElement[bool]:
         """Return the condition as one row comparison, which the index over the columns supports."""
         values = (sa.literal(value, column.type) for column, value in row.items())
         return sa.tuple_(*row) < sa.tuple_(*values)
 
-    def any_activity(self) -> sa.ColumnElement[bool]:
+    def make_any_activity_condition(self) -> sa.ColumnElement[bool]:
         """Return a true condition with bounds: without them the planner sorts all threads."""
         threads = self.tables.threads.c
         least = sa.literal_column("'-infinity'::timestamptz", sa.DateTime())
@@ -123,12 +125,12 @@ class PostgreSQLRepository(IndexedRepository):
     def index(self) -> sa.TableClause:
         return search_table(self.tables)
 
-    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+    def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
         """Index a record; return its text for SQL readers, as the index holds words only."""
         if not self.has_index:
             return None
-        text = frames.text_of(payload, self.max_state_bytes)
-        for part, lexemes in enumerate(lexemes_of(text)):
+        text = frames.extract_text(payload, self.max_state_bytes)
+        for part, lexemes in enumerate(split_lexemes(text)):
             self.connection.execute(
                 self.index.insert().values(
                     line=line,
@@ -140,7 +142,7 @@ class PostgreSQLRepository(IndexedRepository):
         return text.replace("\0", " ")
 
     def has_word(self, word: str) -> sa.ColumnElement[bool]:
-        return self.index.c.words.op("@@")(sa.cast(text_literal(_lexeme(word)), TSQUERY))
+        return self.index.c.words.op("@@")(sa.cast(bind_text(_lexeme(word)), TSQUERY))
 
     def create_index(self) -> bool:
         """Create and fill the full-text index; return whether it was missing.
@@ -151,13 +153,13 @@ class PostgreSQLRepository(IndexedRepository):
             self.tables.checkpoints
         )
         run = self.connection.exec_driver_sql
-        with owner_only(self.connection):
+        with translate_owner_errors(self.connection):
             run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
             if self.has_index:
                 return False
             for statement in _create_search_table(self.tables, self.connection.dialect):
                 run(statement)
-        self.index_all("tsvector")
+        self.index_versions("tsvector")
         return True
 
 
@@ -170,7 +172,7 @@ def search_table(tables: Tables) -> sa.TableClause:
 
 def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     name = dialect.identifier_preparer.format_table(search_table(tables))
-    index = dialect.identifier_preparer.quote(derived(f"{tables.prefix}search_words"))
+    index = dialect.identifier_preparer.quote(derive_name(f"{tables.prefix}search_words"))
     return (
         f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
           words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))""",
@@ -178,11 +180,11 @@ def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
     )
 
 
-def lexemes_of(text: str) -> Iterator[list[str]]:
+def split_lexemes(text: str) -> Iterator[list[str]]:
     """Yield the distinct words of a text, in parts that a tsvector can hold."""
     part: list[str] = []
     size = 0
-    for word in dict.fromkeys(it[:_WORD_CHARACTERS] for it in words(text)):
+    for word in dict.fromkeys(it[:_WORD_CHARACTERS] for it in split_words(text)):
         size += len(word.encode())
         if size > _PART_BYTES:
             yield part
@@ -216,7 +218,7 @@ class PostgreSQLDatabase(ServerDatabase):
         *Database.driver_errors,
         LostConnectionError,
         AsyncAdapt_asyncpg_dbapi.Error,
-        *driver_errors(),
+        *get_driver_errors(),
     )
 
     def __init__(
@@ -224,12 +226,12 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.hot = Hot(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        self.hot = FastStatements(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
 
-    def on(self, connection: Connection) -> PostgreSQLRepository:
+    def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)
 
-    def noted(self, settings: Settings) -> None:
+    def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
 
     def begin_write(self, connection: Connection) -> None:
@@ -268,28 +270,28 @@ class PostgreSQLDatabase(ServerDatabase):
     def ping(self, driver: Any) -> Coroutine[Any, Any, Any]:
         return driver.fetchrow(";")  # type: ignore[no-any-return]
 
-    def lost_primary(self, exc: BaseException) -> bool:
-        return sqlstate(exc) == READ_ONLY
+    def is_lost_primary(self, exc: BaseException) -> bool:
+        return get_sqlstate(exc) == READ_ONLY
 
-    def only_reads(self, driver: Any) -> bool:
-        return failures.only_reads(driver)
+    def is_reader(self, driver: Any) -> bool:
+        return failures.is_reader(driver)
 
-    def forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
-        return failures.forgotten(connection, drivers)
+    def find_forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
+        return failures.find_forgotten(connection, drivers)
 
-    def lost_race(self, exc: BaseException) -> bool:
-        return sqlstate(exc) in RACES
+    def is_lost_race(self, exc: BaseException) -> bool:
+        return get_sqlstate(exc) in RACES
 
-    def lost_connection(self, exc: BaseException) -> bool:
+    def is_lost_connection(self, exc: BaseException) -> bool:
         return not isinstance(exc, LocusStoreError) and is_lost(exc)
 
-    def lost_schema(self, exc: BaseException) -> bool:
+    def is_lost_schema(self, exc: BaseException) -> bool:
         is_other = isinstance(exc, OtherDatabaseError)
-        return is_other or sqlstate(exc) in MISSING
+        return is_other or get_sqlstate(exc) in MISSING
 
-    def translated(self, exc: Exception) -> LocusStoreError:
+    def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by class and SQLSTATE."""
-        state = sqlstate(exc)
+        state = get_sqlstate(exc)
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc) and state != READ_ONLY:
             limit = f"{state}, by the server's {LIMITS[state]}" if state in LIMITS else state
@@ -297,7 +299,7 @@ class PostgreSQLDatabase(ServerDatabase):
                 f"{where}: the connection was lost ({limit or CLOSED}); the outcome of a save is "
                 "unknown, and saving again is safe"
             )
-        if self.lost_schema(exc):
+        if self.is_lost_schema(exc):
             return SchemaError(
                 f"{where}: the tables of locus-store do not exist any more"
                 f" ({state}); restore a backup, or make "
@@ -315,7 +317,7 @@ class PostgreSQLDatabase(ServerDatabase):
                 f"{where}: {state}: stored data is damaged ({_reason(exc)}); restore a backup"
             )
         remedy = STATEMENT_REMEDIES.get(state) or STATEMENT_REMEDIES.get(state[:2])
-        if remedy is None and (told := connection_error(exc, self._where)):
+        if remedy is None and (told := make_connection_error(exc, self._where)):
             return told
         remedy = remedy or _reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
@@ -329,7 +331,7 @@ def _reason(exc: BaseException) -> str:
 # --- connections
 
 
-def engine(
+def make_engine(
     target: Target,
     *,
     connect_timeout_seconds: float | None,
@@ -358,7 +360,7 @@ def engine(
         )
         made = asyncio.ensure_future(opening)
         try:
-            return await outlasting(made)  # asyncpg does not like to be cancelled here
+            return await await_to_end(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:
             made.add_done_callback(_unwanted)
             raise
@@ -376,7 +378,7 @@ def _unwanted(task: asyncio.Future[Any]) -> None:
         task.result().terminate()
 
 
-def engine_of_pool(pool: Any) -> AsyncEngine:
+def make_engine_of_pool(pool: Any) -> AsyncEngine:
     """Return an engine that borrows the connections of an asyncpg pool unchanged."""
 
     async def borrowing(*_: Any, **__: Any) -> Any:

@@ -136,28 +136,28 @@ def parse(
     """
     found, pairs = _from_text(dsn) if isinstance(dsn, str) else _from_url(dsn)
     stated, options = _sorted(pairs, ours)
-    given = _completed(_nonempty({**found, **_nonempty(stated)}))
-    _check(given)
-    hosts = _hosts(given)
-    if "fallback_application_name" in given:
-        given.setdefault("application_name", given["fallback_application_name"])
-    arguments: dict[str, Any] = _tls(given, [host for host, _ in hosts])
-    passed = {name: given[name] for name in _ASYNCPGS if name in given}
-    if not hosts and "port" in given:
-        passed["port"] = str(_port(given["port"]))
+    settings = _completed(_nonempty({**found, **_nonempty(stated)}))
+    _check(settings)
+    hosts = _hosts(settings)
+    if "fallback_application_name" in settings:
+        settings.setdefault("application_name", settings["fallback_application_name"])
+    arguments: dict[str, Any] = _tls(settings, [host for host, _ in hosts])
+    passed = {name: settings[name] for name in _ASYNCPGS if name in settings}
+    if not hosts and "port" in settings:
+        passed["port"] = str(_port(settings["port"]))
     arguments["dsn"] = f"postgresql://?{urlencode(passed)}"
-    if "connect_timeout" in given:
-        arguments["timeout"] = int(given["connect_timeout"]) or None
+    if "connect_timeout" in settings:
+        arguments["timeout"] = int(settings["connect_timeout"]) or None
     if password is not None:
         arguments["password"] = _asked(password) if callable(password) else _text(password)
     return Target(
-        shown=_shown(given, hosts),
+        shown=_shown(settings, hosts),
         hosts=hosts,
         arguments=arguments,
         options=options,
-        wanted=given.get("target_session_attrs"),
-        socket_options=_socket_options(given),
-        is_shuffled=given.get("load_balance_hosts") == "random",
+        wanted=settings.get("target_session_attrs"),
+        socket_options=_socket_options(settings),
+        is_shuffled=settings.get("load_balance_hosts") == "random",
     )
 
 
@@ -236,34 +236,34 @@ def _sorted(
     pairs: Sequence[tuple[str, str]], ours: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Split parameters into libpq's and this library's."""
-    given: dict[str, str] = {}
+    settings: dict[str, str] = {}
     options: dict[str, str] = {}
     for place, (written, text) in enumerate(pairs, 1):
         name = _ALIASES.get(written, written)
         value = _SSL.get(text.lower(), text) if written == "ssl" else text
         if name not in PARAMETERS and name not in ours:
             # What follows a password may be a part of it.
-            is_plain = re.fullmatch(r"\w+", name, re.ASCII) and not given.keys() & _SECRETS
+            is_plain = re.fullmatch(r"\w+", name, re.ASCII) and not settings.keys() & _SECRETS
             raise InvalidArgumentError(
                 f"{name if is_plain else f'name {place} in the DSN'} is not a parameter of a"
                 " PostgreSQL DSN; correct it or leave it out (in a password write %26 for &, or put"
                 " 'quotes' around a password=value; a setting of the server is written"
                 " options=-c%20name%3Dvalue)"
             )
-        kept = given if name in PARAMETERS else options
+        kept = settings if name in PARAMETERS else options
         is_list = name in {"host", "port"} and name in kept
         kept[name] = f"{kept[name]},{value}" if is_list else value
-    return given, options
+    return settings, options
 
 
 def _nonempty(found: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _completed(given: dict[str, str]) -> dict[str, str]:
+def _completed(settings: dict[str, str]) -> dict[str, str]:
     """Add the parameters of the service, then of the environment."""
     environment = _nonempty({name: os.environ.get(it, "") for it, name in _VARIABLES.items()})
-    known = {**environment, **given}
+    known = {**environment, **settings}
     if "service" not in known:
         return known
     file = Path(known.get("servicefile", "~/.pg_service.conf")).expanduser()
@@ -276,15 +276,15 @@ def _completed(given: dict[str, str]) -> dict[str, str]:
     except (configparser.Error, OSError, ValueError):
         # The error is hidden: it repeats lines of the file.
         raise InvalidArgumentError(f"{file} cannot be read as a service file") from None
-    return {**environment, **_nonempty(_sorted(found, ())[0]), **given}
+    return {**environment, **_nonempty(_sorted(found, ())[0]), **settings}
 
 
 # --- values ---------------------------------------------------------------------------------
 
 
-def _check(given: Mapping[str, str]) -> None:
+def _check(settings: Mapping[str, str]) -> None:
     """Refuse unsupported parameters; values are not repeated, as one may be a password."""
-    for name, value in given.items():
+    for name, value in settings.items():
         _text(value, f"{name} in the DSN")
         accepted = _CHOICES.get(name)
         if accepted == ():
@@ -306,13 +306,13 @@ def _text(value: str, what: str = "password=") -> str:
     return value
 
 
-def _hosts(given: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    if "host" not in given:
+def _hosts(settings: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    if "host" not in settings:
         return ()
-    hosts = [_split(it) for it in given["host"].split(",")]
+    hosts = [_split(it) for it in settings["host"].split(",")]
     if not all(host for host, _ in hosts):
         raise InvalidArgumentError("the DSN's list of hosts has an empty one; leave it out")
-    ports = given.get("port", "").split(",")
+    ports = settings.get("port", "").split(",")
     if len(ports) == 1:
         ports *= len(hosts)
     if len(ports) != len(hosts):
@@ -347,8 +347,8 @@ def _port(text: str) -> int:
     )
 
 
-def _shown(given: Mapping[str, str], hosts: Sequence[tuple[str, int]]) -> str:
-    user, database = (quote(given.get(it, ""), safe="") for it in ("user", "dbname"))
+def _shown(settings: Mapping[str, str], hosts: Sequence[tuple[str, int]]) -> str:
+    user, database = (quote(settings.get(it, ""), safe="") for it in ("user", "dbname"))
     places = ",".join(f"{_written(host)}:{port}" for host, port in hosts)
     return f"postgresql://{user}{'@' if user else ''}{places}/{database}"
 
@@ -358,22 +358,22 @@ def _written(host: str) -> str:
     return f"[{quote(host, safe=':')}]" if is_ipv6 else quote(host, safe="")
 
 
-def _tls(given: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
+def _tls(settings: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
     """Return asyncpg's argument for the system's authorities; adjust for ``channel_binding``."""
-    if given.get("channel_binding") == "require":
+    if settings.get("channel_binding") == "require":
         is_tcp = hosts and not any(it.startswith("/") for it in hosts)
-        if given.get("sslmode") == "disable" or not is_tcp:
+        if settings.get("sslmode") == "disable" or not is_tcp:
             raise InvalidArgumentError(
                 "channel_binding=require needs TLS: name hosts, no unix sockets, and no"
                 " sslmode=disable; or leave it out"
             )
-        given["sslmode"] = "verify-full"
-        given.setdefault("sslrootcert", "system")
-    if given.get("sslrootcert") != "system":
+        settings["sslmode"] = "verify-full"
+        settings.setdefault("sslrootcert", "system")
+    if settings.get("sslrootcert") != "system":
         return {}
-    if (mode := given.get("sslmode", "verify-full")) != "verify-full":
+    if (mode := settings.get("sslmode", "verify-full")) != "verify-full":
         raise InvalidArgumentError(f"sslrootcert=system needs sslmode=verify-full, not {mode}")
-    if other := [it for it in ("sslcrl", *_TLS_VERSIONS) if it in given]:
+    if other := [it for it in ("sslcrl", *_TLS_VERSIONS) if it in settings]:
         raise InvalidArgumentError(
             f"{other[0]} cannot be combined with the system's authorities; name the authority's"
             " file as sslrootcert"
@@ -381,10 +381,10 @@ def _tls(given: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
     # asyncpg's ssl=True would read all authorities for each connection.
     context = ssl.create_default_context()
     context.set_alpn_protocols(["postgresql"])
-    if "sslcert" in given:
+    if "sslcert" in settings:
         try:
             context.load_cert_chain(
-                given["sslcert"], given.get("sslkey"), given.get("sslpassword", "")
+                settings["sslcert"], settings.get("sslkey"), settings.get("sslpassword", "")
             )
         except OSError:
             raise InvalidArgumentError(
@@ -394,10 +394,10 @@ def _tls(given: dict[str, str], hosts: Sequence[str]) -> dict[str, Any]:
     return {"ssl": context}
 
 
-def _socket_options(given: Mapping[str, str]) -> dict[str, int]:
-    is_kept_alive = given.get("keepalives") != "0"
+def _socket_options(settings: Mapping[str, str]) -> dict[str, int]:
+    is_kept_alive = settings.get("keepalives") != "0"
     numbers = {
-        option: int(given.get(name, default if is_kept_alive else 0))
+        option: int(settings.get(name, default if is_kept_alive else 0))
         for name, (option, default) in _SOCKET.items()
     }
     return {"SO_KEEPALIVE": int(is_kept_alive), **{name: it for name, it in numbers.items() if it}}
@@ -422,7 +422,7 @@ def _asked(password: Callable[[], str | Awaitable[str]]) -> Callable[[], Awaitab
     return ask
 
 
-def cache_size(said: Mapping[str, str], *, pgbouncer: bool) -> int:
+def compute_cache_size(said: Mapping[str, str], *, pgbouncer: bool) -> int:
     """Return how many prepared statements a connection may keep; 0 behind PgBouncer."""
     if not isinstance(pgbouncer, bool):
         raise InvalidArgumentError(f"pgbouncer={pgbouncer!r} must be True or False")

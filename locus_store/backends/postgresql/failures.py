@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.errors import BackendError
-from locus_store.sql.connections.database import LostConnectionError, causes
-from locus_store.sql.schema.definition import place_of
+from locus_store.sql.connections.database import LostConnectionError, iterate_causes
+from locus_store.sql.schema.definition import make_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ STATEMENT_REMEDIES: Final = {
 """Of a statement that failed, by SQLSTATE or by its class."""
 
 
-def driver_errors() -> tuple[type[Exception], ...]:
+def get_driver_errors() -> tuple[type[Exception], ...]:
     """Return the classes that asyncpg raises, except ``OSError``; empty if it is not imported."""
     asyncpg = sys.modules.get("asyncpg")
     found: tuple[type[Exception], ...] = ()
@@ -98,12 +98,12 @@ _LOST_STATES: Final = frozenset({"57P01", "57P02", *LIMITS})
 _FORBIDDEN: Final = "42501"
 
 
-def sqlstate(exc: BaseException) -> str:
+def get_sqlstate(exc: BaseException) -> str:
     """Return the SQLSTATE; ``""`` for an error that is not the server's.
 
     The state of a limit counts before that of the connection, which asyncpg puts around it.
     """
-    found = [getattr(it, "sqlstate", None) for it in causes(exc)]
+    found = [getattr(it, "sqlstate", None) for it in iterate_causes(exc)]
     states = [it for it in found if isinstance(it, str)]
     return next((it for it in states if it in LIMITS), next(iter(states), ""))
 
@@ -115,11 +115,13 @@ def is_lost(exc: BaseException) -> bool:
     if asyncpg:  # the second: it got FATAL between two statements, and the socket is not closed yet
         theirs = asyncpg.PostgresConnectionError, asyncpg.InternalClientError
     lost: tuple[type[BaseException], ...] = (LostConnectionError, ConnectionError, *theirs)
-    return sqlstate(exc) in _LOST_STATES or any(isinstance(it, lost) for it in causes(exc))
+    return get_sqlstate(exc) in _LOST_STATES or any(
+        isinstance(cause, lost) for cause in iterate_causes(exc)
+    )
 
 
 @contextmanager
-def owner_only(connection: Connection) -> Iterator[None]:
+def translate_owner_errors(connection: Connection) -> Iterator[None]:
     """Translate a refusal to create an index into an error that names the required role.
 
     Raises:
@@ -128,10 +130,10 @@ def owner_only(connection: Connection) -> Iterator[None]:
     try:
         yield
     except DBAPIError as exc:
-        if sqlstate(exc) != _FORBIDDEN:
+        if get_sqlstate(exc) != _FORBIDDEN:
             raise
         raise BackendError(
-            f"PostgreSQL {place_of(connection).shown}: {_FORBIDDEN}: making the index needs the"
+            f"PostgreSQL {make_place(connection).shown}: {_FORBIDDEN}: making the index needs the"
             " role that owns the tables; name that role in the URL"
         ) from exc
 
@@ -146,7 +148,7 @@ SELECT pg_backend_pid(), ARRAY(SELECT pid FROM pg_stat_activity
 """The sessions that work on a statement, or did so just now."""
 
 
-def only_reads(driver: Any) -> bool:
+def is_reader(driver: Any) -> bool:
     """Return whether a connection leads to a primary that is read-only by default.
 
     By what the server reported when the session began; a pooler may not pass on either setting.
@@ -158,7 +160,7 @@ def only_reads(driver: Any) -> bool:
     )
 
 
-def forgotten(connection: Connection, drivers: Sequence[Any]) -> list[Any]:
+def find_forgotten(connection: Connection, drivers: Sequence[Any]) -> list[Any]:
     """Return those of asyncpg's connections whose sessions do no work.
 
     A pooler invents the numbers of sessions, so nothing is known behind one.

@@ -15,17 +15,17 @@ from sqlalchemy.sql.visitors import cloned_traverse
 from locus_store.backends.postgresql.columns import (
     dump_jsonb,
     dump_valueb,
-    on_jsonb,
+    make_jsonb_condition,
+    make_word_condition,
     set_config,
-    word_in_jsonb,
 )
-from locus_store.backends.postgresql.failures import sqlstate
+from locus_store.backends.postgresql.failures import get_sqlstate
 from locus_store.errors import BackendError
 from locus_store.sql.columns.dialect_columns import PlainText
-from locus_store.sql.columns.types import after, encode_key, encode_path, text_literal
-from locus_store.sql.items import BUSY, Items, Outcome, outcome_of, take_best
+from locus_store.sql.columns.types import after, bind_text, encode_key, encode_path
+from locus_store.sql.items import BUSY, Items, Outcome, make_outcome, take_best
 from locus_store.sql.schema.vectors import DIMENSION_SETTING
-from locus_store.sql.threads.pending import batches
+from locus_store.sql.threads.pending import split_batches
 from locus_store.types.items import Put, encode_namespace
 from locus_store.values import vectors
 
@@ -60,15 +60,15 @@ class PostgreSQLItems(Items):
     most_names = 8000
     """Two parameters each, of 32,767."""
 
-    def condition(
+    def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        return on_jsonb(column, clause)
+        return make_jsonb_condition(column, clause)
 
     def may_have_word(
         self, column: sa.ColumnElement[Any], word: str
     ) -> sa.ColumnElement[bool] | None:
-        return word_in_jsonb(column, word)
+        return make_word_condition(column, word)
 
     # --- writing
 
@@ -78,7 +78,7 @@ class PostgreSQLItems(Items):
         try:
             rows = self.connection.execute(statement, self._bound(wanted)).all()
         except DBAPIError as exc:
-            if waits or sqlstate(exc) != _LOCK_NOT_AVAILABLE:
+            if waits or get_sqlstate(exc) != _LOCK_NOT_AVAILABLE:
                 raise
             return [BUSY] * len(wanted)
         _require_holds(rows[0].holds)
@@ -90,26 +90,26 @@ class PostgreSQLItems(Items):
                 (it.namespace, it.key): row.found for it, row in zip(batch, its_rows, strict=True)
             }
             is_busy = any(row.is_busy for row in its_rows)
-            outcomes.append(BUSY if is_busy else outcome_of(batch, versions))
+            outcomes.append(BUSY if is_busy else make_outcome(batch, versions))
         return outcomes
 
     @property
     def _has_embeddings(self) -> bool:
         """True if the table of embeddings was there; the statements check this again."""
-        return self.shelf.found.dimension is not None
+        return self.context.found.dimension is not None
 
     @property
     def _words(self) -> tuple[str, str, str, str]:
         """The names in a statement's text that differ between databases."""
         quote = self.connection.dialect.identifier_preparer
-        home = quote.quote(self.shelf.found.home) if self._has_embeddings else ""
+        home = quote.quote(self.context.found.home) if self._has_embeddings else ""
         names = (self.store, self.tables.settings, self.embeddings)
         store, settings, embeddings = map(quote.format_table, names)
         return store, settings, embeddings, home
 
     def _bound(self, wanted: Sequence[Sequence[Change]]) -> dict[str, Any]:
         """Return the parameters: one list for each field."""
-        scope = self.shelf.scope
+        scope = self.context.scope
         changes = [it for batch in wanted for it in batch]
         puts = [it if isinstance(it, Put) else None for it in changes]
         bound = {
@@ -127,7 +127,7 @@ class PostgreSQLItems(Items):
         }
         if self._has_embeddings:
             parts = [
-                (at, part, vector_text(it))
+                (at, part, render_vector(it))
                 for at, put in enumerate(puts, 1)
                 for part, it in enumerate(put.vectors if put else ())
             ]
@@ -138,17 +138,17 @@ class PostgreSQLItems(Items):
 
     def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         ours = sa.select(self.store.c.item).where(self.are_in(namespace, recursive=recursive))
-        is_one = self.store.c.item.in_(self.locked(ours))
+        is_one = self.store.c.item.in_(self.lock(ours))
         return sum(is_live for _, is_live in self._deleted(is_one))
 
     def renew(self, names: Sequence[Name]) -> None:
         c = self.store.c
-        for some in batches(sorted(names)):
-            renewed = self.store.update().where(c.item.in_(self.renewable(some)))
+        for some in split_batches(sorted(names)):
+            renewed = self.store.update().where(c.item.in_(self.select_renewable(some)))
             self.connection.execute(renewed.values(expires_at=after(c.ttl_seconds)))
 
     def sweep(self, limit: int) -> int:
-        some = self.expired(limit).with_for_update(skip_locked=True)
+        some = self.select_expired(limit).with_for_update(skip_locked=True)
         return len(self._deleted(self.store.c.item.in_(some)))
 
     def _deleted(self, condition: sa.ColumnElement[bool]) -> list[tuple[int, bool]]:
@@ -178,7 +178,7 @@ class PostgreSQLItems(Items):
         """The condition that this is the opened database, with embeddings if it had them then."""
         settings = self.tables.settings.c
         is_fact = sa.or_(
-            sa.and_(settings.name == "store_id", settings.value == self.shelf.scope.store),
+            sa.and_(settings.name == "store_id", settings.value == self.context.scope.store),
             settings.name == DIMENSION_SETTING,
         )
         count = sa.select(sa.func.count()).where(is_fact).scalar_subquery()
@@ -186,26 +186,26 @@ class PostgreSQLItems(Items):
 
     # --- the nearest
 
-    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
-        """See ``Items.ranked``; fetches more rows while the conditions refuse some."""
+    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[Scored]:
+        """See ``Items.rank``; fetches more rows while the conditions refuse some."""
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
             rows = self.connection.execute(self._nearest(wanted, vector, size)).all()
-            embeddings = [float32(it.embedding) for it in rows]
-            scores = vectors.scores(vector, embeddings, self.shelf.metric)
+            embeddings = [pack_float32(it.embedding) for it in rows]
+            scores = vectors.compute_scores(vector, embeddings, self.context.metric)
             return take_best(rows, scores), len(rows) < size
 
-        return self.widening(wanted, fetch)
+        return self.rank_widening(wanted, fetch)
 
     def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> sa.Select[Any]:
         """Return the query, which uses an index if there is one, and else compares exactly.
 
         An index gives up after some ten thousand items that the conditions refuse.
         """
-        c, e, home = self.store.c, self.embeddings.c, self.shelf.found.home
+        c, e, home = self.store.c, self.embeddings.c, self.context.found.home
         quoted = self.connection.dialect.identifier_preparer.quote(home)
-        operator = f"OPERATOR({quoted}.{_OPERATORS[self.shelf.metric]})"
-        target = sa.cast(text_literal(vector_text(vector)), _Vector(quoted))
+        operator = f"OPERATOR({quoted}.{_OPERATORS[self.context.metric]})"
+        target = sa.cast(bind_text(render_vector(vector)), _Vector(quoted))
         once = sa.select(target).scalar_subquery()  # read once, and not for each row
         distance: Any = e.embedding.op(operator, return_type=sa.Double())(once)
         below = sa.select(e.item, e.embedding).join_from(
@@ -229,14 +229,14 @@ class PostgreSQLItems(Items):
     @property
     def _is_indexed(self) -> sa.ColumnElement[bool]:
         name = self.connection.dialect.identifier_preparer.format_table(self.embeddings)
-        table = sa.cast(sa.func.to_regclass(text_literal(name)), postgresql.OID())
+        table = sa.cast(sa.func.to_regclass(bind_text(name)), postgresql.OID())
         is_index = sa.and_(_INDEXES.c.indrelid == table, ~_INDEXES.c.indisprimary)
         return sa.select(sa.exists().where(is_index)).scalar_subquery()
 
-    def stored_vectors(self, found: sa.Select[Any]) -> list[bytes]:
+    def read_vectors(self, found: sa.Select[Any]) -> list[bytes]:
         [column] = found.selected_columns
         floats = found.with_only_columns(sa.cast(column, _FLOATS))
-        return [float32(it) for it in self.connection.execute(floats).scalars()]
+        return [pack_float32(it) for it in self.connection.execute(floats).scalars()]
 
 
 def _in_the_text(value: sa.BindParameter[Any]) -> None:
@@ -280,12 +280,12 @@ def _prepared(size: int) -> sa.ColumnElement[bool]:
     return sa.select(reduce(add, done)).scalar_subquery().is_not(None)
 
 
-def vector_text(vector: bytes) -> str:
+def render_vector(vector: bytes) -> str:
     """Return a vector as text that pgvector reads exactly."""
-    return "[" + ",".join(f"{it:.9g}" for it in vectors.unpacked(vector)) + "]"
+    return "[" + ",".join(f"{it:.9g}" for it in vectors.unpack(vector)) + "]"
 
 
-def float32(numbers: Sequence[float]) -> bytes:
+def pack_float32(numbers: Sequence[float]) -> bytes:
     """Return a vector as little-endian float32, as all backends store it."""
     return struct.pack(f"<{len(numbers)}f", *numbers)
 

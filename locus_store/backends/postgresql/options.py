@@ -16,12 +16,12 @@ from locus_store.types.options import (
     CheckpointOptions,
     Count,
     Seconds,
-    bounded,
-    option,
+    annotate_bounds,
+    annotate_option,
     split_url,
 )
 
-Text = Annotated[str, bounded(min_length=1)]
+Text = Annotated[str, annotate_bounds(min_length=1)]
 
 
 class ServerOptions(TypedDict, total=False):
@@ -29,7 +29,7 @@ class ServerOptions(TypedDict, total=False):
 
     host: Annotated[
         Text | None,
-        option(
+        annotate_option(
             None,
             "the server instead of a DSN, with the next three, as in the"
             " [Locus SDK](quickstart.md#an-agent-of-the-locus-sdk); by default `localhost`",
@@ -37,15 +37,15 @@ class ServerOptions(TypedDict, total=False):
         IN_PYTHON,
     ]
     port: Annotated[
-        Annotated[int, bounded(ge=1, le=65535)] | None,
-        option(None, "by default 5432"),
+        Annotated[int, annotate_bounds(ge=1, le=65535)] | None,
+        annotate_option(None, "by default 5432"),
         IN_PYTHON,
     ]
-    database: Annotated[Text | None, option(None, "by default `locus`"), IN_PYTHON]
-    user: Annotated[Text | None, option(None, "by default `postgres`"), IN_PYTHON]
+    database: Annotated[Text | None, annotate_option(None, "by default `locus`"), IN_PYTHON]
+    user: Annotated[Text | None, annotate_option(None, "by default `postgres`"), IN_PYTHON]
     password: Annotated[
         str | Callable[[], str | Awaitable[str]] | None,
-        option(
+        annotate_option(
             None,
             "instead of the DSN's: a string or a callable, see"
             " [changing passwords](#changing-passwords)",
@@ -57,32 +57,34 @@ class ServerOptions(TypedDict, total=False):
 class PoolOptions(TypedDict, total=False):
     """Of the connections."""
 
-    pool_size: Annotated[Count, option(10, "connections kept open, for each event loop")]
+    pool_size: Annotated[Count, annotate_option(10, "connections kept open, for each event loop")]
     max_overflow: Annotated[
-        Annotated[int, bounded(ge=0, le=MAX_COUNT)],
-        option(0, "additional connections when all are in use"),
+        Annotated[int, annotate_bounds(ge=0, le=MAX_COUNT)],
+        annotate_option(0, "additional connections when all are in use"),
     ]
     min_pool_size: Annotated[
         Count | None,
-        option(None, "the Locus SDK's name for `pool_size`; given alone, up to 10 connections"),
+        annotate_option(
+            None, "the Locus SDK's name for `pool_size`; given alone, up to 10 connections"
+        ),
     ]
     max_pool_size: Annotated[
         Count | None,
-        option(
+        annotate_option(
             None,
             "the Locus SDK's name for `pool_size` and `max_overflow` together; given"
             " alone, all of them are kept",
         ),
     ]
     pool_timeout_seconds: Annotated[
-        Seconds, option(30.0, "how long a call waits for a free connection")
+        Seconds, annotate_option(30.0, "how long a call waits for a free connection")
     ]
     pool_recycle_seconds: Annotated[
-        Seconds | None, option(None, "age at which a connection is replaced")
+        Seconds | None, annotate_option(None, "age at which a connection is replaced")
     ]
     connect_timeout_seconds: Annotated[
         Seconds | None,
-        option(
+        annotate_option(
             None,
             "time limit for connecting to each host; by default `connect_timeout` of"
             " the DSN, else 10",
@@ -90,7 +92,7 @@ class PoolOptions(TypedDict, total=False):
     ]
     statement_timeout_seconds: Annotated[
         Seconds | None,
-        option(
+        annotate_option(
             60.0,
             "time limit for each statement except a migration's; for a save it starts"
             " when the save is submitted. `None`: no limit",
@@ -98,7 +100,7 @@ class PoolOptions(TypedDict, total=False):
     ]
     pgbouncer: Annotated[
         bool,
-        option(
+        annotate_option(
             False,
             "the server is reached through a pooler in transaction mode: see"
             " [PgBouncer](#pgbouncer)",
@@ -111,24 +113,28 @@ class PostgreSQLTables(SqlOptions, total=False):
 
     schema: Annotated[
         str | None,
-        option(
+        annotate_option(
             None,
             "database schema of the tables, created with them if it is missing; by"
             " default the role's first one",
         ),
     ]
-    schema_name: Annotated[str | None, option(None, "the Locus SDK's name for `schema`")]
+    schema_name: Annotated[str | None, annotate_option(None, "the Locus SDK's name for `schema`")]
     engine: Annotated[
         AsyncEngine | None,
-        option(
+        annotate_option(
             None,
             "an async SQLAlchemy engine on asyncpg instead of `dsn`, left open: see"
             " [your engine or pool](#your-engine-or-pool)",
         ),
         IN_PYTHON,
     ]
-    pool: Annotated[Any, option(None, "an asyncpg pool instead of `dsn`, left open"), IN_PYTHON]
-    group_saves: Annotated[bool, option(True, "`False`: each save is a statement of its own")]
+    pool: Annotated[
+        Any, annotate_option(None, "an asyncpg pool instead of `dsn`, left open"), IN_PYTHON
+    ]
+    group_saves: Annotated[
+        bool, annotate_option(True, "`False`: each save is a statement of its own")
+    ]
 
 
 class PostgreSQLConnections(ServerOptions, PoolOptions, total=False):
@@ -159,34 +165,34 @@ def place(url: str) -> tuple[dict[str, Any], str]:
     return {"dsn": dsn}, query
 
 
-def dsn_of(dsn: str | None, given: PostgreSQLOptions) -> str | URL | None:
+def make_dsn(dsn: str | None, options: PostgreSQLOptions) -> str | URL | None:
     """Return the DSN, or a URL of the server's parts.
 
     Raises:
         InvalidArgumentError: Both are given.
     """
     names = ("host", "port", "database", "user")
-    parts = {name: value for name, value in given.items() if name in names and value is not None}
+    parts = {name: value for name, value in options.items() if name in names and value is not None}
     if not parts:
         return dsn
     require_one(dsn=dsn, **parts if dsn is not None else {})
     return URL.create(
         "postgresql",
-        username=given["user"] or "postgres",
-        host=given["host"] or "localhost",
-        port=given["port"] or 5432,
-        database=given["database"] or "locus",
+        username=options["user"] or "postgres",
+        host=options["host"] or "localhost",
+        port=options["port"] or 5432,
+        database=options["database"] or "locus",
     )
 
 
-def pool_of(given: PostgreSQLOptions) -> tuple[int, int]:
+def make_pool_size(options: PostgreSQLOptions) -> tuple[int, int]:
     """Return the pool's size and overflow; the SDK's spelling is minimum and maximum.
 
     Raises:
         InvalidArgumentError: Both spellings are given, or the maximum is less than the minimum.
     """
-    size, overflow = given["pool_size"], given["max_overflow"]
-    least, most = given["min_pool_size"], given["max_pool_size"]
+    size, overflow = options["pool_size"], options["max_overflow"]
+    least, most = options["min_pool_size"], options["max_pool_size"]
     if least is None and most is None:
         return size, overflow
     if (size, overflow) != (10, 0):

@@ -12,8 +12,8 @@ from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
-from locus_store.versions.archives import sealed
-from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.archives import add_checksum
+from locus_store.versions.renewing import compute_ttl_slack
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,20 +43,20 @@ class Batch:
         """The payloads' size in bytes."""
         return sum(len(it.payload) for it in self.writes)
 
-    def tasks(self) -> set[tuple[str, ...]]:
+    def list_tasks(self) -> set[tuple[str, ...]]:
         """The tasks whose writes these are."""
         place = self.thread_id, self.namespace, self.checkpoint_id
         return {(*place, it.task_id) for it in self.writes}
 
-    def head(self) -> tuple[Any, ...]:
+    def make_head(self) -> tuple[Any, ...]:
         """Return the statement's parameters for the place of the writes."""
         names = (self.thread_id, self.namespace, self.checkpoint_id)
         known, ttl = self.known, self.ttl_seconds
         version = (known.sequence, known.line, known.digest) if known else (None, None, None)
-        slack = None if ttl is None else ttl_slack(ttl)
+        slack = None if ttl is None else compute_ttl_slack(ttl)
         return (*map(encode_key, names), *version, self.must_exist, ttl, slack)
 
-    def rows(self) -> list[tuple[Any, ...]]:
+    def make_rows(self) -> list[tuple[Any, ...]]:
         """Return the writes as the statement's rows."""
         return [
             (
@@ -66,7 +66,7 @@ class Batch:
                 encode_key(it.type),
                 it.task_path,
                 it.basis,
-                sealed(self.checkpoint_id, it),
+                add_checksum(self.checkpoint_id, it),
             )
             for it in self.writes
         ]
@@ -76,20 +76,20 @@ class WriteBatches:
     """The pending writes of one event loop.
 
     Args:
-        home: Its connections.
+        pool: Its connections.
         database: What is written to.
         size: Batches in one statement at most.
-        senders: Statements under way at once.
+        workers: Statements under way at once.
     """
 
     def __init__(
-        self, home: LoopPool, database: PostgreSQLDatabase, *, size: int, senders: int
+        self, pool: LoopPool, database: PostgreSQLDatabase, *, size: int, workers: int
     ) -> None:
-        self._home: LoopPool = proxy(home)
+        self._home: LoopPool = proxy(pool)
         self._database = database
-        limits = GroupLimits(count=size, senders=senders, size=GROUP_BYTES)
+        limits = GroupLimits(count=size, workers=workers, size=GROUP_BYTES)
         self._calls: Gathering[Batch, bool] = Gathering(
-            self._answers, limits, Batch.tasks, send=self._sends, spawn=self._spawn
+            self._answers, limits, Batch.list_tasks, send=self._sends, spawn=self._spawn
         )
 
     async def submit(self, batch: Batch) -> bool:
@@ -105,8 +105,8 @@ class WriteBatches:
                 answered(bool(rows))
                 return
             self._home.note(rows)
-            if isinstance(rows, Exception) and self._database.lost_connection(rows):
-                observe.retried("connection", rows)
+            if isinstance(rows, Exception) and self._database.is_lost_connection(rows):
+                observe.report_retry("connection", rows)
                 answered(Undecided.AGAIN)
             else:
                 answered(Failed(rows))
@@ -118,7 +118,7 @@ class WriteBatches:
     ) -> Sequence[bool | Failed | Undecided]:
         del is_alone
         try:
-            stored = await self._home.again(lambda: self._run(batches))
+            stored = await self._home.retry(lambda: self._run(batches))
         except Exception as exc:
             is_known = isinstance(exc, (LocusStoreError, *self._database.driver_errors))
             if len(batches) == 1 or not is_known:
@@ -128,7 +128,7 @@ class WriteBatches:
 
     async def _run(self, batches: Sequence[Batch]) -> set[int]:
         """Run the statement; return the positions of the batches that were stored."""
-        async with self._home.driver() as connection:
+        async with self._home.lease_driver() as connection:
             text, values = self._statement(batches)
             found = await connection.fetch(text, *values)
         return {row["number"] for row in found}
@@ -140,8 +140,8 @@ class WriteBatches:
         [batch, *others] = batches
         lone = None if others else hot.put_lone.get(len(batch.writes))
         if lone is not None:
-            return lone, (*common, *batch.head(), *chain.from_iterable(batch.rows()))
-        heads = [(number, *it.head()) for number, it in enumerate(batches)]
-        rows = [(number, *row) for number, it in enumerate(batches) for row in it.rows()]
+            return lone, (*common, *batch.make_head(), *chain.from_iterable(batch.make_rows()))
+        heads = [(number, *it.make_head()) for number, it in enumerate(batches)]
+        rows = [(number, *row) for number, it in enumerate(batches) for row in it.make_rows()]
         places, writes = zip(*heads, strict=True), zip(*rows, strict=True)
         return hot.put_writes, (*common, *places, *writes)

@@ -18,7 +18,7 @@ from weakref import proxy
 
 from locus_store import versions
 from locus_store.backends.postgresql.columns import dump_jsonb
-from locus_store.backends.postgresql.dialect import lexemes_of
+from locus_store.backends.postgresql.dialect import split_lexemes
 from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import loops, observe
@@ -28,7 +28,7 @@ from locus_store.types import Mark, Written
 from locus_store.types.thread_info import is_user_id
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
-from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.renewing import compute_ttl_slack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ Line: TypeAlias = tuple[str, str]
 GROUP: Final = 128
 """Saves in one statement at most."""
 
-SENDERS: Final = 2
+WORKERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
 
 DIVIDED: Final = 32
@@ -70,7 +70,7 @@ class _Deadline:
     def __lt__(self, other: _Deadline) -> bool:
         return self._at < other._at
 
-    def seconds_left(self) -> float | None:
+    def compute_seconds_left(self) -> float | None:
         """The seconds left, above 0; ``None`` if there is no deadline.
 
         Raises:
@@ -137,7 +137,7 @@ class Saves:
         home: Its connections.
         database: What is written to.
         size: Saves in one statement at most; 1 sends each by itself.
-        senders: Statements under way at once.
+        workers: Statements under way at once.
         timeout_seconds: A save fails so long after its submission; ``None``: never for that.
     """
 
@@ -147,13 +147,13 @@ class Saves:
         database: PostgreSQLDatabase,
         *,
         size: int,
-        senders: int,
+        workers: int,
         timeout_seconds: float | None,
     ) -> None:
         self._home: LoopPool = proxy(home)  # it would never go: these are kept by it
         self._database = database
         self._size = size
-        self._senders = self._idle_senders = senders
+        self._workers = self._idle_workers = workers
         self._timeout_seconds = timeout_seconds
         self._slow: set[object] = set()
         """Senders that gave way, and end with what they are doing."""
@@ -169,9 +169,9 @@ class Saves:
         """Write a save, which continues if the caller is cancelled."""
         database = self._database
         indexed, users = database.has_index, database.user_id_type
-        row = row_of(save, database.store, indexed=indexed, users=users)
+        row = make_row(save, database.store, indexed=indexed, users=users)
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        item = _Item(save, row, done, observe.current(), _Deadline(self._timeout_seconds))
+        item = _Item(save, row, done, observe.get_current(), _Deadline(self._timeout_seconds))
         behind = self._behind.get(item.line)
         if behind is not None:
             behind.append(item)
@@ -184,14 +184,14 @@ class Saves:
 
     def _sends_now(self, item: _Item) -> bool:
         """Send a save in the caller's step, if no other save is there to share a statement."""
-        is_lone = self._last_size == 1 and self._idle_senders and not self._ready
+        is_lone = self._last_size == 1 and self._idle_workers and not self._ready
         alone = self._alone_of([item]) if is_lone else None
         if alone is None:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, alone.line, over)
         append, limit = self._database.hot.append, self._timeout_seconds
-        self._idle_senders -= 1
+        self._idle_workers -= 1
         self._at_work.add(item)
         is_sent = self._home.send(append, alone, answered, timeout_seconds=limit)
         if not is_sent:
@@ -211,7 +211,7 @@ class Saves:
             self._failed([item], rows)
             self._again(item)
         elif rows:
-            observe.committed(self._database, 1)
+            observe.record_commit(self._database, 1)
             self._won(item, line, rows[0]["sequence"])
         else:
             item.is_refused = True
@@ -219,20 +219,20 @@ class Saves:
         self._wake()
 
     def _wake(self) -> None:
-        if self._ready and self._idle_senders:
-            self._idle_senders -= 1
+        if self._ready and self._idle_workers:
+            self._idle_workers -= 1
             self._home.spawn(self._send_all()).add_done_callback(self._ended)
 
-    def _free(self, sender: object) -> None:
-        if sender in self._slow:
-            self._slow.remove(sender)
+    def _free(self, worker: object) -> None:
+        if worker in self._slow:
+            self._slow.remove(worker)
         else:
-            self._idle_senders += 1
+            self._idle_workers += 1
 
-    def _ended(self, sender: asyncio.Task[None]) -> None:
+    def _ended(self, worker: asyncio.Task[None]) -> None:
         # Not in a `finally` of the task: one that is cancelled before its first step has none.
-        self._free(sender)
-        if sender.cancelled():
+        self._free(worker)
+        if worker.cancelled():
             self._leave_undone()
         self._wake()
 
@@ -256,8 +256,8 @@ class Saves:
             del self._behind[item.line]
 
     async def _send_all(self) -> None:
-        sender = asyncio.current_task()
-        while sender not in self._slow and (group := self._take()):
+        worker = asyncio.current_task()
+        while worker not in self._slow and (group := self._take()):
             try:
                 await self._send(group)
             except BaseException:  # cancelled, or a defect: neither says anything of the saves
@@ -269,18 +269,18 @@ class Saves:
                         self._again(item)
                 raise
 
-    def _give_way(self, sender: object) -> None:
+    def _give_way(self, worker: object) -> None:
         """Let another sender start: this one's statement waits, perhaps for a lock."""
-        self._slow.add(sender)
-        self._at_work.discard(sender)
-        self._idle_senders += 1
+        self._slow.add(worker)
+        self._at_work.discard(worker)
+        self._idle_workers += 1
         self._wake()
 
     def _take(self) -> list[_Item]:
         """Return the next group; its saves are of different lines."""
         group: list[_Item] = []
         size, waiting = 0, len(self._ready)
-        free = max(1, self._senders - len(self._at_work))
+        free = max(1, self._workers - len(self._at_work))
         most = self._size if waiting < DIVIDED else min(self._size, -(-waiting // free))
         while self._ready and len(group) < most:
             if self._ready[0].deadline.has_passed:
@@ -306,7 +306,7 @@ class Saves:
             won = {}  # the faulty one is found by running each alone
         else:
             if won:
-                observe.committed(self._database, len(won))
+                observe.record_commit(self._database, len(won))
         refused = []
         for item in group:
             mark = won.get(item.line)
@@ -326,12 +326,12 @@ class Saves:
         if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
             return False
         self._home.note(exc)
-        observe.divided([it.operation for it in group], exc)
+        observe.report_divided([it.operation for it in group], exc)
         return True
 
     def _won(self, item: _Item, line: int, sequence: int) -> None:
         """Answer a save that the statement wrote."""
-        mark = Mark(self._database.store, line, sequence, item.save.change.shape.digest)
+        mark = Mark(self._database.store, line, sequence, item.save.change.tree.digest)
         self._finish(item, Written(item.save.checkpoint_id, mark, "head"))
 
     def _again(self, item: _Item) -> None:
@@ -349,15 +349,15 @@ class Saves:
         database = self._database
         alone, common = self._alone_of(items), self._common()
         group = database.hot.group[database.has_index, database.user_id_type]
-        async with self._home.driver() as connection:
+        async with self._home.lease_driver() as connection:
             with self._patience():
                 if alone is not None:
-                    left = deadline.seconds_left()
+                    left = deadline.compute_seconds_left()
                     found = await connection.fetch(database.hot.append, *alone, timeout=left)
                     if found:
                         return {items[0].line: (alone.line, found[0]["sequence"])}
                 fields = tuple(zip(*(it.row for it in items if it.row), strict=True))
-                left = deadline.seconds_left()
+                left = deadline.compute_seconds_left()
                 found = await connection.fetch(group, *common, *fields, timeout=left)
         return {
             (decode_key(thread_id), decode_key(namespace)): (line, sequence)
@@ -377,30 +377,30 @@ class Saves:
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
-        sender = asyncio.current_task()
-        over = self._be_patient(sender)
-        self._at_work.add(sender)
+        worker = asyncio.current_task()
+        over = self._be_patient(worker)
+        self._at_work.add(worker)
         try:
             yield
         finally:
             over.cancel()
-            self._at_work.discard(sender)
+            self._at_work.discard(worker)
 
-    def _be_patient(self, sender: object) -> asyncio.TimerHandle:
+    def _be_patient(self, worker: object) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        return loop.call_later(PATIENCE_SECONDS, self._give_way, sender)
+        return loop.call_later(PATIENCE_SECONDS, self._give_way, worker)
 
     async def _alone(self, item: _Item) -> None:
         """Write a save in a transaction under the full rules."""
         database = self._database
 
         def body(connection: Connection) -> Written:
-            repository = database.on(connection)
+            repository = database.make_repository(connection)
             database.has_index = repository.has_index
             return repository.save(item.save)
 
         def begin(connection: Connection) -> None:
-            left = item.deadline.seconds_left()
+            left = item.deadline.compute_seconds_left()
             if left is None:
                 database.begin_write(connection)
             else:
@@ -408,8 +408,8 @@ class Saves:
 
         result: Written | Exception
         try:
-            with observe.within(item.operation):
-                result = await self._home.again(lambda: self._home.transaction(body, begin))
+            with observe.enter(item.operation):
+                result = await self._home.retry(lambda: self._home.run_transaction(body, begin))
         except Exception as exc:  # noqa: BLE001  (told to the caller)
             result = exc
         self._finish(item, result)
@@ -423,9 +423,9 @@ def _weight(item: _Item) -> int:
     return len(item.row.payload) if item.row else 0
 
 
-def row_of(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveRow | None:
+def make_row(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveRow | None:
     """Return a save's fields for the statement; ``None`` if it is not a plain append."""
-    append = versions.append_of(save, store)
+    append = versions.make_append(save, store)
     if append is None:
         return None
     if save.claim is not None and not (
@@ -435,8 +435,8 @@ def row_of(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveR
     head, basis, payload = append.head, append.basis, append.payload
     added, words = None, None
     if indexed:
-        added = frames.text_of(payload, UNLIMITED).replace("\0", " ")
-        parts = list(lexemes_of(added))
+        added = frames.extract_text(payload, UNLIMITED).replace("\0", " ")
+        parts = list(split_lexemes(added))
         if len(parts) > 1:
             return None
         words = " ".join(parts[0]) if parts else ""
@@ -446,15 +446,15 @@ def row_of(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveR
         append.line,
         head.sequence if head else None,
         head.digest if head else None,
-        append.is_free,
+        append.accepts_any_head,
         save.thread_must_exist,
         basis.sequence if basis else None,
         basis.digest if basis else None,
         encode_key(save.writer) if save.writer is not None else None,
         encode_key(save.run) if save.run is not None else None,
         encode_key(save.checkpoint_id),
-        save.change.shape.digest,
-        save.change.shape.state_bytes,
+        save.change.tree.digest,
+        save.change.tree.state_bytes,
         payload,
         dump_jsonb(save.metadata),
         dump_jsonb(save.labels),
@@ -462,7 +462,7 @@ def row_of(save: Save, store: str, *, indexed: bool, users: UserIdType) -> SaveR
         words,
         save.keep_last,
         save.ttl_seconds,
-        None if save.ttl_seconds is None else ttl_slack(save.ttl_seconds),
+        None if save.ttl_seconds is None else compute_ttl_slack(save.ttl_seconds),
         *_claim_of(save),
     )
 

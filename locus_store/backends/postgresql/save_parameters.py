@@ -96,7 +96,7 @@ _TYPES: Final = {
 """SQL types of the fields that are no text."""
 
 
-def typed(names: Sequence[str], first: int = 1, suffix: str = "") -> dict[str, str]:
+def render_parameters(names: Sequence[str], first: int = 1, suffix: str = "") -> dict[str, str]:
     """Return the fields as parameters."""
     return {
         name: f"${at}::{_TYPES.get(name, 'text')}{suffix}" for at, name in enumerate(names, first)

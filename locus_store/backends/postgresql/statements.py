@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import sqlalchemy as sa
 
-from locus_store.backends.postgresql.contents import CONTENTS, payloads_in, write_of
-from locus_store.backends.postgresql.save_parameters import Appended, SaveGroup, SaveRow, typed
+from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
+from locus_store.backends.postgresql.save_parameters import (
+    Appended,
+    SaveGroup,
+    SaveRow,
+    render_parameters,
+)
 from locus_store.backends.postgresql.write_statements import (
     LONE_WRITES,
     PUT_WRITES,
@@ -27,8 +32,8 @@ from locus_store.versions import (
     CHAIN_FACTOR,
     HIDDEN_BATCH,
     RECORD_OVERHEAD,
-    in_order,
-    told_of,
+    make_write_sort_key,
+    name_version_in_errors,
 )
 
 if TYPE_CHECKING:
@@ -277,7 +282,7 @@ ORDER BY v.sequence DESC
 """
 
 
-class Hot:
+class FastStatements:
     """The hot statements of one set of tables."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
@@ -293,7 +298,7 @@ class Hot:
             for it in (False, True)
             for users in get_args(UserIdType)
         }
-        fields = typed(Appended._fields)
+        fields = render_parameters(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
         self.head = self._loads(_HEAD + _SEGMENTS, _PAYLOAD, **_COLD)
@@ -311,13 +316,13 @@ class Hot:
     # --- what they are given, and what they give
 
     @staticmethod
-    def key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
+    def make_key(thread_id: str, namespace: str, *checkpoint_id: str | None) -> tuple[str, ...]:
         """Return the parameters after the tenant: of a line, or of a version in it."""
         named = [it for it in checkpoint_id if it is not None]
         return tuple(encode_key(it) for it in (thread_id, namespace, *named))
 
     @staticmethod
-    def versions(
+    def make_versions(
         rows: Sequence[Mapping[str, Any]], store: str, thread_id: str, namespace: str
     ) -> list[Version]:
         """Return the versions of rows; the row of an empty line gives none."""
@@ -328,7 +333,7 @@ class Hot:
         ]
 
     @staticmethod
-    def stored(
+    def make_stored(
         row: Mapping[str, Any],
         store: str,
         thread_id: str,
@@ -340,8 +345,8 @@ class Hot:
             return None
         basis = None if known is None or row["basis"] is None else known
         version = _version(row, store, thread_id, namespace)
-        with told_of(version):
-            payloads = payloads_in(row, basis.sequence if basis else 0)
+        with name_version_in_errors(version):
+            payloads = parse_payloads(row, basis.sequence if basis else 0)
         return Stored(
             version=version,
             head=Mark(store, row["line"], row["head"], row["head_digest"]),
@@ -399,7 +404,7 @@ class Hot:
         return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
 
     def _saves(self, *, indexed: bool, users: UserIdType) -> str:
-        arrays = typed(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")
+        arrays = render_parameters(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")
         return self._filled(
             _GROUP,
             arrays=", ".join(arrays.values()),
@@ -418,11 +423,11 @@ class Hot:
 def _writes(row: Mapping[str, Any]) -> list[PendingWrite]:
     checkpoint_id = decode_key(row["checkpoint_id"])
     found = [write_of(checkpoint_id, it) for it in row["writes"] or ()]
-    return sorted(found, key=in_order)
+    return sorted(found, key=make_write_sort_key)
 
 
 def _is_late(save: str) -> str:
-    """Return the condition that the expiry must be rewritten: see ``renewing.ttl_slack``."""
+    """Return the condition for rewriting the expiry: see ``renewing.compute_ttl_slack``."""
     least = f"statement_timestamp() + make_interval(secs => {save}.ttl)"
     return f"(t.expires_at IS NULL OR t.expires_at NOT BETWEEN {least} AND {_expiry(save)})"
 

@@ -14,13 +14,13 @@ from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChange
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.backend import choose_backend
-from locus_store.sql.message_log import SqlMessageLog, columns_of
+from locus_store.sql.message_log import SqlMessageLog, make_columns
 from locus_store.sql.store import ServerStore
 from locus_store.types import FOREVER
 from locus_store.types.items import StoreCapabilities
 from locus_store.types.messages import LogChanged, require_revision
 from locus_store.types.thread_info import require_user_id
-from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.renewing import compute_ttl_slack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,9 @@ class PostgreSQLStore(ServerStore):
     @property
     def capabilities(self) -> StoreCapabilities:
         """The capabilities of this store; pgvector's presence is known once the store is open."""
-        return super().capabilities if self._shelf is not None else StoreCapabilities(tenants=True)
+        return (
+            super().capabilities if self._context is not None else StoreCapabilities(tenants=True)
+        )
 
     async def _change(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
@@ -98,14 +100,14 @@ class PostgreSQLStore(ServerStore):
         try:
             return await super()._written(body)
         except VectorsChangedError:  # nothing was written
-            self._shelf = None
+            self._context = None
         return await super()._written(body)
 
     async def _write_on(self, connection: object, body: Callable[[Items], T]) -> T:
         try:
             return await super()._write_on(connection, body)
         except VectorsChangedError:  # nothing was written
-            self._shelf = None
+            self._context = None
         return await super()._write_on(connection, body)
 
 
@@ -172,7 +174,7 @@ def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
     names = (tables.threads, tables.logs, tables.messages, tables.settings)
     statement = _statement(*map(quote.format_table, names), _USERS[tables.user_id_type])
     revision = 0
-    for edit in change.edits():
+    for edit in change.split():
         require_user_id(edit.user_id, tables.user_id_type)
         row = connection.execute(statement, _bound(scope, edit, change)).one()
         if not row.is_plain:
@@ -186,7 +188,7 @@ def _append(connection: Connection, scope: Scope, change: LogChange) -> int:
 
 def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
     """Return the parameters of one log: one list for each column."""
-    columns = columns_of(edit.puts)
+    columns = make_columns(edit.puts)
     ttl = edit.ttl_seconds
     return {
         "tenant": encode_key(scope.tenant),
@@ -198,7 +200,7 @@ def _bound(scope: Scope, edit: LogEdit, change: LogChange) -> dict[str, Any]:
         "user_id": None if edit.user_id is None else encode_key(edit.user_id),
         "kept_until": FOREVER if edit.is_kept else None,
         "ttl": ttl,
-        "ttl_and_slack": None if ttl is None else ttl + ttl_slack(ttl),
+        "ttl_and_slack": None if ttl is None else ttl + compute_ttl_slack(ttl),
         "ids": [*map(encode_key, columns["message_id"])],
         "roles": [*map(encode_key, columns["role"])],
         "metadata": [*map(dump_jsonb, columns["metadata"])],

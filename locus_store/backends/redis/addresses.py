@@ -18,7 +18,7 @@ from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Tr
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
-from locus_store.types.options import complete
+from locus_store.types.options import fill_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,27 +44,29 @@ _URL: Final = re.compile(
 _SAME: Final = {"valkey": "redis", "valkeys": "rediss"}
 
 
-def connections_of(given: RedisOptions, where: str, make: Any, *, is_owner: bool) -> Connections:
+def make_connections(
+    settings: RedisOptions, where: str, make: Any, *, is_owner: bool
+) -> Connections:
     """Return connections with these options."""
     return Connections(
         where,
         make,
         is_owner=is_owner,
-        at_once=given["pool_size"],
-        retry_seconds=given["retry_seconds"],
-        answer_seconds=given["timeout_seconds"],
-        replicas=given["wait_replicas"],
-        wait_seconds=given["wait_timeout_seconds"],
+        at_once=settings["pool_size"],
+        retry_seconds=settings["retry_seconds"],
+        answer_seconds=settings["timeout_seconds"],
+        replicas=settings["wait_replicas"],
+        wait_seconds=settings["wait_timeout_seconds"],
     )
 
 
-def named(url: str, **options: Unpack[RedisOptions]) -> Connections:
+def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
     """Return connections to the server or cluster that a URL names.
 
     Raises:
         InvalidArgumentError: It names nothing, or another database than ``db``.
     """
-    given = complete(RedisOptions, options, "named")
+    settings = fill_defaults(RedisOptions, options, "named")
     found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         raise InvalidArgumentError(
@@ -73,12 +75,12 @@ def named(url: str, **options: Unpack[RedisOptions]) -> Connections:
             "neither letter nor digit in user and password"
         )
     scheme, where = _SAME.get(found["scheme"], found["scheme"]), found["place"] + found["path"]
-    is_cluster, db = given["cluster"] or found["cluster"] is not None, given["db"]
+    is_cluster, db = settings["cluster"] or found["cluster"] is not None, settings["db"]
     _require_one_place(scheme, found["place"], found["path"], db, is_cluster=is_cluster)
     pool: dict[str, Any] = {
         "socket_timeout": None,  # connections have a limit of their own
-        "socket_connect_timeout": given["connect_timeout_seconds"],
-        "max_connections": given["pool_size"],
+        "socket_connect_timeout": settings["connect_timeout_seconds"],
+        "max_connections": settings["pool_size"],
         "retry": Retry(NoBackoff(), 0),  # this library knows which calls may be repeated
         "decode_responses": False,
     }
@@ -92,7 +94,7 @@ def named(url: str, **options: Unpack[RedisOptions]) -> Connections:
     client = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
     make = partial(_tried, client)
     _try_out(make, where, is_cluster=is_cluster)
-    return connections_of(given, where, make, is_owner=True)
+    return make_connections(settings, where, make, is_owner=True)
 
 
 def _tried(client: Callable[[], Any]) -> Any:
@@ -146,8 +148,8 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
             sample.connection_pool.make_connection()
     except TypeError as exc:
         name = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
-        told = f"no option {name[1]!r}" if name else "an option is not valid"
-        raise InvalidArgumentError(f"the URL of Redis {where}: {told}") from None
+        message = f"no option {name[1]!r}" if name else "an option is not valid"
+        raise InvalidArgumentError(f"the URL of Redis {where}: {message}") from None
     except (driver.RedisError, RedisClusterException, ValueError, OSError) as exc:
         what = type(exc).__name__
         raise InvalidArgumentError(
@@ -157,21 +159,21 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
     _require_usable(sample)
 
 
-def handed_in(**options: Unpack[RedisOptions]) -> Connections:
+def connect_client(**options: Unpack[RedisOptions]) -> Connections:
     """Return connections over a client that the caller created and closes.
 
     Raises:
         InvalidArgumentError: It is none that can be used.
     """
-    given = complete(RedisOptions, options, "handed_in")
-    client = given["client"]
+    settings = fill_defaults(RedisOptions, options, "handed_in")
+    client = settings["client"]
     if not isinstance(client, driver.Redis | driver.RedisCluster):
         raise InvalidArgumentError(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "
             f"{type(client).__module__}.{type(client).__name__}"
         )
     _require_usable(client)
-    return connections_of(given, "of the client", _HandedIn(client), is_owner=False)
+    return make_connections(settings, "of the client", _HandedIn(client), is_owner=False)
 
 
 class _HandedIn:
@@ -216,9 +218,9 @@ def _require_usable(client: Any) -> None:
         )
 
 
-async def facts(home: LoopClient) -> list[Fact]:
+async def collect_facts(home: LoopClient) -> list[Fact]:
     """Return the facts that the server reports about itself."""
-    info = await home.again(home.client.info)
+    info = await home.retry(home.client.info)
     one = next(iter(info.values())) if "redis_version" not in info else info
     return [
         Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),

@@ -14,7 +14,7 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.types.arguments import check_backend
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,19 +54,19 @@ class RedisBackend(DocumentBackend):
         prefix: str = DEFAULT_PREFIX,
         **options: Unpack[RedisOptions],
     ) -> None:
-        given = complete(RedisOptions, options, "RedisBackend")
+        given = fill_defaults(RedisOptions, options, "RedisBackend")
         self.prefix = prefix
         if given["client"] is None:
-            self.connections = addresses.named(url, **given)
+            self.connections = addresses.connect(url, **given)
         else:
-            default: dict[str, object] = {"url": DEFAULT_URL, **complete(RedisOptions, {}, "")}
+            default: dict[str, object] = {"url": DEFAULT_URL, **fill_defaults(RedisOptions, {}, "")}
             own: dict[str, object] = {**given, "url": url}
             names = ("url", "db", "cluster", "timeout_seconds", "connect_timeout_seconds")
             if any(own[name] != default[name] for name in names):
                 raise InvalidArgumentError(
                     "a client has its own url, db, cluster and timeouts; leave them out"
                 )
-            self.connections = addresses.handed_in(**given)
+            self.connections = addresses.connect_client(**given)
         documents = RedisDocuments(self.connections, prefix)
         form = PackedForm(documents)
         super().__init__(documents, form=form, max_state_bytes=given["max_state_bytes"])
@@ -90,7 +90,10 @@ class RedisBackend(DocumentBackend):
         return await self._look(self._documents.expire)
 
     async def facts(self) -> list[Fact]:
-        return [*await super().facts(), *await addresses.facts(await self.connections.home())]
+        return [
+            *await super().facts(),
+            *await addresses.collect_facts(await self.connections.get_client()),
+        ]
 
 
 class RedisMessageLog(DocumentMessageLog):
@@ -139,7 +142,7 @@ class RedisCheckpointSaver(CheckpointSaver):
         prefix: str = DEFAULT_PREFIX,
         **options: Unpack[RedisSaverOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         super().__init__(RedisBackend(url, prefix, **rest), **own)
 
 
@@ -162,6 +165,6 @@ def redis_checkpointer(
         InvalidArgumentError: An option is not valid.
         MissingExtraError: redis-py is not installed.
     """
-    own, rest = parted(CheckpointOptions, options)
+    own, rest = split_options(CheckpointOptions, options)
     backend = RedisBackend(url, prefix, db=db, client=client, **rest)
     return StorageBackendAdapter(backend, state_type=state_type, ttl_seconds=ttl_seconds, **own)

@@ -16,7 +16,7 @@ from locus_store.backends.redis import failures
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import loops, observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits
-from locus_store.runtime.loops import Homes
+from locus_store.runtime.loops import ResourcesPerLoop
 from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+_patience: ContextVar[RetryTime | None] = ContextVar("patience", default=None)
 """The retry time of the write that makes the call."""
 
 _limit: ContextVar[float | None] = ContextVar("limit", default=None)
@@ -109,15 +109,15 @@ class Connections:
                 wait_seconds=wait_seconds,
             )
 
-        self._homes = Homes(new_home, None)
+        self._clients = ResourcesPerLoop(new_home, None)
 
-    async def home(self) -> LoopClient:
+    async def get_client(self) -> LoopClient:
         """Return the running loop's client."""
-        return await self._homes.mine()
+        return await self._clients.get()
 
     async def close(self) -> None:
         """Release the connections; those of other loops are released there."""
-        await self._homes.close()
+        await self._clients.close()
 
 
 class ScriptCall(NamedTuple):
@@ -138,7 +138,7 @@ class ScriptCall(NamedTuple):
         return "EVAL", self.script.source, len(self.keys), *self.keys, *self.args
 
 
-class LoopClient(loops.Home):
+class LoopClient(loops.LoopResources):
     """The client of one event loop; arguments as for ``Connections``."""
 
     def __init__(
@@ -177,7 +177,7 @@ class LoopClient(loops.Home):
 
     async def read(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
         """Run a script that only reads."""
-        return await self.again(lambda: self._call(ScriptCall(script, keys, args)))
+        return await self.retry(lambda: self._call(ScriptCall(script, keys, args)))
 
     async def write(self, script: Script, keys: Sequence[str], *args: Any) -> Any:
         """Run a script once; wait for the requested number of replicas.
@@ -253,7 +253,7 @@ class LoopClient(loops.Home):
         )
         return Failed(error)
 
-    async def each(
+    async def run_script_and_commands(
         self,
         script: Script,
         calls: Sequence[tuple[Sequence[str], Sequence[Any]]],
@@ -282,11 +282,11 @@ class LoopClient(loops.Home):
                 await self.client.script_load(script.source)
                 return await run()
 
-        return await self.again(known) if commands else []
+        return await self.retry(known) if commands else []
 
-    async def command(self, *command: Any) -> Any:
+    async def run_command(self, *command: Any) -> Any:
         """Run a command that is safe to repeat."""
-        return await self.again(lambda: self._run(command))
+        return await self.retry(lambda: self._run(command))
 
     async def _run(self, command: Sequence[Any]) -> Any:
         return await self._in_place(self.client.execute_command, *command)
@@ -362,7 +362,7 @@ class LoopClient(loops.Home):
                 with suppress(*DRIVER_ERRORS):
                     await connection.disconnect(nowait=True)
 
-    async def again(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def retry(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that is safe to repeat until it succeeds or its time is over."""
         return await self._patiently(work, failures.is_lost)
 
@@ -374,13 +374,13 @@ class LoopClient(loops.Home):
         """
         return await self._patiently(work, failures.is_lost, repeats=False)
 
-    async def once(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def run_once(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that must not be repeated; retry only until the server accepts it."""
         return await self._patiently(work, lambda _: False)
 
-    async def within_one_time(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def run_within_one_time(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work of several calls, which share the retry time of one."""
-        before = _patience.set(self.patience())
+        before = _patience.set(self.make_retry_time())
         try:
             return await work()
         finally:
@@ -393,7 +393,7 @@ class LoopClient(loops.Home):
         *,
         repeats: bool = True,
     ) -> T:
-        patience, caller = _patience.get() or self.patience(), asyncio.current_task()
+        patience, caller = _patience.get() or self.make_retry_time(), asyncio.current_task()
         asked = caller.cancelling() if caller else 0
         is_first = may_again is failures.is_lost and not patience.has_waited
         before = _limit.set(SILENT_SECONDS if is_first else None)
@@ -405,7 +405,7 @@ class LoopClient(loops.Home):
                     answer = await work()
                 except DRIVER_ERRORS as exc:
                     _limit.set(None)
-                    await patience.after(exc, may_again)
+                    await patience.wait_before_retry(exc, may_again)
                     if not repeats and failures.is_lost(exc):
                         raise ChangedError from exc
                 else:
@@ -425,11 +425,11 @@ class LoopClient(loops.Home):
     def _note_reached(self) -> None:
         if not self.was_reached:
             self.was_reached = True
-            observe.opened(f"redis {self.where}")
+            observe.report_opened(f"redis {self.where}")
 
-    def patience(self) -> Patience:
+    def make_retry_time(self) -> RetryTime:
         """Return the retry time of one call."""
-        return Patience(self, self._retry_seconds)
+        return RetryTime(self, self._retry_seconds)
 
     # --- the end
 
@@ -446,10 +446,10 @@ class LoopClient(loops.Home):
                 await self.client.aclose()
         if self.was_reached:
             self.was_reached = False
-            observe.closed(f"redis {self.where}")
+            observe.report_closed(f"redis {self.where}")
 
 
-class Patience:
+class RetryTime:
     """The time for which a call is retried.
 
     Args:
@@ -463,7 +463,9 @@ class Patience:
         self.is_unsure = False
         self.has_waited = False
 
-    async def after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
+    async def wait_before_retry(
+        self, exc: Exception, may_again: Callable[[BaseException], bool]
+    ) -> None:
         """Wait before the next attempt.
 
         Raises:
@@ -478,10 +480,10 @@ class Patience:
         is_better_soon = failures.is_transient(exc) or (
             home.was_reached and may_again(exc)  # else a wrong address is reported at once
         )
-        pause = self._pauses.next() if is_better_soon else None
+        pause = self._pauses.get_next() if is_better_soon else None
         if pause is None:
-            raise failures.translated(exc, home.where, is_unsure=self.is_unsure) from exc
-        observe.retried("connection", exc)
+            raise failures.translate_error(exc, home.where, is_unsure=self.is_unsure) from exc
+        observe.report_retry("connection", exc)
         self.has_waited = True
         await asyncio.sleep(pause)
         if isinstance(exc, failures.REPLACING):
@@ -489,9 +491,9 @@ class Patience:
         if failures.is_lost(exc):
             await home.find_masters()
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Pause, so that other tasks can run."""
-        await asyncio.sleep(self._pauses.next() or 0.0)
+        await asyncio.sleep(self._pauses.get_next() or 0.0)
 
 
 def _wrote_nothing(answer: Any) -> bool:

@@ -53,7 +53,7 @@ _REFUSED: Final = (driver.AuthenticationError, driver.AuthorizationError)
 _BUSY_CODES: Final = frozenset({"BUSY", "MASTERDOWN", "NOREPLICAS", "UNKILLABLE", "CLUSTERDOWN"})
 
 
-def code(exc: BaseException) -> str:
+def get_code(exc: BaseException) -> str:
     """Return the server's error code; ``""`` for an error that is not the server's."""
     if not isinstance(exc, driver.ResponseError):
         return ""
@@ -61,7 +61,7 @@ def code(exc: BaseException) -> str:
     return first if first.isupper() else ""
 
 
-def behind(exc: BaseException) -> BaseException:
+def find_cause(exc: BaseException) -> BaseException:
     """Return the cause of a cluster client's error that only says that it could not start."""
     while isinstance(exc, driver.RedisClusterException) and (exc.__cause__ or exc.__context__):
         exc = exc.__cause__ or exc.__context__ or exc
@@ -72,12 +72,12 @@ def is_transient(exc: BaseException) -> bool:
     """Return whether nothing was done and the call may soon succeed."""
     if isinstance(exc, _REFUSED):
         return False
-    return isinstance(exc, _TRANSIENT) or code(exc) in _BUSY_CODES
+    return isinstance(exc, _TRANSIENT) or get_code(exc) in _BUSY_CODES
 
 
 def is_lost(exc: BaseException) -> bool:
     """Return whether the connection was lost, and with it the outcome of the call."""
-    exc = behind(exc)
+    exc = find_cause(exc)
     return isinstance(exc, _LOST) and not isinstance(exc, _REFUSED)
 
 
@@ -95,7 +95,7 @@ def is_of_closed_transport(exc: BaseException) -> bool:
 
 def may_be_done(exc: BaseException) -> bool:
     """Return whether the connection was lost after it was established, so the call may have run."""
-    return is_lost(exc) and behind(exc) is exc and "connecting to" not in str(exc)
+    return is_lost(exc) and find_cause(exc) is exc and "connecting to" not in str(exc)
 
 
 def require_no_cluster(exc: BaseException, where: str) -> None:
@@ -110,13 +110,13 @@ def require_no_cluster(exc: BaseException, where: str) -> None:
         ) from exc
 
 
-def translated(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStoreError:
+def translate_error(exc: BaseException, where: str, *, is_unsure: bool) -> LocusStoreError:
     """Return the error to raise for ``exc``; ``is_unsure``: the call may have taken effect."""
-    exc = behind(exc)
-    for kinds, text, kind, told in _TOLD:
+    exc = find_cause(exc)
+    for kinds, text, kind, remedy in _TOLD:
         if isinstance(exc, kinds) or (text and text.search(str(exc))):
-            return kind(f"Redis {where}" + told.replace("{said}", _said(exc)))
-    what = code(exc) or _reason(exc) or type(exc).__name__
+            return kind(f"Redis {where}" + remedy.replace("{said}", _said(exc)))
+    what = get_code(exc) or _reason(exc) or type(exc).__name__
     if is_lost(exc) or is_transient(exc):
         end = _UNSURE if is_unsure else _NOTHING
         return ConnectionFailedError(f"cannot reach Redis {where} ({what}); {end}")
@@ -209,7 +209,7 @@ _TOLD: Final[Sequence[tuple[_Kinds, re.Pattern[str] | None, type[LocusStoreError
 )
 
 
-def busy(thread_id: str) -> BackendError:
+def make_busy_error(thread_id: str) -> BackendError:
     """Return the error of a change that others were always faster than."""
     return BackendError(
         f"other clients kept changing thread {thread_id!r}; nothing was written. Try again"

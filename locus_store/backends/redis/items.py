@@ -27,7 +27,7 @@ from datetime import datetime, timedelta
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.redis.keys import EPOCH, RedisKeys, absent
+from locus_store.backends.redis.keys import EPOCH, RedisKeys, make_absent_key
 from locus_store.errors import IntegrityError
 from locus_store.types.items import SEGMENT_END, Put, StoreItem, decode_namespace, encode_namespace
 from locus_store.values import encoding
@@ -47,14 +47,14 @@ FOR_GOOD: Final = b"-"
 _LENGTHS: Final = Struct(">III")
 
 
-def keys_of(prefix: str) -> list[str]:
+def make_keys(prefix: str) -> list[str]:
     """Return a store's keys in the order of its scripts; only writing scripts take the last.
 
     Raises:
         InvalidArgumentError: ``prefix`` is not valid.
     """
     start = f"{RedisKeys(prefix).prefix}{{store}}:"
-    return [*(f"{start}{kind}" for kind in KINDS), absent(start)]
+    return [*(f"{start}{kind}" for kind in KINDS), make_absent_key(start)]
 
 
 # --- names
@@ -65,7 +65,7 @@ def name_of(namespace: Namespace, key: str) -> bytes:
     return f"{encode_namespace(namespace)}{SEGMENT_END}{key}".encode()
 
 
-def parted(name: bytes) -> tuple[Namespace, str]:
+def split_name(name: bytes) -> tuple[Namespace, str]:
     """Split a name into the namespace and the key."""
     text = name.decode()
     if text.startswith(SEGMENT_END):
@@ -79,7 +79,7 @@ def start_of(namespace: Namespace, *, recursive: bool) -> bytes:
     return (encode_namespace(namespace) + ("" if recursive else SEGMENT_END)).encode()
 
 
-def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
+def make_bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
     """Return the bounds for ``ZRANGEBYLEX`` of names with this prefix; ``after`` is exclusive."""
     low = b"(" + after if after else b"[" + start if start else b"-"
     return low, b"(" + start + b"\xff" if start else b"+"
@@ -88,7 +88,7 @@ def bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
 # --- items
 
 
-def arguments(change: Change, call: int) -> tuple[Any, ...]:
+def make_arguments(change: Change, call: int) -> tuple[Any, ...]:
     """Return a change as arguments of ``item_apply``, with the number of its call."""
     name = name_of(change.namespace, change.key)
     if not isinstance(change, Put):
@@ -105,7 +105,7 @@ def arguments(change: Change, call: int) -> tuple[Any, ...]:
     )
 
 
-def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+def split_rows(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Yield the triples of strings that scripts join."""
     at = 0
     while at < len(joined):
@@ -115,14 +115,14 @@ def rows_of(joined: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
         yield joined[first:second], joined[second:third], joined[third:at]
 
 
-def item_of(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
+def make_item(name: bytes, expires: bytes, packed: bytes, max_bytes: int) -> StoreItem:
     """Return the item of a script's result.
 
     Raises:
         IntegrityError: It is not as it was written, or takes more than ``max_bytes``.
     """
     with _damage(name):
-        namespace, key = parted(name)
+        namespace, key = split_name(name)
         version, created, updated, ttl, frame = packed.split(b" ", 4)
         [body] = encoding.unpack_frames(frame, max_bytes)
         value, metadata = encoding.decode(body)  # type: ignore[misc,str-unpack]  # two of them
@@ -148,7 +148,7 @@ def put_at(item: StoreItem) -> int:
     return (item.updated_at - EPOCH) // timedelta(microseconds=1)
 
 
-def embeddings_of(data: bytes, size: int) -> list[bytes]:
+def split_embeddings(data: bytes, size: int) -> list[bytes]:
     """Return an item's embeddings, each of ``size`` bytes."""
     return [data[at : at + size] for at in range(0, len(data), size)]
 
@@ -158,7 +158,7 @@ def _damage(name: bytes) -> Iterator[None]:
     try:
         yield
     except encoding.TooLargeError as exc:
-        raise exc.at(f"item {name!r} in Redis") from exc
+        raise exc.with_place(f"item {name!r} in Redis") from exc
     except (ValueError, TypeError, OverflowError, IntegrityError) as exc:
         raise IntegrityError(
             f"item {name!r} in Redis is not as it was written; restore the server from a backup, "

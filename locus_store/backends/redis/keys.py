@@ -63,46 +63,46 @@ class RedisKeys:
         """The hash with the store's identity and the version of this layout."""
         return f"{self.prefix}{{meta}}"
 
-    def foreign(self, thread_id: str) -> list[str]:
+    def list_foreign(self, thread_id: str) -> list[str]:
         """Return the Locus SDK's string keys of a thread, with and without its adapter."""
         return [f"{self.prefix}{thread_id}:latest", f"{self.prefix}{thread_id}"]
 
-    def foreign_versions(self, thread_id: str, checkpoint_id: str) -> list[str]:
+    def list_foreign_versions(self, thread_id: str, checkpoint_id: str) -> list[str]:
         """Return the Locus SDK's string keys of a version; the newest one's id may be a mark."""
         if checkpoint_id == "latest":
-            return self.foreign(thread_id)
+            return self.list_foreign(thread_id)
         return [f"{self.prefix}{thread_id}:{checkpoint_id}"]
 
-    def indexes(self, bucket: int) -> list[str]:
+    def list_indexes(self, bucket: int) -> list[str]:
         """Return the keys ``active``, ``ids`` and ``expiry``."""
         return [f"{self.prefix}{{{bucket}}}:{name}" for name in ("active", "ids", "expiry")]
 
-    def document(self, thread_id: str) -> str:
+    def get_document(self, thread_id: str) -> str:
         """Return the key of a thread."""
-        return f"{self.prefix}{{{bucket_of(thread_id)}}}:thread|{thread_id}"
+        return f"{self.prefix}{{{compute_bucket(thread_id)}}}:thread|{thread_id}"
 
-    def writing(self, thread_id: str) -> list[str]:
-        """Return a script's keys to write a thread: also the indexes, and ``absent``."""
-        bucket = bucket_of(thread_id)
-        never_there = absent(f"{self.prefix}{{{bucket}}}:")
-        return [self.document(thread_id), *self.indexes(bucket), never_there]
+    def list_writing(self, thread_id: str) -> list[str]:
+        """Return a script's keys to write a thread: also the indexes, and ``make_absent_key``."""
+        bucket = compute_bucket(thread_id)
+        never_there = make_absent_key(f"{self.prefix}{{{bucket}}}:")
+        return [self.get_document(thread_id), *self.list_indexes(bucket), never_there]
 
 
-def absent(start: str) -> str:
+def make_absent_key(start: str) -> str:
     """Return the key with this prefix that never exists."""
     return f"{start}absent"
 
 
-def bucket_of(name: str) -> int:
+def compute_bucket(name: str) -> int:
     """Return the bucket of a thread."""
     return crc32(name.encode()) % BUCKETS
 
 
-def microseconds(moment: datetime) -> int:
+def to_microseconds(moment: datetime) -> int:
     """Return a time as microseconds since 1970."""
     return (moment - EPOCH) // MICROSECOND
 
 
-def moment(value: int) -> datetime:
+def from_microseconds(value: int) -> datetime:
     """Return the time of microseconds since 1970."""
     return EPOCH + value * MICROSECOND

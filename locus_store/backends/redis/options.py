@@ -15,25 +15,27 @@ from locus_store.types.options import (
     SavingOptions,
     Seconds,
     StateOptions,
-    bounded,
-    option,
+    annotate_bounds,
+    annotate_option,
     split_url,
 )
 
-Number = Annotated[int, bounded(ge=0, le=MAX_COUNT)]
+Number = Annotated[int, annotate_bounds(ge=0, le=MAX_COUNT)]
 
 
 class RedisConnections(StateOptions, total=False):
     """Of ``RedisBackend``, beside ``url``, ``prefix``, ``db`` and ``client``."""
 
-    cluster: Annotated[bool, option(False, "`url` is a node of a cluster")]
+    cluster: Annotated[bool, annotate_option(False, "`url` is a node of a cluster")]
     wait_replicas: Annotated[
         Number,
-        option(0, "how many replicas must have a write before it is acknowledged (`WAIT`)"),
+        annotate_option(
+            0, "how many replicas must have a write before it is acknowledged (`WAIT`)"
+        ),
     ]
     wait_timeout_seconds: Annotated[
         Seconds,
-        option(
+        annotate_option(
             5.0,
             "how long to wait for them. After that the call raises `BackendError`, although the"
             " write is done",
@@ -41,27 +43,29 @@ class RedisConnections(StateOptions, total=False):
     ]
     pool_size: Annotated[
         Count,
-        option(50, "most calls at once, and most connections to a server, per event loop"),
+        annotate_option(50, "most calls at once, and most connections to a server, per event loop"),
     ]
     retry_seconds: Annotated[
         Patience,
-        option(
+        annotate_option(
             10.0,
             "how long a call is retried while a server is lost, loads its data, or a cluster makes"
             " a replica a master",
         ),
     ]
-    timeout_seconds: Annotated[Seconds, option(30.0, "time limit of each answer")]
-    connect_timeout_seconds: Annotated[Seconds, option(10.0, "time limit of each connection")]
+    timeout_seconds: Annotated[Seconds, annotate_option(30.0, "time limit of each answer")]
+    connect_timeout_seconds: Annotated[
+        Seconds, annotate_option(10.0, "time limit of each connection")
+    ]
 
 
 class RedisOptions(RedisConnections, total=False):
     """Of ``RedisBackend``, beside ``url`` and ``prefix``."""
 
-    db: Annotated[Number, option(0, "the number of the database; also `/2` in the URL")]
+    db: Annotated[Number, annotate_option(0, "the number of the database; also `/2` in the URL")]
     client: Annotated[
         Any,
-        option(
+        annotate_option(
             None,
             "a `redis.asyncio.Redis` or `RedisCluster` instead of `url`, left open: see"
             " [a client of your own](#a-client-of-your-own)",
@@ -82,7 +86,7 @@ class Prefix(TypedDict, total=False):
     """The second argument."""
 
     prefix: Annotated[
-        str, option("locus:state:", "prefix of all keys; each prefix is a separate store")
+        str, annotate_option("locus:state:", "prefix of all keys; each prefix is a separate store")
     ]
 
 

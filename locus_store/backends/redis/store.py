@@ -15,7 +15,7 @@ from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
 from locus_store.store import BaseStore
 from locus_store.types.arguments import check_backend
-from locus_store.types.items import Put, decode_namespace, names_of, version_conflict
+from locus_store.types.items import Put, decode_namespace, get_names, make_version_conflict
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
@@ -121,14 +121,14 @@ class RedisStore(BaseStore):
         )
         if backend is not None and backend.prefix != STATE_PREFIX:
             prefix = backend.prefix
-        *self._keys, self._absent = items.keys_of(prefix)
+        *self._keys, self._absent = items.make_keys(prefix)
         self._is_known = False
         """True once it was seen to be of our layout and dimension."""
         self._calls = PerLoop(self._made_calls)
 
     def _made_calls(self) -> _Calls:
         return _Calls(
-            Gathering(self._run_changes, CHANGES, names_of), Gathering(self._run_reads, READS)
+            Gathering(self._run_changes, CHANGES, get_names), Gathering(self._run_reads, READS)
         )
 
     def __repr__(self) -> str:
@@ -136,19 +136,19 @@ class RedisStore(BaseStore):
 
     async def setup(self) -> None:
         """See ``BaseStore``, also for the following methods."""
-        await self._home()
+        await self._get_client()
 
-    async def _home(self) -> LoopClient:
+    async def _get_client(self) -> LoopClient:
         connections = self.backend.connections
         if not self._is_known:
-            home = await connections.home()
+            client = await connections.get_client()
             settings = self._keys[-1]
-            layout, dimension = await home.command("HMGET", settings, "layout", "dimension")
+            layout, dimension = await client.run_command("HMGET", settings, "layout", "dimension")
             self._require("layout", layout)
             self._require("dimension", dimension)
             self.stored_dimension = None if dimension is None else int(dimension)
             self._is_known = True
-        return await connections.home()  # the other one may be closed by now
+        return await connections.get_client()  # the other one may be closed by now
 
     def _require(self, setting: str, found: bytes | None) -> None:
         """Refuse keys that another library wrote.
@@ -171,7 +171,7 @@ class RedisStore(BaseStore):
             )
 
     async def close(self) -> None:
-        calls = self._calls.here()
+        calls = self._calls.get()
         await calls.changes.drain()
         await calls.reads.drain()
         if self._owns:
@@ -182,16 +182,16 @@ class RedisStore(BaseStore):
 
     async def _write(self, lanes: set[str], script: Script, *args: Any) -> Any:
         """Run a script once, after all earlier writes of the same items."""
-        home = await self._home()
+        client = await self._get_client()
         first, *others = lanes
         keys = [*self._keys, self._absent]
-        return await home.in_order(
-            first, lambda: home.once(lambda: home.write(script, keys, *args)), *others
+        return await client.run_in_order(
+            first, lambda: client.run_once(lambda: client.write(script, keys, *args)), *others
         )
 
     async def apply(self, changes: Sequence[Change]) -> list[int]:
         size = sum([it.size for it in changes])
-        return await self._calls.here().changes.submit(changes, count=len(changes), size=size)
+        return await self._calls.get().changes.submit(changes, count=len(changes), size=size)
 
     async def _run_changes(
         self, calls: Sequence[Sequence[Change]], is_alone: bool
@@ -201,7 +201,7 @@ class RedisStore(BaseStore):
         changes = list(chain.from_iterable(calls))
         has_vectors = any(it.vectors for it in changes)
         dimension = self.dimension if has_vectors else ""
-        given = [items.arguments(it, at) for at, call in enumerate(calls) for it in call]
+        given = [items.make_arguments(it, at) for at, call in enumerate(calls) for it in call]
         lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
         what = items.LAYOUT, dimension, *chain.from_iterable(given)
         done, found, *others = await self._write(lanes, scripts.ITEMS["apply"], *what)
@@ -214,14 +214,14 @@ class RedisStore(BaseStore):
             call, place, version = conflicts[at : at + 3]
             change = changes[place]
             assert isinstance(change, Put)  # noqa: S101  (no other expects a version)
-            answers[call] = Failed(version_conflict(change, version))
+            answers[call] = Failed(make_version_conflict(change, version))
         return answers
 
     async def clear(self, namespace: Namespace, *, recursive: bool) -> int:
         start = items.start_of(namespace, recursive=recursive)
         at, removed = b"", 0
         while True:
-            low, high = items.bounds(start, at)
+            low, high = items.make_bounds(start, at)
             count, at = await self._write(ALL_LANES, scripts.ITEMS["clear"], low, high, CLEARED)
             removed += int(count)
             if not at:
@@ -238,11 +238,11 @@ class RedisStore(BaseStore):
     # --- reading
 
     async def _read(self, script: Script, *args: Any) -> Any:
-        home = await self._home()
-        return await home.read(script, self._keys, *args)
+        client = await self._get_client()
+        return await client.read(script, self._keys, *args)
 
     async def read(self, names: Sequence[Name]) -> list[StoreItem | None]:
-        return await self._calls.here().reads.submit(names, count=len(names))
+        return await self._calls.get().reads.submit(names, count=len(names))
 
     async def _run_reads(
         self, calls: Sequence[Sequence[Name]], is_alone: bool
@@ -258,8 +258,8 @@ class RedisStore(BaseStore):
     ) -> list[tuple[StoreItem, bytes] | None]:
         found = await self._read(scripts.ITEMS["read"], with_vectors, *names)
         return [
-            (items.item_of(name, expires, packed, self.max_state_bytes), data) if packed else None
-            for name, (expires, packed, data) in zip(names, items.rows_of(found), strict=True)
+            (items.make_item(name, expires, packed, self.max_state_bytes), data) if packed else None
+            for name, (expires, packed, data) in zip(names, items.split_rows(found), strict=True)
         ]
 
     async def page(self, namespace: Namespace, limit: int, after: str | None) -> list[StoreItem]:
@@ -268,7 +268,7 @@ class RedisStore(BaseStore):
         found: list[StoreItem] = []
         while True:
             count = min(limit - len(found), PAGE)
-            bounds = items.bounds(start, at)
+            bounds = items.make_bounds(start, at)
             rows, at = await self._read(scripts.ITEMS["page"], *bounds, count, PAGE_BYTES)
             found += self._items_in(rows)
             if not at or len(found) == limit:
@@ -279,11 +279,11 @@ class RedisStore(BaseStore):
         found: dict[Namespace, None] = {}
         size = max(FIRST, offset + limit)
         while True:
-            bounds = items.bounds(start, at)
+            bounds = items.make_bounds(start, at)
             rows, at = await self._read(scripts.ITEMS["namespaces"], *bounds, min(size, PAGE))
             size = PAGE
             for it in rows:
-                cut = match.of(decode_namespace(it.decode()))
+                cut = match.cut(decode_namespace(it.decode()))
                 if cut is not None:
                     found[cut] = None
             if not at or len(found) >= offset + limit:
@@ -342,7 +342,7 @@ class RedisStore(BaseStore):
         return self._items_in(rows), at, last
 
     def _items_in(self, rows: bytes) -> list[StoreItem]:
-        return [items.item_of(*it, self.max_state_bytes) for it in items.rows_of(rows)]
+        return [items.make_item(*it, self.max_state_bytes) for it in items.split_rows(rows)]
 
     async def nearest(
         self, wanted: Wanted, vector: bytes, threshold: float | None
@@ -372,9 +372,9 @@ class RedisStore(BaseStore):
         """Yield all items below the prefix that have embeddings."""
         start, at = items.start_of(wanted.prefix, recursive=wanted.recursive), b""
         while True:
-            bounds = items.bounds(start, at)
+            bounds = items.make_bounds(start, at)
             page, at = await self._read(scripts.ITEMS["vectors"], *bounds, EMBEDDINGS, PAGE_BYTES)
-            rows = [*items.rows_of(page)]
+            rows = [*items.split_rows(page)]
             best = self._best([data for _, _, data in rows], vector)
             for score, (name, put_at, _) in zip(best, rows, strict=True):
                 yield _Scored(-score, name, int(float(put_at)))
@@ -383,14 +383,14 @@ class RedisStore(BaseStore):
 
     def _best(self, embeddings: Sequence[bytes], vector: bytes) -> list[float]:
         """Return the best score of each item's embeddings; minus infinity if it has none."""
-        each = [items.embeddings_of(it, len(vector)) for it in embeddings]
-        scores = iter(vectors.scores(vector, [*chain.from_iterable(each)], self.metric))
+        each = [items.split_embeddings(it, len(vector)) for it in embeddings]
+        scores = iter(vectors.compute_scores(vector, [*chain.from_iterable(each)], self.metric))
         return [max((next(scores) for _ in it), default=-inf) for it in each]
 
     async def vectors_of(self, namespace: Namespace, key: str) -> list[bytes]:
         [found] = await self._items_and_embeddings([items.name_of(namespace, key)])
         size = (self.dimension or 1) * vectors.FLOAT_BYTES
-        return items.embeddings_of(found[1], size) if found else []
+        return items.split_embeddings(found[1], size) if found else []
 
 
 def _lane(name: bytes) -> str:

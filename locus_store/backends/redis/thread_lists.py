@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.redis import scripts
-from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, bucket_of, moment
+from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, compute_bucket, from_microseconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -23,27 +23,32 @@ class ThreadLists:
 
     Args:
         keys: The names of the keys.
-        home: Returns the connections of the running loop.
+        get_client: Returns the connections of the running loop.
     """
 
-    def __init__(self, keys: RedisKeys, home: Callable[[], Awaitable[LoopClient]]) -> None:
+    def __init__(self, keys: RedisKeys, get_client: Callable[[], Awaitable[LoopClient]]) -> None:
         self.keys = keys
-        self._home = home
+        self._get_client = get_client
 
-    async def listed(self, limit: int, after: bytes = b"") -> list[bytes]:
+    async def list_entries(self, limit: int, after: bytes = b"") -> list[bytes]:
         """Return entries of listed threads after ``after``, the most recently active first."""
         return await self._page("active", limit, after)
 
-    async def scanned(self, limit: int, after: str | None) -> list[str]:
+    async def scan(self, limit: int, after: str | None) -> list[str]:
         """Return all live threads by id."""
         found = await self._page("ids", limit, (after or "").encode())
         return [it.decode() for it in found]
 
-    async def entry(self, thread_id: str) -> bytes | None:
+    async def read_entry(self, thread_id: str) -> bytes | None:
         """Return the entry of a listed thread."""
-        home, active = await self._home(), self.keys.indexes(bucket_of(thread_id))[0]
-        score = await home.command("ZSCORE", active, thread_id)
-        if score is None or not await home.command("EXISTS", self.keys.document(thread_id)):
+        client, active = (
+            await self._get_client(),
+            self.keys.list_indexes(compute_bucket(thread_id))[0],
+        )
+        score = await client.run_command("ZSCORE", active, thread_id)
+        if score is None or not await client.run_command(
+            "EXISTS", self.keys.get_document(thread_id)
+        ):
             return None
         return f"{float(score):0{ENTRY_DIGITS}.0f}{thread_id}".encode()
 
@@ -81,25 +86,25 @@ class ThreadLists:
         One script reads all buckets. On a cluster they are on different nodes: one script each.
         """
         buckets = list(places)
-        home = await self._home()
-        groups = [[it] for it in buckets] if home.is_cluster else [buckets]
+        client = await self._get_client()
+        groups = [[it] for it in buckets] if client.is_cluster else [buckets]
         calls = [
             (
-                [key for it in group for key in self.keys.indexes(it)],
+                [key for it in group for key in self.keys.list_indexes(it)],
                 (kind, size, *(places[it] for it in group)),
             )
             for group in groups
         ]
-        answers = await home.each(scripts.DOCUMENTS["page"], calls)
+        answers = await client.run_script_and_commands(scripts.DOCUMENTS["page"], calls)
         return dict(zip(buckets, (it for pages in answers for it in _parted(pages)), strict=True))
 
     async def expire(self) -> int:
         """Remove the threads whose time is over; return how many."""
-        home, count = await self._home(), 0
-        expiry = [self.keys.indexes(bucket)[2] for bucket in range(BUCKETS)]
+        client, count = await self._get_client(), 0
+        expiry = [self.keys.list_indexes(bucket)[2] for bucket in range(BUCKETS)]
         while expiry:
             calls = [([it], (PAGE,)) for it in expiry]
-            over = await home.each(scripts.DOCUMENTS["expired"], calls)
+            over = await client.run_script_and_commands(scripts.DOCUMENTS["expired"], calls)
             names = [it.decode() for some in over for it in some]
             count += await self.heal(names)
             expiry = [it for it, some in zip(expiry, over, strict=True) if some]
@@ -111,8 +116,12 @@ class ThreadLists:
         Returns:
             How many of them had a time.
         """
-        calls = [(self.keys.writing(it), (it,)) for it in names]
-        return sum(await (await self._home()).each(scripts.DOCUMENTS["expire"], calls))
+        calls = [(self.keys.list_writing(it), (it,)) for it in names]
+        return sum(
+            await (await self._get_client()).run_script_and_commands(
+                scripts.DOCUMENTS["expire"], calls
+            )
+        )
 
 
 def _parted(pages: bytes) -> Iterator[list[bytes]]:
@@ -127,11 +136,11 @@ def _before(entry: bytes, last: bytes, is_newest_first: bool) -> bool:
     return entry > last if is_newest_first else entry < last
 
 
-def time_in(entry: bytes) -> datetime:
-    """Return the time of a thread's activity from an entry of ``ThreadLists.listed``."""
-    return moment(int(entry[:ENTRY_DIGITS]))
+def parse_time(entry: bytes) -> datetime:
+    """Return the time of a thread's activity from an entry of ``ThreadLists.list_entries``."""
+    return from_microseconds(int(entry[:ENTRY_DIGITS]))
 
 
 def name_in(entry: bytes) -> str:
-    """Return the thread's id from an entry of ``ThreadLists.listed``."""
+    """Return the thread's id from an entry of ``ThreadLists.list_entries``."""
     return entry[ENTRY_DIGITS:].decode()

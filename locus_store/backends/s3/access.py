@@ -8,7 +8,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.errors import InvalidArgumentError, MissingExtraError, pip_install
+from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 
 if TYPE_CHECKING:
     from locus_store.backends.s3.options import S3Options
@@ -38,7 +38,7 @@ class S3Access:
             MissingExtraError: boto3 is not installed.
         """
         if self.options["client"] is None and find_spec("boto3") is None:
-            raise MissingExtraError(f"S3 needs boto3: {pip_install('s3')}")
+            raise MissingExtraError(f"S3 needs boto3: {make_install_command('s3')}")
         if not isinstance(self.bucket, str) or not _BUCKET.fullmatch(self.bucket):
             raise InvalidArgumentError(f"bucket_name={self.bucket!r} must be the name of a bucket")
         if self.bucket.endswith(_DIRECTORY):

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.objects import ITEMS, ObjectDocuments, checked_prefix
+from locus_store.backends.documents.objects import ITEMS, ObjectDocuments, check_prefix
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.s3.access import S3Access
 from locus_store.backends.s3.client import S3Objects
-from locus_store.backends.s3.diagnostics import facts
+from locus_store.backends.s3.diagnostics import collect_facts
 from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.arguments import check_backend
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,10 +40,10 @@ class S3Backend(DocumentBackend):
     factory = "s3_checkpointer"
 
     def __init__(self, bucket_name: str, **options: Unpack[S3Options]) -> None:
-        given = complete(S3Options, options, "S3Backend")
+        given = fill_defaults(S3Options, options, "S3Backend")
         access = S3Access(bucket_name, given)
         access.require()
-        self.objects = S3Objects(access, checked_prefix(given["prefix"]))
+        self.objects = S3Objects(access, check_prefix(given["prefix"]))
         self.documents = ObjectDocuments(self.objects, given["prefix"])
         form = SegmentedForm(self.documents)
         super().__init__(self.documents, form=form, max_state_bytes=given["max_state_bytes"])
@@ -53,7 +53,7 @@ class S3Backend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        return [*await super().facts(), *await self._look(facts, self.objects)]
+        return [*await super().facts(), *await self._look(collect_facts, self.objects)]
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
@@ -78,7 +78,7 @@ def s3_checkpointer(
         InvalidArgumentError: An option is not valid.
         MissingExtraError: boto3 is not installed.
     """
-    own, rest = parted(CheckpointOptions, options)
+    own, rest = split_options(CheckpointOptions, options)
     return StorageBackendAdapter(S3Backend(bucket_name, **rest), state_type=state_type, **own)
 
 

@@ -31,7 +31,7 @@ PAGE: Final = 1000
 """Objects in one deletion."""
 
 SECOND: Final = timedelta(seconds=1)
-_NONCE_BYTES: Final = 16
+_TOKEN_BYTES: Final = 16
 _WRONG: Final = {"IfMatch": f'"{0:032x}"'}
 """The tag of no object."""
 
@@ -90,8 +90,8 @@ class S3Objects(Objects):
         self._require_process()
         try:
             yield self.access.options["client"] or self._own_client()
-        except failures.client_errors() as exc:
-            raise failures.translated(exc, self.access, what) from exc
+        except failures.get_client_errors() as exc:
+            raise failures.translate_error(exc, self.access, what) from exc
 
     def _own_client(self) -> Any:
         with self._lock:
@@ -125,7 +125,7 @@ class S3Objects(Objects):
         with self._client(f"get {name!r}") as client:
             answer = client.get_object(Bucket=self.access.bucket, Key=name, **condition)
             content = self._noticed(answer)["Body"].read()
-        return Found(answer["ETag"], content[_NONCE_BYTES:])
+        return Found(answer["ETag"], content[_TOKEN_BYTES:])
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
         self.require_conditions()
@@ -226,7 +226,7 @@ class S3Objects(Objects):
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.each(work, items)
+        return self._workers.run_each(work, items)
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self._offset

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 _LARGE_SKEW: Final = timedelta(minutes=1)
 
 
-def facts(objects: S3Objects) -> list[Fact]:
+def collect_facts(objects: S3Objects) -> list[Fact]:
     """Return the numbers of objects, and what the service does with conditions and clocks.
 
     An object is put and deleted to see whether the service keeps conditions.
     """
     counts = [sum(1 for _ in objects.list(objects.prefix + it)) for it in (HEADS, SEGMENTS, ITEMS)]
-    told = "{:,} heads of threads, {:,} segments; {:,} of the store".format(*counts)
-    return [Fact("objects", told), _conditions(objects), _clock(objects)]
+    text = "{:,} heads of threads, {:,} segments; {:,} of the store".format(*counts)
+    return [Fact("objects", text), _conditions(objects), _clock(objects)]
 
 
 def _conditions(objects: S3Objects) -> Fact:
@@ -35,7 +35,7 @@ def _conditions(objects: S3Objects) -> Fact:
 
 def _clock(objects: S3Objects) -> Fact:
     skew = abs(objects.now() - datetime.now(UTC))
-    told = f"differs from the service's by {skew.total_seconds():.0f} s"
+    text = f"differs from the service's by {skew.total_seconds():.0f} s"
     if skew < _LARGE_SKEW:
-        return Fact("clock", told, "ok")
-    return Fact("clock", told, "warn", "set it; services refuse requests beyond 15 minutes")
+        return Fact("clock", text, "ok")
+    return Fact("clock", text, "warn", "set it; services refuse requests beyond 15 minutes")

@@ -46,7 +46,7 @@ class UnchangedError(Exception):
     """The object has the tag that is known."""
 
 
-def client_errors() -> tuple[type[BaseException], ...]:
+def get_client_errors() -> tuple[type[BaseException], ...]:
     """Return the errors of a client."""
     from botocore.exceptions import (  # noqa: PLC0415  (of an extra, and slow to import)
         BotoCoreError,
@@ -56,29 +56,29 @@ def client_errors() -> tuple[type[BaseException], ...]:
     return BotoCoreError, ClientError
 
 
-def status_of(exc: Any) -> int | None:
+def get_status(exc: Any) -> int | None:
     """Return the HTTP status of an answer; ``None`` if there was none."""
     answer = getattr(exc, "response", None) or {}
     status: int | None = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status
 
 
-def code_of(exc: Any) -> str:
+def get_code(exc: Any) -> str:
     """Return the service's code of an error, or the name of the client's own error."""
     answer = getattr(exc, "response", None)
     return str(answer["Error"].get("Code")) if answer else type(exc).__name__
 
 
-def translated(exc: BaseException, place: S3Access, what: str) -> Exception:
+def translate_error(exc: BaseException, place: S3Access, what: str) -> Exception:
     """Return the error for a call that failed for good."""
-    code, status = code_of(exc), status_of(exc)
-    told = f"{what}: {place}"
+    code, status = get_code(exc), get_status(exc)
+    message = f"{what}: {place}"
     if code in _REMEDIES:
-        return ConnectionFailedError(f"{told} {_REMEDIES[code]} ({code})")
+        return ConnectionFailedError(f"{message} {_REMEDIES[code]} ({code})")
     if code in _REFUSED_CONDITIONS:
         return ChangedError()
     if status in {_MISSING, _UNCHANGED}:
         return MissingError() if status == _MISSING else UnchangedError()
     if status is None:
-        return ConnectionFailedError(f"{told} cannot be reached: {code}: {exc!s:.300}")
-    return BackendError(f"{told} answered HTTP {status}: {code}: {exc!s:.300}")
+        return ConnectionFailedError(f"{message} cannot be reached: {code}: {exc!s:.300}")
+    return BackendError(f"{message} answered HTTP {status}: {code}: {exc!s:.300}")

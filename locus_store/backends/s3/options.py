@@ -11,13 +11,13 @@ from locus_store.types.options import (
     CheckpointOptions,
     Seconds,
     StateOptions,
-    bounded,
-    option,
+    annotate_bounds,
+    annotate_option,
 )
 
 DEFAULT_PREFIX: Final = "locus/"
 
-Text = Annotated[str, bounded(min_length=1)]
+Text = Annotated[str, annotate_bounds(min_length=1)]
 
 
 class S3Options(StateOptions, total=False):
@@ -25,33 +25,43 @@ class S3Options(StateOptions, total=False):
 
     prefix: Annotated[
         str,
-        option(
+        annotate_option(
             DEFAULT_PREFIX, "prefix of the names of all objects; each prefix is a separate store"
         ),
     ]
     endpoint_url: Annotated[
-        Annotated[str, bounded(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
-        option(None, "the URL of another service than Amazon's, as `https://host`"),
+        Annotated[str, annotate_bounds(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")] | None,
+        annotate_option(None, "the URL of another service than Amazon's, as `https://host`"),
     ]
-    region: Annotated[Text | None, option(None, "instead of the region of boto3's configuration")]
-    profile: Annotated[Text | None, option(None, "a profile of boto3's configuration")]
+    region: Annotated[
+        Text | None, annotate_option(None, "instead of the region of boto3's configuration")
+    ]
+    profile: Annotated[Text | None, annotate_option(None, "a profile of boto3's configuration")]
     addressing_style: Annotated[
         Literal["auto", "virtual", "path"],
-        option("auto", 'or `"path"`, for services without a host name for each bucket'),
+        annotate_option("auto", 'or `"path"`, for services without a host name for each bucket'),
     ]
     client: Annotated[
-        Any, option(None, "a client of boto3 instead of the credentials, left open"), IN_PYTHON
+        Any,
+        annotate_option(None, "a client of boto3 instead of the credentials, left open"),
+        IN_PYTHON,
     ]
     pool_size: Annotated[
-        Annotated[int, bounded(ge=1, le=256)],
-        option(16, "calls at once; a call that reads several objects has as many threads again"),
+        Annotated[int, annotate_bounds(ge=1, le=256)],
+        annotate_option(
+            16, "calls at once; a call that reads several objects has as many threads again"
+        ),
     ]
     max_attempts: Annotated[
-        Annotated[int, bounded(ge=1, le=100)],
-        option(8, "attempts of a call that meets 429, 5xx, a timeout or a lost connection"),
+        Annotated[int, annotate_bounds(ge=1, le=100)],
+        annotate_option(
+            8, "attempts of a call that meets 429, 5xx, a timeout or a lost connection"
+        ),
     ]
-    timeout_seconds: Annotated[Seconds, option(60.0, "time limit of each answer")]
-    connect_timeout_seconds: Annotated[Seconds, option(10.0, "time limit of each connection")]
+    timeout_seconds: Annotated[Seconds, annotate_option(60.0, "time limit of each answer")]
+    connect_timeout_seconds: Annotated[
+        Seconds, annotate_option(10.0, "time limit of each connection")
+    ]
 
 
 class S3CheckpointerOptions(S3Options, CheckpointOptions, total=False):

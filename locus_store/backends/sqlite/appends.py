@@ -39,14 +39,14 @@ def append_head(
     sequence, chain, size = line.last_sequence + 1, line.open_chain, line.open_bytes
     if append.basis is None:
         chain, size = sequence, 0
-    checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.shape.digest
+    checkpoint_id, digest = encode_key(save.checkpoint_id), save.change.tree.digest
     kept = _text(save.metadata), _text(save.labels), append.payload
     writer, run = _key(save.writer), _key(save.run)
     cursor = connection.connection.cursor()
     at = time_ns() // 1000
     record = (line.line, sequence, chain, line.head, checkpoint_id, digest, *kept, at)
     cursor.execute(insert, record)
-    moved = sequence, chain, size + append.added, sequence, writer, run, at
+    moved = sequence, chain, size + append.added_bytes, sequence, writer, run, at
     cursor.execute(move, (*moved, line.line))
     cursor.close()
     return sequence

@@ -22,12 +22,12 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError
 from locus_store.saver import CheckpointSaver
 from locus_store.sql.backend import SqlBackend
-from locus_store.sql.connections.diagnostics import Examination, package_version
+from locus_store.sql.connections.diagnostics import Examination, get_package_version
 from locus_store.sql.connections.options import refuse_connections
-from locus_store.sql.schema.tables import prefix_of, tables
+from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.types.arguments import check_tenant
 from locus_store.types.facts import Fact
-from locus_store.types.options import CheckpointOptions, complete, parted
+from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,13 +45,13 @@ _WORTH_SHRINKING = 1_000_000
 class SQLiteExamination(Examination):
     """A database file, or a database in memory."""
 
-    def software(self) -> Iterator[Fact]:
+    def iterate_software(self) -> Iterator[Fact]:
         """See ``Examination``, also for the following methods."""
         yield Fact("SQLAlchemy", sa.__version__)
-        yield Fact("aiosqlite", package_version("aiosqlite"))
+        yield Fact("aiosqlite", get_package_version("aiosqlite"))
         yield Fact("server", f"SQLite {sqlite3.sqlite_version}")
 
-    def settings(self) -> Iterator[Fact]:
+    def iterate_settings(self) -> Iterator[Fact]:
         mode = str(self._pragma("journal_mode")).upper()
         is_fine = mode in {"WAL", "MEMORY"}
         remedy = "readers and writers wait for each other: PRAGMA journal_mode=WAL"
@@ -60,14 +60,14 @@ class SQLiteExamination(Examination):
         )
 
         free = int(self._pragma("freelist_count")) * int(self._pragma("page_size"))
-        is_much = free > _WORTH_SHRINKING and free > (self.total_bytes() or 0) // 4
+        is_much = free > _WORTH_SHRINKING and free > (self.measure_total() or 0) // 4
         remedy = 'later saves use it; to shrink the file: sqlite3 FILE "VACUUM"' if is_much else ""
         yield Fact("free space in the file", f"{free:,} bytes", "info", remedy)
 
-    def table_bytes(self, table: sa.Table) -> int | None:
+    def measure_table(self, table: sa.Table) -> int | None:
         """Return ``None``: SQLite reports only the size of the whole file."""
 
-    def total_bytes(self) -> int | None:
+    def measure_total(self) -> int | None:
         return int(self._pragma("page_count")) * int(self._pragma("page_size"))
 
     def _pragma(self, name: str) -> Any:
@@ -103,7 +103,7 @@ class SQLiteBackend(SqlBackend):
         table_name: str | None = None,
         **options: Unpack[SQLiteOptions],
     ) -> None:
-        given = complete(SQLiteOptions, options, "SQLiteBackend")
+        given = fill_defaults(SQLiteOptions, options, "SQLiteBackend")
         handed_in = _checked_engine(given["engine"])
         if handed_in is not None:
             refuse_connections(SQLiteConnections, given)
@@ -117,7 +117,7 @@ class SQLiteBackend(SqlBackend):
         database = self.database(
             file,
             self._where,
-            tables(prefix_of(table_name, given["prefix"], "sqlite")),
+            make_tables(parse_prefix(table_name, given["prefix"], "sqlite")),
             tenant=given["tenant"],
             auto_migrate=given["auto_migrate"],
         )
@@ -148,7 +148,7 @@ def _own_runner(database: dialect.SQLiteDatabase, path: str, timeout: float) -> 
 
 
 def _runner(database: dialect.SQLiteDatabase, engine: Any) -> Runner:
-    shares_connection = dialect.shares_connection(engine)
+    shares_connection = dialect.has_one_connection(engine)
     if not isinstance(engine, Engine):
         return AsyncEngineRunner(database, engine, shares_connection=shares_connection)
     engines = (engine, None if shares_connection else engine)
@@ -159,10 +159,10 @@ def _engines(
     database: dialect.SQLiteDatabase, path: str, timeout: float
 ) -> tuple[Engine, Engine | None]:
     database.require_file()
-    writes = connecting.engine(path, busy_timeout_seconds=timeout)
+    writes = connecting.make_engine(path, busy_timeout_seconds=timeout)
     if path == connecting.MEMORY:
         return writes, None
-    return writes, connecting.engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
+    return writes, connecting.make_engine(path, busy_timeout_seconds=timeout, readers=READERS + 1)
 
 
 def sqlite_checkpointer(
@@ -179,7 +179,7 @@ def sqlite_checkpointer(
     Raises:
         InvalidArgumentError: An option is not valid.
     """
-    own, rest = parted(CheckpointOptions, options)
+    own, rest = split_options(CheckpointOptions, options)
     backend = SQLiteBackend(path, table_name, **rest)
     return StorageBackendAdapter(backend, state_type=state_type, **own)
 
@@ -202,7 +202,7 @@ class SQLiteCheckpointSaver(CheckpointSaver):
         table_name: str | None = None,
         **options: Unpack[SQLiteCheckpointerOptions],
     ) -> None:
-        own, rest = parted(CheckpointOptions, options)
+        own, rest = split_options(CheckpointOptions, options)
         super().__init__(SQLiteBackend(path, table_name, **rest), **own)
 
 

@@ -17,8 +17,8 @@ from locus_store.sql.columns.dialect_columns import (
 from locus_store.sql.columns.types import (
     MOST_FORMS,
     ORDERS,
+    bind_text,
     is_there,
-    text_literal,
     to_microseconds,
 )
 from locus_store.values.filters import IS_OBJECT
@@ -44,7 +44,7 @@ class SQLiteColumns(DialectColumns):
 
     keeps_types = False
 
-    def instant_type(self) -> TypeEngine[Any]:
+    def make_instant_type(self) -> TypeEngine[Any]:
         """Microseconds since 1970 UTC: SQLite has no time type."""
         return BigInteger()
 
@@ -57,20 +57,20 @@ class SQLiteColumns(DialectColumns):
     def bind_instant(self, value: datetime) -> int:
         return to_microseconds(value)
 
-    def clock(self, shift: str | None = None) -> str:
+    def render_clock(self, shift: str | None = None) -> str:
         """In milliseconds."""
         if shift is None:
             return f"({_NOW})"
         return f"({_NOW} + CAST(ROUND({shift} * 1000000.0) AS INTEGER))"
 
-    def minute(self) -> str:
+    def render_minute(self) -> str:
         return f"({_NOW} / 60000000 * 60000000)"
 
-    def moment(self, here: Callable[[], str]) -> str:
+    def render_moment(self, here: Callable[[], str]) -> str:
         return here()
 
 
-def storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
+def list_storage_classes(column: sa.Column[Any], dialect: Dialect) -> list[str]:
     """Return the names that ``typeof`` gives to a column's values, as they are written."""
     found = column.type.dialect_impl(dialect)
     impl = found.impl_instance if isinstance(found, sa.types.TypeDecorator) else found
@@ -85,16 +85,16 @@ _SLACK: Final = 1e-9
 """SQLite reads decimals almost exactly."""
 
 
-def on_text(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
+def make_text_condition(column: sa.ColumnElement[Any], clause: Clause) -> Condition:
     """Of JSON as SQLite keeps it; keys that its paths cannot name are left to Python."""
     if not all(map(_PLAIN_KEY.fullmatch, clause.path)):
         return None
-    document = sa.func.coalesce(sa.type_coerce(column, sa.Text()), text_literal("{}"))
-    path = text_literal("$" + "".join(f'."{it}"' for it in clause.path))
+    document = sa.func.coalesce(sa.type_coerce(column, sa.Text()), bind_text("{}"))
+    path = bind_text("$" + "".join(f'."{it}"' for it in clause.path))
     kind = sa.func.json_type(document, path, type_=sa.Text())
     found: Any = sa.func.json_extract(document, path, type_=sa.types.NullType())
     if clause.operator == IS_OBJECT:
-        return kind == text_literal("object")
+        return kind == bind_text("object")
     if clause.operator == "$exists":
         return is_there(kind, clause)
     if clause.operator in {"$eq", "$in"}:
@@ -115,11 +115,11 @@ def _one_of_texts(
 
 def _equal_text(kind: sa.ColumnElement[str], found: Any, operand: Any) -> sa.ColumnElement[bool]:
     if operand is None or isinstance(operand, bool):
-        return kind == text_literal({None: "null", True: "true", False: "false"}[operand])
+        return kind == bind_text({None: "null", True: "true", False: "false"}[operand])
     if isinstance(operand, str):
-        return sa.and_(kind == text_literal("text"), found == text_literal(escape_text(operand)))
+        return sa.and_(kind == bind_text("text"), found == bind_text(escape_text(operand)))
     if isinstance(operand, dict | list):
-        return kind == text_literal("array" if isinstance(operand, list) else "object")
+        return kind == bind_text("array" if isinstance(operand, list) else "object")
     is_number = kind.in_(["integer", "real"])
     if abs(operand) >= _EXACT:
         return is_number
@@ -146,12 +146,12 @@ def _number(value: float) -> sa.ColumnElement[Any]:
     return sa.literal(float(value), sa.Double())
 
 
-def word_in_text(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
+def make_word_condition(column: sa.ColumnElement[Any], word: str) -> sa.ColumnElement[bool]:
     """Return the condition that a value may have a folded word; text beyond ASCII always may."""
     text = sa.type_coerce(column, sa.Text())
     is_hard: sa.ColumnElement[bool] = text.op("GLOB", is_comparison=True)(
-        text_literal("*[^\x01-\x7f]*")
+        bind_text("*[^\x01-\x7f]*")
     )
     if not word.isascii():
         return is_hard
-    return sa.or_(sa.func.instr(sa.func.lower(text), text_literal(word)) > 0, is_hard)
+    return sa.or_(sa.func.instr(sa.func.lower(text), bind_text(word)) > 0, is_hard)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MEMORY = ":memory:"
 
 
-def engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
+def make_engine(path: str, *, busy_timeout_seconds: float, readers: int = 0) -> Engine:
     """Return an engine on a database file: one connection to write, or several to read.
 
     WAL lets readers work during a write; ``synchronous=FULL`` makes a commit durable;
@@ -79,7 +79,7 @@ def _use_wal(connection: sqlite3.Connection, path: str, busy_timeout_seconds: fl
             if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
                 raise
             if time.monotonic() >= end_if_emptied and _is_emptied(path):
-                raise emptied(path) from exc
+                raise make_emptied_error(path) from exc
             time.sleep(_WAL_PAUSE_SECONDS)
         else:
             return
@@ -90,7 +90,7 @@ def _is_emptied(path: str) -> bool:
     return Path(path).stat().st_size == 0 and Path(f"{path}-shm").exists()
 
 
-def emptied(where: str) -> IntegrityError:
+def make_emptied_error(where: str) -> IntegrityError:
     """Return the error for a file that was truncated while it was open."""
     return IntegrityError(
         f"SQLite {where}: the file was truncated to 0 bytes while it was open: close it in all "

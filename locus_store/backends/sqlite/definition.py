@@ -16,13 +16,17 @@ from locus_store.sql.schema.definition import (
     OLD_USERS,
     DatabasePlace,
     SchemaDefinition,
-    column_type,
-    masked,
-    place_of,
-    user_index,
+    make_column_type,
+    make_place,
+    make_user_index,
+    mask_url,
 )
-from locus_store.sql.schema.migrations import missing_driver, reason, tables_named
-from locus_store.types.options import CheckpointOptions, table
+from locus_store.sql.schema.migrations import (
+    get_reason,
+    make_missing_driver_error,
+    make_named_tables,
+)
+from locus_store.types.options import CheckpointOptions, read_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -55,16 +59,16 @@ class SQLiteDefinition(SchemaDefinition):
         schema: str | None,
     ) -> T:
         parsed = _parsed(url)
-        known = table(URL_OPTIONS).keys() | table(CheckpointOptions).keys()
+        known = read_options(URL_OPTIONS).keys() | read_options(CheckpointOptions).keys()
         ours = {name: str(parsed.query[name]) for name in known & parsed.query.keys()}
         theirs = parsed.difference_update_query(ours)
         _require_known(theirs)
-        wanted = tables_named(ours, prefix, schema, "sqlite")
+        wanted = make_named_tables(ours, prefix, schema, "sqlite")
         self.refuse_schema(wanted.schema)
         with _opened(theirs) as connection:
             return body(connection, wanted)
 
-    def absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
+    def find_absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
         parsed = _parsed(url)
         if not parsed.database or "mode" in parsed.query:
             return None
@@ -72,7 +76,7 @@ class SQLiteDefinition(SchemaDefinition):
         if not is_file or Path(parsed.database).exists():
             return None
         self.refuse_schema(schema)
-        return place_of(parsed)
+        return make_place(parsed)
 
     def refuse_schema(self, schema: str | None) -> None:
         if schema not in {None, "main"}:
@@ -81,7 +85,7 @@ class SQLiteDefinition(SchemaDefinition):
             )
 
     @contextmanager
-    def locked(self, connection: Connection, ours: Tables) -> Iterator[None]:
+    def lock(self, connection: Connection, ours: Tables) -> Iterator[None]:
         # Python's sqlite3 begins no transaction for DDL, so it is begun and ended in SQL; this also
         # holds for a connection in autocommit and for engines that emit a BEGIN of their own.
         del ours
@@ -99,13 +103,17 @@ class SQLiteDefinition(SchemaDefinition):
                     if not connection.invalidated and driver.in_transaction:
                         run("ROLLBACK")
 
-    def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
-        lower = {it.lower(): it for it in wanted}  # a name's case does not matter
+    def find_taken(
+        self, connection: Connection, schema: str | None, table_names: frozenset[str]
+    ) -> set[str]:
+        lower = {it.lower(): it for it in table_names}  # a name's case does not matter
         inspector = sa.inspect(connection)
         names = inspector.get_view_names(schema) + inspector.get_table_names(schema)
         return {lower[it.lower()] for it in names if it.lower() in lower}
 
-    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+    def change_user_column(
+        self, dialect: Dialect, ours: Tables, found: Collection[str]
+    ) -> list[str]:
         """A type is never changed: the ids are copied into a new column.
 
         ``OR ROLLBACK`` undoes all where a client continues after an error. No type converts a BLOB,
@@ -113,8 +121,8 @@ class SQLiteDefinition(SchemaDefinition):
         """
         del found
         quote = dialect.identifier_preparer
-        table, index = quote.format_table(ours.threads), user_index(ours)
-        kind = column_type(dialect, ours)
+        table, index = quote.format_table(ours.threads), make_user_index(ours)
+        kind = make_column_type(dialect, ours)
         update = f"UPDATE OR ROLLBACK {table} SET user_id = {_converted(ours)}"  # noqa: S608  (our names)
         return [
             f"DROP INDEX {quote.format_index(index)}",
@@ -125,7 +133,7 @@ class SQLiteDefinition(SchemaDefinition):
             str(sa.schema.CreateIndex(index).compile(dialect=dialect)),
         ]
 
-    def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
+    def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         del connection, ours, dimension
         return "item INTEGER NOT NULL, part INTEGER NOT NULL, embedding BLOB NOT NULL"
 
@@ -172,22 +180,22 @@ def _require_known(url: URL) -> None:
 
 @contextmanager
 def _opened(url: URL) -> Iterator[Connection]:
-    shown = masked(url)
+    shown = mask_url(url)
     try:
         engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
     except ImportError as error:
-        raise missing_driver(shown, error) from error
+        raise make_missing_driver_error(shown, error) from error
     except sa.exc.ArgumentError as error:
         raise InvalidArgumentError(f"{shown}: {error}") from error
     try:
         connection = engine.connect()
     except DBAPIError as error:
-        raise ConnectionFailedError(f"{shown}: cannot be opened: {reason(error)}") from error
+        raise ConnectionFailedError(f"{shown}: cannot be opened: {get_reason(error)}") from error
     try:
         with connection:
             yield connection
     except DBAPIError as error:
-        raise BackendError(f"{shown}: {reason(error)}") from error
+        raise BackendError(f"{shown}: {get_reason(error)}") from error
 
 
 @contextmanager

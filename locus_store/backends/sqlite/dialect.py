@@ -13,8 +13,8 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from locus_store import versions
 from locus_store.backends.sqlite import appends
-from locus_store.backends.sqlite.columns import storage_classes
-from locus_store.backends.sqlite.connecting import MEMORY, emptied
+from locus_store.backends.sqlite.columns import list_storage_classes
+from locus_store.backends.sqlite.connecting import MEMORY, make_emptied_error
 from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
@@ -24,16 +24,16 @@ from locus_store.errors import (
     SchemaError,
 )
 from locus_store.sql.columns.dialect_columns import dump_value, escape_text
-from locus_store.sql.connections.backend import autocommit_refused
+from locus_store.sql.connections.backend import make_autocommit_error
 from locus_store.sql.connections.database import Database
 from locus_store.sql.migrate import check
 from locus_store.sql.threads.pending import BATCH
-from locus_store.sql.threads.reads import line_of_row
+from locus_store.sql.threads.reads import make_line
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.server_repository import SEARCH_SETTING
 from locus_store.types import Mark, Written
 from locus_store.values import frames
-from locus_store.values.text import words
+from locus_store.values.text import split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -60,8 +60,10 @@ class SQLiteRepository(Repository):
 
     _has_tombstones = False
 
-    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """See ``Reads.matches``; ``GLOB`` differs from our patterns only in negated sets."""
+    def make_pattern_condition(
+        self, column: sa.ColumnElement[str], pattern: str
+    ) -> sa.ColumnElement[bool] | None:
+        """See ``Reads.make_pattern_condition``; ``GLOB`` differs in negated sets only."""
         if "[" in pattern:
             return None
         plain = sa.literal(pattern, sa.Text())
@@ -93,7 +95,7 @@ class SQLiteRepository(Repository):
         json = sa.literal(dump_value(value), sa.Text())
         return sa.and_(sa.func.instr(sa.type_coerce(column, sa.Text()), json) > 0, found)
 
-    def empty(self, line: int, sequences: Sequence[int]) -> None:
+    def remove_payloads(self, line: int, sequences: Sequence[int]) -> None:
         """See ``Repository``; an update would leave the payloads' room in the pages unused."""
         table = self.tables.checkpoints
         which = (*self._is_record(line, sequences),)
@@ -107,10 +109,10 @@ class SQLiteRepository(Repository):
         return appended or super().save(save)
 
     def _appended(self, save: Save) -> Written | None:
-        append = versions.append_of(save, self.store)
+        append = versions.make_append(save, self.store)
         if append is None or append.line is None:
             return None
-        row = self.sql.look.first(
+        row = self.sql.look.fetch_first(
             self.connection,
             {
                 "tenant": self.scope.tenant,
@@ -123,12 +125,12 @@ class SQLiteRepository(Repository):
         if row is None:
             return None
         *state, is_noted, head_digest, is_named, has_index = row
-        line = line_of_row(state)
-        if is_named or not versions.takes(line, head_digest, save, append):
+        line = make_line(state)
+        if is_named or not versions.can_append(line, head_digest, save, append):
             return None
         if is_noted and not has_index and appends.is_bare(save):
             sequence = appends.append_head(self.connection, self.tables, line, save, append)
-            mark = Mark(self.store, line.line, sequence, save.change.shape.digest)
+            mark = Mark(self.store, line.line, sequence, save.change.tree.digest)
             return Written(save.checkpoint_id, mark, "head")
         self.noted = save.thread_id if is_noted else None
         self._has_index = bool(has_index)
@@ -138,17 +140,17 @@ class SQLiteRepository(Repository):
 
     def look_for_index(self) -> bool:
         """See ``Repository``."""
-        return self.sql.setting.first(self.connection, {"name": SEARCH_SETTING}) is not None
+        return self.sql.setting.fetch_first(self.connection, {"name": SEARCH_SETTING}) is not None
 
     @property
     def _index(self) -> str:
         return f'"{self.tables.prefix}search"'
 
-    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+    def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
         """Index a record; return its text, which FTS5 needs again for a deletion."""
         if not self.has_index:
             return None
-        text = frames.text_of(payload, self.max_state_bytes)
+        text = frames.extract_text(payload, self.max_state_bytes)
         self._index_rows(_INDEX, [(line, sequence, text)])
         return text
 
@@ -184,12 +186,12 @@ class SQLiteRepository(Repository):
 
     def _index_rows(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         values = [
-            (line << _SEQUENCE_BITS | sequence, " ".join(words(text)))
+            (line << _SEQUENCE_BITS | sequence, " ".join(split_words(text)))
             for line, sequence, text in rows
         ]
         self.connection.exec_driver_sql(statement.format(self._index), values)
 
-    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+    def find_lines(self, wanted: Sequence[str]) -> list[int] | None:
         """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
@@ -203,7 +205,7 @@ class SQLiteRepository(Repository):
         )
         return [row[0] for row in found]
 
-    def self_check(self) -> list[str]:
+    def find_faults(self) -> list[str]:
         """Run ``PRAGMA integrity_check`` on pages and indexes, then check each value's type."""
         found = self.connection.exec_driver_sql("PRAGMA integrity_check(20)").scalars()
         broken = [it for it in found if it != "ok"]
@@ -211,7 +213,7 @@ class SQLiteRepository(Repository):
         return broken + [it for table in tables for it in self._mistyped(table)]
 
     def _mistyped(self, table: sa.Table) -> Iterator[str]:
-        classes = {it: storage_classes(it, self.connection.dialect) for it in table.columns}
+        classes = {it: list_storage_classes(it, self.connection.dialect) for it in table.columns}
         is_other = [
             sa.func.typeof(it, type_=sa.Text()).not_in(known) for it, known in classes.items()
         ]
@@ -235,7 +237,7 @@ class SQLiteRepository(Repository):
         self._has_index = None
         lines = sa.select(self.tables.lines.c.line)
         for line in list(self.connection.execute(lines).scalars()):
-            self.reindex(line)
+            self.index_line(line)
         return True
 
 
@@ -282,7 +284,7 @@ class SQLiteDatabase(Database):
 
     def require_joinable(self, connection: object) -> None:
         engine = getattr(connection, "engine", None)
-        if engine is not None and shares_connection(engine):
+        if engine is not None and has_one_connection(engine):
             raise InvalidArgumentError(
                 "connection= is of an engine whose users share one connection (in memory, or a "
                 "StaticPool): any other call would end its transaction. Use a database file"
@@ -296,16 +298,16 @@ class SQLiteDatabase(Database):
         if driver.in_transaction:
             return
         if driver.isolation_level is None:  # sqlite3's word for autocommit; nobody has begun
-            raise autocommit_refused()
+            raise make_autocommit_error()
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def refused_values(self, exc: BaseException) -> bool:
+    def is_refused_value(self, exc: BaseException) -> bool:
         """See ``Database``; precompiled statements raise the driver's own errors."""
         if isinstance(exc, sqlite3.Error):
             return not isinstance(exc, sqlite3.OperationalError)
-        return super().refused_values(exc)
+        return super().is_refused_value(exc)
 
-    def lost_schema(self, exc: BaseException) -> bool:
+    def is_lost_schema(self, exc: BaseException) -> bool:
         """See ``Database``; SQLite has a single code for all errors in a statement."""
         return _code(exc) == "SQLITE_ERROR"
 
@@ -319,13 +321,13 @@ class SQLiteDatabase(Database):
             url = sa.URL.create("sqlite", database=self._path)
             raise SchemaError(check(url, prefix=self.tables.prefix).message)
 
-    def opened(self, connection: Connection) -> None:
-        super().opened(connection)
+    def open(self, connection: Connection) -> None:
+        super().open(connection)
         if self._path is not None:
             self._known = self._file = _file_identity(self._path)
             self._log = _file_identity(f"{self._path}-wal")
 
-    def identity(self) -> object:
+    def identify(self) -> object:
         if self._path is None:
             return self._where
         found = _stat(self._path)
@@ -335,7 +337,7 @@ class SQLiteDatabase(Database):
                 "this object to start a new one"
             )
         if found is not None and found.st_size == 0 and self._known == _identity(found):
-            raise emptied(self._where)
+            raise make_emptied_error(self._where)
         return _identity(found)
 
     def has_log(self) -> bool:
@@ -361,7 +363,7 @@ class SQLiteDatabase(Database):
                 "-wal and -shm files never, or with the file and while nothing has it open"
             ) from exc
 
-    def left(self) -> None:
+    def check_replaced(self) -> None:
         """Refuse a replaced file that has the old one's log: SQLite finds the log by name."""
         self._known = None
         if self._path is None or self._log is None or _file_identity(self._path) == self._file:
@@ -373,7 +375,7 @@ class SQLiteDatabase(Database):
                 "and restore again, or restore with SQLite's backup API, which needs none of this"
             )
 
-    def translated(self, exc: Exception) -> LocusStoreError:
+    def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise, chosen by the driver's code."""
         is_no_text = isinstance(exc, UnicodeDecodeError)  # what SQLite says of a damaged file
         code = "SQLITE_CORRUPT" if is_no_text else _code(exc)
@@ -456,7 +458,7 @@ def _identity(found: os.stat_result | None) -> tuple[int, int] | None:
     return (found.st_dev, found.st_ino) if found is not None else None
 
 
-def shares_connection(engine: Any) -> bool:
+def has_one_connection(engine: Any) -> bool:
     """Return whether all users of the engine share one connection, as for a database in memory."""
     database = engine.url.database or ""
     in_memory = database in {"", MEMORY} or database.startswith("file::memory:")

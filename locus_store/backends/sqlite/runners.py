@@ -19,8 +19,8 @@ from sqlalchemy.pool import QueuePool
 from locus_store.backends.sqlite.writer import SQLiteWriter, StoppedError
 from locus_store.errors import BackendError, InvalidArgumentError
 from locus_store.runtime import loops, observe
-from locus_store.runtime.portals import when_dropped
-from locus_store.runtime.stepping import in_thread, may_block, now
+from locus_store.runtime.portals import call_when_dropped
+from locus_store.runtime.stepping import may_block, run_in_thread, run_now
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -72,19 +72,19 @@ class ThreadRunner:
     async def write(self, body: Body[T]) -> T:
         """See ``Runner``."""
         if may_block():
-            return await now(self._here, _Open.write, body)
+            return await run_now(self._here, _Open.write, body)
         return await self._apart(_Open.write_apart, body)
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
         if may_block():
-            return await now(self._here, _Open.read, body)
+            return await run_now(self._here, _Open.read, body)
         return await self._apart(_Open.read_apart, body)
 
-    async def ready(self) -> None:
+    async def open(self) -> None:
         """See ``Runner``."""
         if may_block():
-            await now(self._here, _Open.write, None)
+            await run_now(self._here, _Open.write, None)
         else:
             await self._apart(_Open.write_apart, None)
 
@@ -117,17 +117,17 @@ class ThreadRunner:
             if self._open is None:
                 writes, reads = self._make_engines()
                 self._open = _Open(self._database, writes, reads, owned=self._owns_engines)
-                self._open.finalizer = when_dropped(self, self._open.close)
+                self._open.finalizer = call_when_dropped(self, self._open.close)
             return self._open
 
     def hold(self) -> None:
-        """Close all connections, and open none until ``go_on``."""
+        """Close all connections, and open none until ``resume``."""
         self._lock.acquire()
         here, self._open = self._open, None
         if here is not None:
             here.close()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Undo ``hold``: the next call opens the database again."""
         self._lock.release()
 
@@ -139,7 +139,7 @@ class ThreadRunner:
             here, self._open = self._open, None
         if here is not None and here.pid == os.getpid():
             try:
-                await in_thread(here.close)
+                await run_in_thread(here.close)
             except RuntimeError:  # a function of `atexit`: Python begins no more threads
                 here.close()
 
@@ -163,7 +163,7 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     while _held:
-        _held.pop().go_on()
+        _held.pop().resume()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
@@ -208,7 +208,7 @@ class _Open:
             return self._writer.run(body)
         if self._is_new():
             self._writer.run(None)  # verifies the schema, or opens the database anew
-            self._identity = self._database.identity()
+            self._identity = self._database.identify()
         with self._gate:
             self._require_open()
             self._reading += 1
@@ -226,7 +226,7 @@ class _Open:
             return await self._writer.run_apart(body)
         if self._is_new():
             await self._writer.run_apart(None)
-            self._identity = self._database.identity()
+            self._identity = self._database.identify()
         loop = asyncio.get_running_loop()
         with self._gate:
             self._require_open()
@@ -235,7 +235,7 @@ class _Open:
 
     def _is_new(self) -> bool:
         """Return whether the database is not the one that was read last."""
-        return self._identity is None or self._identity != self._database.identity()
+        return self._identity is None or self._identity != self._database.identify()
 
     def _require_open(self) -> None:
         if self.is_closed:
@@ -328,7 +328,7 @@ class AsyncEngineRunner:
         """See ``Runner``."""
         return await self.read(body)
 
-    async def ready(self) -> None:
+    async def open(self) -> None:
         """See ``Runner``."""
         self._require_own_loop()
         await self._opened()
@@ -337,7 +337,7 @@ class AsyncEngineRunner:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await loops.outlasting(task)
+        return await loops.await_to_end(task)
 
     async def _alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
@@ -354,9 +354,9 @@ class AsyncEngineRunner:
         try:
             if not self._is_opened:
                 async with self._engine.connect() as connection:
-                    await connection.run_sync(self._database.opened)
+                    await connection.run_sync(self._database.open)
                 self._is_opened = True
-                observe.opened(self._database)
+                observe.report_opened(self._database)
         finally:
             self._opening.release()
 

@@ -12,12 +12,12 @@ import orjson
 import sqlalchemy as sa
 
 from locus_store.backends.sqlite.backend import DEFAULT_PATH, SQLiteBackend
-from locus_store.backends.sqlite.columns import on_text, word_in_text
+from locus_store.backends.sqlite.columns import make_text_condition, make_word_condition
 from locus_store.sql.columns.types import encode_key, encode_path
-from locus_store.sql.items import Items, item_of
+from locus_store.sql.items import Items, make_item
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import SqlStore
-from locus_store.sql.threads.pending import batches
+from locus_store.sql.threads.pending import split_batches
 from locus_store.types.arguments import check_backend
 from locus_store.types.items import encode_namespace
 from locus_store.values import vectors
@@ -49,15 +49,15 @@ class _SQLiteItems(Items):
     most_names = sys.maxsize  # they are one parameter
     locks_rows = False
 
-    def condition(
+    def make_condition(
         self, column: sa.ColumnElement[Any], clause: Clause
     ) -> sa.ColumnElement[bool] | None:
-        return on_text(column, clause)
+        return make_text_condition(column, clause)
 
     def may_have_word(
         self, column: sa.ColumnElement[Any], word: str
     ) -> sa.ColumnElement[bool] | None:
-        return word_in_text(column, word)
+        return make_word_condition(column, word)
 
     def have_names(self, names: Sequence[Name]) -> sa.ColumnElement[bool]:
         """See ``Items``; the pairs are a subquery, as SQLite uses no index for a list of pairs."""
@@ -70,25 +70,25 @@ class _SQLiteItems(Items):
         )
         c = self.store.c
         return sa.and_(
-            c.tenant == self.shelf.scope.tenant,
+            c.tenant == self.context.scope.tenant,
             sa.tuple_(c.namespace, c.key).in_(sa.select(*parts)),
         )
 
-    def ranked(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
+    def rank(self, wanted: Wanted, vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         """Rank by the extension's distances if it can be loaded; scores are recomputed."""
-        if self.shelf.metric not in _DISTANCES or not loads_vec(self.connection):
-            yield from super().ranked(wanted, vector)
+        if self.context.metric not in _DISTANCES or not can_load_vec(self.connection):
+            yield from super().rank(wanted, vector)
             return
 
         def fetch(size: int) -> tuple[list[Scored], bool]:
             order = self._nearest(wanted, vector, size)
             return list(self._scored(order, vector)), len(order) < size
 
-        yield from self.widening(wanted, fetch)
+        yield from self.rank_widening(wanted, fetch)
 
     def _nearest(self, wanted: Wanted, vector: bytes, size: int) -> list[int]:
         c, e = self.store.c, self.embeddings.c
-        measure = getattr(sa.func, _DISTANCES[self.shelf.metric])
+        measure = getattr(sa.func, _DISTANCES[self.context.metric])
         distance = sa.func.min(sa.func.coalesce(measure(e.embedding, vector), 1.0))
         query = sa.select(e.item).join_from(self.store, self.embeddings, e.item == c.item)
         query = query.where(*self.are_wanted(wanted)).group_by(e.item)
@@ -97,18 +97,20 @@ class _SQLiteItems(Items):
 
     def _scored(self, items: Sequence[int], vector: bytes) -> Iterator[tuple[StoreItem, float]]:
         c, e = self.store.c, self.embeddings.c
-        for some in batches(items):
+        for some in split_batches(items):
             query = sa.select(e.item, e.embedding).where(e.item.in_(some))
             found = self.connection.execute(query).all()
-            scores = vectors.scores(vector, [it.embedding for it in found], self.shelf.metric)
+            scores = vectors.compute_scores(
+                vector, [it.embedding for it in found], self.context.metric
+            )
             best: dict[int, float] = {}
             for row, score in zip(found, scores, strict=True):
                 best[row.item] = max(score, best.get(row.item, score))
             for row in self.connection.execute(self._items().where(c.item.in_(some))):
-                yield item_of(row), best[row.item]
+                yield make_item(row), best[row.item]
 
 
-def loads_vec(connection: Connection) -> bool:
+def can_load_vec(connection: Connection) -> bool:
     """Return whether the connection has sqlite-vec; load the extension if possible."""
     known: bool | None = connection.info.get(_LOADED)
     if known is None:

@@ -52,7 +52,7 @@ class _Job:
         self._result, self._error, self.is_answered = result, error, True
         self._changed.release()
 
-    def result(self) -> Any:
+    def get_result(self) -> Any:
         """Return the result, or raise the error."""
         error, self._error = self._error, None
         try:
@@ -97,13 +97,13 @@ def _tell(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
             job.answer(*answer)
         else:
             by_loop.setdefault(job.loop, []).append((job, answer))
-    for loop, told in by_loop.items():
+    for loop, pairs in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed: nobody waits
-            loop.call_soon_threadsafe(_answer_all, told)
+            loop.call_soon_threadsafe(_answer_all, pairs)
 
 
-def _answer_all(told: list[tuple[_LoopJob, _Answer]]) -> None:
-    for job, (result, error) in told:
+def _answer_all(pairs: list[tuple[_LoopJob, _Answer]]) -> None:
+    for job, (result, error) in pairs:
         job.answer(result, error)
 
 
@@ -153,7 +153,7 @@ class SQLiteWriter:
             job.wait()
         if not job.is_answered:
             self._lead()
-        result: T = job.result()
+        result: T = job.get_result()
         return result
 
     async def run_apart(self, body: Body[T] | None) -> T:
@@ -178,7 +178,7 @@ class SQLiteWriter:
             if self._thread is not None:
                 self._wanted.release()
                 self._thread.join()
-            last.result()
+            last.get_result()
 
     def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
         """Add a job, and with ``stops`` the last one; return whether it has the lead."""
@@ -238,37 +238,37 @@ class SQLiteWriter:
         except BaseException:
             connection.rollback()
             raise
-        observe.committed(self._database, len(bodies))
+        observe.record_commit(self._database, len(bodies))
         return answers
 
     def _opened(self) -> Connection:
         if self._connection is not None:
-            is_same = self._database.identity() == self._identity
+            is_same = self._database.identify() == self._identity
             if is_same and self._database.has_log():
                 return self._connection
             self._release_readers()  # the last connection takes its log with it
             if is_same:
                 self._database.fold_log(self._connection)
-                observe.replaced("the log of the database was removed")
+                observe.report_replaced("the log of the database was removed")
             else:
-                observe.replaced("another database stands in the place of the opened one")
+                observe.report_replaced("another database stands in the place of the opened one")
             self._release()
-        self._database.left()
+        self._database.check_replaced()
         connection = self._engine.connect()
         try:
-            self._database.opened(connection)
+            self._database.open(connection)
         except BaseException:
             connection.close()
             raise
-        self._connection, self._identity = connection, self._database.identity()
-        observe.opened(self._database)
+        self._connection, self._identity = connection, self._database.identify()
+        observe.report_opened(self._database)
         return connection
 
     def _release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-            observe.closed(self._database)
+            observe.report_closed(self._database)
 
 
 def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:

@@ -8,9 +8,9 @@ import orjson
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import NotFoundError
-from locus_store.inspector.bounds import image
-from locus_store.inspector.escapes import visible
-from locus_store.inspector.pages.versions import heavy, place, read
+from locus_store.inspector.bounds import decode_image
+from locus_store.inspector.escapes import escape
+from locus_store.inspector.pages.versions import find_in_state, read, run_heavy
 from locus_store.inspector.visits import Download, Page
 from locus_store.timeline.paths import parsed
 from locus_store.timeline.report import report
@@ -18,82 +18,82 @@ from locus_store.transfer.archive import to_lines
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import Visit
+    from locus_store.inspector.visits import PageRequest
 
 
-async def page(visit: Visit) -> Page:
+async def show_report(request: PageRequest) -> Page:
     """Return what a report tells; as JSON it is the report itself."""
-    return Page("report", "Report without content", await _report(visit))
+    return Page("report", "Report without content", await _report(request))
 
 
-async def file(visit: Visit) -> Download:
+async def download_report(request: PageRequest) -> Download:
     """Return a report to attach to a bug."""
-    found = await _report(visit)
-    content = await visit.jobs.run(lambda _: orjson.dumps(found, option=orjson.OPT_INDENT_2))
+    found = await _report(request)
+    content = await request.jobs.run(lambda _: orjson.dumps(found, option=orjson.OPT_INDENT_2))
     return Download(f"report-{found['checkpoint_id']}.json", content)
 
 
-async def export(visit: Visit) -> Download:
+async def export(request: PageRequest) -> Download:
     """Return the whole thread, as ``locus-store export`` writes it."""
-    backend = needs(visit.parts.threads, StoresThreads)
-    found = visit.require(await backend.read_thread(visit.thread))
-    content = await visit.jobs.run(lambda _: b"".join(to_lines(found, backend.max_state_bytes)))
-    return Download(f"{visit.thread}.jsonl", content, "application/jsonl")
+    backend = needs(request.parts.threads, StoresThreads)
+    found = request.require(await backend.read_thread(request.thread))
+    content = await request.jobs.run(lambda _: b"".join(to_lines(found, backend.max_state_bytes)))
+    return Download(f"{request.thread}.jsonl", content, "application/jsonl")
 
 
-async def _report(visit: Visit) -> dict[str, Any]:
-    name = visit.query.optional("version")
-    backend, namespace = visit.parts.threads, visit.namespace
-    async with visit.jobs.paced() as pace:
-        found = await report(backend, visit.thread, name, namespace=namespace, step=pace.step)
-    return visit.require(found, name)
+async def _report(request: PageRequest) -> dict[str, Any]:
+    name = request.query.get_optional("version")
+    backend, namespace = request.parts.threads, request.namespace
+    async with request.jobs.wait_for_turn() as pace:
+        found = await report(backend, request.thread, name, namespace=namespace, step=pace.step)
+    return request.require(found, name)
 
 
-async def state(visit: Visit) -> Download:
+async def download_state(request: PageRequest) -> Download:
     """Return a version's state, or the value at a path, as JSON.
 
     Raises:
         NotFoundError: There is no such version or value.
     """
-    seen = await read(visit, visit.query.optional("version"))
-    found = place(seen, parsed(visit.query.text("path")))
-    content = await heavy(visit, seen.size, lambda _: encode(found.value))
-    return Download(f"{visit.thread}-{seen.version.checkpoint_id}.json", content)
+    seen = await read(request, request.query.get_optional("version"))
+    found = find_in_state(seen, parsed(request.query.get_text("path")))
+    content = await run_heavy(request, seen.size, lambda _: encode(found.value))
+    return Download(f"{request.thread}-{seen.version.checkpoint_id}.json", content)
 
 
-async def picture(visit: Visit) -> Download:
+async def download_picture(request: PageRequest) -> Download:
     """Return an image that a state holds as a data URI.
 
     Raises:
         NotFoundError: There is none at the path.
     """
-    seen = await read(visit, visit.query.optional("version"))
-    found = place(seen, parsed(visit.query.required("path")))
-    told = image(found.value) if isinstance(found.value, str) else None
+    seen = await read(request, request.query.get_optional("version"))
+    found = find_in_state(seen, parsed(request.query.require("path")))
+    told = decode_image(found.value) if isinstance(found.value, str) else None
     if told is None:
         raise NotFoundError("there is no PNG, JPEG, GIF or WebP image at this path")
     return Download("image", told[1], told[0], is_inline=True)
 
 
-async def live(visit: Visit) -> Page:
+async def show_live(request: PageRequest) -> Page:
     """Return the versions above a sequence, the oldest first, without states.
 
     Raises:
         NotFoundError: There is no such thread any more.
     """
-    after = visit.query.number("after")
-    threads, namespace = visit.parts.threads, visit.namespace
-    newer = await visit.looks.newer(threads, visit.thread, after, namespace=namespace)
-    found = visit.require(newer)
+    after = request.query.get_number("after")
+    threads, namespace = request.parts.threads, request.namespace
+    newer = await request.looks.find_newer(threads, request.thread, after, namespace=namespace)
+    found = request.require(newer)
     versions = [
         {
             "checkpoint_id": it.checkpoint_id,
-            "name": visible(it.checkpoint_id),
+            "name": escape(it.checkpoint_id),
             "created_at": it.created_at,
-            "address": visit.to("version", version=it.checkpoint_id),
+            "address": request.to("version", version=it.checkpoint_id),
         }
         for it in found
     ]
     last = found[-1].mark.sequence if found else after
-    values = {"versions": versions, "next": visit.to("live", after=last, format="json")}
-    return visit.make_page("live", "Newer versions", values)
+    values = {"versions": versions, "next": request.to("live", after=last, format="json")}
+    return request.make_page("live", "Newer versions", values)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.inspector.bounds import CELL, ROWS, json_line, short, tree
+from locus_store.inspector.bounds import CELL, ROWS, make_tree, render_line, shorten
 from locus_store.inspector.visits import Download, Page
 from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import Visit
+    from locus_store.inspector.visits import PageRequest
     from locus_store.inspector.work import Step
     from locus_store.store import BaseStore
     from locus_store.types.items import StoreItem
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 NEAREST = 10
 
 
-async def namespaces(visit: Visit) -> Page:
+async def show_namespaces(request: PageRequest) -> Page:
     """Return a page of the namespaces that have items."""
-    store, start = _store(visit), visit.query.number("start")
+    store, start = _store(request), request.query.get_number("start")
     found = await store.list_namespaces(limit=ROWS + 1, offset=start)
     values = {
         "namespaces": found[:ROWS],
@@ -30,47 +30,47 @@ async def namespaces(visit: Visit) -> Page:
     return Page("store", "Store", values)
 
 
-async def items(visit: Visit) -> Page:
+async def show_items(request: PageRequest) -> Page:
     """Return a page of the items of a namespace."""
-    store, namespace = _store(visit), _namespace(visit)
-    found = await store.list(namespace, ROWS + 1, visit.query.optional("after"))
+    store, namespace = _store(request), _namespace(request)
+    found = await store.list(namespace, ROWS + 1, request.query.get_optional("after"))
     values = {
         "segments": namespace,
-        "items": await visit.jobs.run(lambda step: _rows(found[:ROWS], step)),
+        "items": await request.jobs.run(lambda step: _rows(found[:ROWS], step)),
         "next": found[ROWS - 1].key if len(found) > ROWS else None,
     }
     return Page("items", "/".join(namespace) or "/", values)
 
 
-async def item(visit: Visit) -> Page:
+async def show_item(request: PageRequest) -> Page:
     """Return an item, its version and expiry, and the items whose embeddings are nearest."""
-    found = await _item(visit)
-    start = visit.query.number("start")
+    found = await _item(request)
+    start = request.query.get_number("start")
     values = {
         "segments": found.namespace,
         "created_at": found.created_at,
-        "metadata": short(found.metadata),
+        "metadata": shorten(found.metadata),
         "ttl_seconds": found.ttl_seconds,
-        **await visit.jobs.run(lambda _: _looked(found, start)),
+        **await request.jobs.run(lambda _: _looked(found, start)),
     }
-    return Page("item", found.key, values | await _neighbours(visit, found))
+    return Page("item", found.key, values | await _neighbours(request, found))
 
 
 def _looked(found: StoreItem, start: int) -> dict[str, Any]:
     size = len(encode(found.value))
-    return {"item": _row(found), "size": size, "tree": tree(found.value, start=start)}
+    return {"item": _row(found), "size": size, "tree": make_tree(found.value, start=start)}
 
 
-async def value(visit: Visit) -> Download:
+async def download_value(request: PageRequest) -> Download:
     """Return the value of an item as JSON."""
-    found = await _item(visit)
-    content = await visit.jobs.run(lambda _: encode(found.value))
+    found = await _item(request)
+    content = await request.jobs.run(lambda _: encode(found.value))
     return Download(f"{found.key}.json", content)
 
 
-async def _neighbours(visit: Visit, found: StoreItem) -> dict[str, Any]:
+async def _neighbours(request: PageRequest, found: StoreItem) -> dict[str, Any]:
     """Return the nearest items with their scores, or the reason why there are none."""
-    store = _store(visit)
+    store = _store(request)
     if not store.capabilities.semantic_search:
         there = store.stored_dimension
         opened = f"This store was opened without its embeddings: start it with --dimension {there}."
@@ -81,7 +81,7 @@ async def _neighbours(visit: Visit, found: StoreItem) -> dict[str, Any]:
     name = (found.namespace, found.key)
     hits = await store.search_by_embedding((), embedding, NEAREST + 1)
     others = [it for it in hits if (it.item.namespace, it.item.key) != name][:NEAREST]
-    rows = await visit.jobs.run(lambda step: _rows([it.item for it in others], step))
+    rows = await request.jobs.run(lambda step: _rows([it.item for it in others], step))
     nearest = [
         {"segments": hit.item.namespace, "score": hit.score} | row
         for hit, row in zip(others, rows, strict=True)
@@ -103,26 +103,26 @@ def _row(found: StoreItem) -> dict[str, Any]:
         "version": found.version,
         "updated_at": found.updated_at,
         "expires_at": found.expires_at,
-        "value": json_line(found.value, CELL),
+        "value": render_line(found.value, CELL),
     }
 
 
-async def _item(visit: Visit) -> StoreItem:
-    namespace, key = _namespace(visit), visit.query.text("key")
-    found = await _store(visit).get_item(namespace, key)
+async def _item(request: PageRequest) -> StoreItem:
+    namespace, key = _namespace(request), request.query.get_text("key")
+    found = await _store(request).get_item(namespace, key)
     if found is None:
         raise NotFoundError(f"there is no item {key!r} in namespace {namespace!r}")
     return found
 
 
-def _store(visit: Visit) -> BaseStore:
-    if visit.parts.store is None:
+def _store(request: PageRequest) -> BaseStore:
+    if request.parts.store is None:
         raise UnsupportedError("this inspector was started without a store")
-    return visit.parts.store
+    return request.parts.store
 
 
-def _namespace(visit: Visit) -> tuple[str, ...]:
-    text = visit.query.text("segments", "[]")
+def _namespace(request: PageRequest) -> tuple[str, ...]:
+    text = request.query.get_text("segments", "[]")
     try:
         found = decode(text.encode())
     except (IntegrityError, ValueError) as exc:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
 from locus_store.errors import InvalidArgumentError
-from locus_store.inspector.bounds import ROWS, short
+from locus_store.inspector.bounds import ROWS, shorten
 from locus_store.inspector.visits import Page
 from locus_store.open import Storage
-from locus_store.timeline.bisect import json_or_text
-from locus_store.timeline.graph import marked
-from locus_store.timeline.readable import about
+from locus_store.timeline.bisect import parse_json_or_text
+from locus_store.timeline.graph import find_marks
+from locus_store.timeline.readable import select_metadata
 from locus_store.versions.sizes import Marked, MeasuresVersions
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.backend import StorageBackend
-    from locus_store.inspector.visits import Visit
+    from locus_store.inspector.visits import PageRequest
     from locus_store.types import Head
 
 
@@ -52,7 +52,9 @@ async def _with_metadata(backend: StorageBackend, text: str) -> list[ListedThrea
     key, equals, value = text.partition("=")
     if not equals:
         raise InvalidArgumentError("write metadata as key=value; the value is JSON or a text")
-    found = await needs(backend, QueriesMetadata).query(key.strip(), json_or_text(value), ROWS)
+    found = await needs(backend, QueriesMetadata).query(
+        key.strip(), parse_json_or_text(value), ROWS
+    )
     return [_of(it) for it in found]
 
 
@@ -66,7 +68,7 @@ def _of(head: Head, snippet: str | None = None) -> ListedThread:
         thread_id=head.thread_id,
         active_at=head.updated_at,
         checkpoint_id=head.checkpoint_id,
-        about=short(about(head.metadata)),
+        about=shorten(select_metadata(head.metadata)),
         snippet=snippet,
     )
 
@@ -85,7 +87,7 @@ CHOICES: Final = {
 }
 
 
-async def page(visit: Visit) -> Page:
+async def show_threads(request: PageRequest) -> Page:
     """Return a page of threads.
 
     Raises:
@@ -93,13 +95,13 @@ async def page(visit: Visit) -> Page:
         NotFoundError: The thread to continue behind does not exist.
         UnsupportedError: The backend has no such search.
     """
-    by, text = visit.query.text("by", "id"), visit.query.text("q").strip()
+    by, text = request.query.get_text("by", "id"), request.query.get_text("q").strip()
     if by not in CHOICES:
         raise InvalidArgumentError(f"by={by[:40]!r} must be one of {', '.join(CHOICES)}")
-    backend = visit.parts.threads
+    backend = request.parts.threads
     finder = FINDERS.get(by) if text else None
     if finder is None:
-        rows, more = await _recent(backend, text or "*", visit.query.optional("after"))
+        rows, more = await _recent(backend, text or "*", request.query.get_optional("after"))
     else:
         rows, more = await finder(backend, text), None
     values = {
@@ -117,7 +119,7 @@ async def _described(backend: StorageBackend, rows: list[ListedThread]) -> list[
     """Return the rows with their marks, and the numbers of versions that are counted at once."""
     ids = [it.thread_id for it in rows]
     log = Storage(backend).messages() if backend.capabilities.messages else None
-    marks = await marked(backend, log, ids)
+    marks = await find_marks(backend, log, ids)
     rows = [replace(it, marks=marks[it.thread_id]) for it in rows]
     if not isinstance(backend, MeasuresVersions):
         return rows
@@ -137,7 +139,7 @@ def _choices(backend: StorageBackend) -> dict[str, str]:
     """Return the searches that a backend has."""
     powers = {"words": SearchesText, "metadata": QueriesMetadata, "user": ErasesThreads}
     return {
-        name: told
-        for name, told in CHOICES.items()
+        name: label
+        for name, label in CHOICES.items()
         if name not in powers or isinstance(backend, powers[name])
     }

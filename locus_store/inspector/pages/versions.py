@@ -13,22 +13,29 @@ from locus_store.inspector.bounds import (
     ROWS,
     CutText,
     Room,
-    row,
-    talk,
-    tree,
+    make_conversation,
+    make_row,
+    make_tree,
 )
-from locus_store.saver import written_value
+from locus_store.saver import decode_written_value
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.conversations import bare, is_conversation
-from locus_store.timeline.paths import CHANNELS, inside, is_bookkeeping, located, parsed, shown
-from locus_store.values.encoding import plain_bytes
-from locus_store.versions import JSON_WRITE, current
+from locus_store.timeline.conversations import is_conversation, strip_value_tags
+from locus_store.timeline.paths import (
+    CHANNELS,
+    find_value,
+    format_path,
+    is_bookkeeping,
+    parsed,
+    unwrap,
+)
+from locus_store.values.encoding import measure_payload
+from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.inspector.visits import Page, Visit
+    from locus_store.inspector.visits import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.paths import Located, Query
     from locus_store.types import PendingWrite
@@ -36,38 +43,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def page(visit: Visit) -> Page:
+async def show_version(request: PageRequest) -> Page:
     """Return the state of a version, or the value at a path in it with its origin.
 
     Raises:
         NotFoundError: There is no such version or value.
     """
-    seen = await read(visit, visit.query.optional("version"))
-    path = parsed(visit.query.text("path"))
-    found = place(seen, path)
-    is_raw = visit.query.text("view") == "json"
-    start = visit.query.optional("start") and visit.query.number("start")
+    seen = await read(request, request.query.get_optional("version"))
+    path = parsed(request.query.get_text("path"))
+    found = find_in_state(seen, path)
+    is_raw = request.query.get_text("view") == "json"
+    start = request.query.get_optional("start") and request.query.get_number("start")
     look = partial(_look, found.value, path, start or None, is_raw=is_raw)
     values = {
-        "version": row(seen.version),
+        "version": make_row(seen.version),
         "size": seen.size,
-        "path": visit.query.text("path"),
+        "path": request.query.get_text("path"),
         "is_json": is_raw,
-        **await _neighbours(visit, seen),
-        **await heavy(visit, seen.size, lambda _: look()),
+        **await _neighbours(request, seen),
+        **await run_heavy(request, seen.size, lambda _: look()),
         "blame": None,
         "blame_failed": None,
     }
     if path:
-        values["blame"], values["blame_failed"] = await _blame(visit, seen, path)
-    return visit.make_page("version", f"{seen.version.checkpoint_id} of {visit.thread}", values)
+        values["blame"], values["blame_failed"] = await _blame(request, seen, path)
+    return request.make_page("version", f"{seen.version.checkpoint_id} of {request.thread}", values)
 
 
-async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
+async def _neighbours(request: PageRequest, seen: Seen) -> dict[str, str | None]:
     """Return the ids of the versions saved before and after, among the newest of the thread."""
     try:
-        found = await visit.parts.threads.history(
-            visit.thread, namespace=visit.namespace, limit=ROWS
+        found = await request.parts.threads.history(
+            request.thread, namespace=request.namespace, limit=ROWS
         )
     except IntegrityError:  # another version is damaged
         found = []
@@ -79,10 +86,12 @@ async def _neighbours(visit: Visit, seen: Seen) -> dict[str, str | None]:
     return {"newer": ids[at - 1] if at else None, "older": older}
 
 
-async def _blame(visit: Visit, seen: Seen, path: Query) -> tuple[dict[str, Any] | None, str | None]:
+async def _blame(
+    request: PageRequest, seen: Seen, path: Query
+) -> tuple[dict[str, Any] | None, str | None]:
     """Return the origin of a value, or the reason why it is not known."""
     try:
-        return await visit.blames.of(visit.parts.threads, seen, path), None
+        return await request.blames.find(request.parts.threads, seen, path), None
     except (RefusalError, LocusStoreError) as exc:
         return None, str(exc)
 
@@ -99,7 +108,7 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
         "start": first,
         "talks": talks,
         "text": text,
-        "tree": tree(value, path, start=first, is_raw=is_raw, hidden=hidden, room=room)
+        "tree": make_tree(value, path, start=first, is_raw=is_raw, hidden=hidden, room=room)
         if shows_tree
         else None,
     }
@@ -108,44 +117,46 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
 def _talks(value: Any, path: Query, start: int | None, room: Room) -> Iterator[dict[str, Any]]:
     """Yield the lists of messages in a value."""
     if is_conversation(value):
-        yield talk(value, path, start, room)
-    prefix, content = inside(value)
+        yield make_conversation(value, path, start, room)
+    prefix, content = unwrap(value)
     for key, part in content.items() if isinstance(content, dict) else ():
         is_hidden = prefix[:1] == (CHANNELS,) and is_bookkeeping(key)
         if not is_hidden and is_conversation(part):
-            yield talk(part, (*path, key), None, room)
+            yield make_conversation(part, (*path, key), None, room)
 
 
 def _piece(text: str, start: int) -> CutText:
     return CutText(text[start : start + CHARACTERS], len(text) - start)
 
 
-async def read(visit: Visit, version: str | None) -> Seen:
+async def read(request: PageRequest, version: str | None) -> Seen:
     """Return a version of the thread with its state.
 
     Raises:
         NotFoundError: It does not exist.
     """
-    seen = await visit.states.read(visit.parts.threads, visit.thread, version, visit.namespace)
-    return visit.require(seen, version)
+    seen = await request.states.read(
+        request.parts.threads, request.thread, version, request.namespace
+    )
+    return request.require(seen, version)
 
 
-def place(seen: Seen, path: Query) -> Located:
+def find_in_state(seen: Seen, path: Query) -> Located:
     """Return the value at a path of a state.
 
     Raises:
         NotFoundError: There is none.
     """
-    found = located(seen.state, path)
+    found = find_value(seen.state, path)
     if found is None:
         name = seen.version.checkpoint_id
-        raise NotFoundError(f"version {name!r} has no value at {shown(path)!r:.200}")
+        raise NotFoundError(f"version {name!r} has no value at {format_path(path)!r:.200}")
     return found
 
 
-async def heavy(visit: Visit, size: int, work: Callable[[Step], T]) -> T:
+async def run_heavy(request: PageRequest, size: int, work: Callable[[Step], T]) -> T:
     """Return the result of work on so many bytes, which leaves the event loop if they are many."""
-    return work(_unlimited) if size <= INLINE else await visit.jobs.run(work)
+    return work(_unlimited) if size <= INLINE else await request.jobs.run(work)
 
 
 def _unlimited() -> None:
@@ -156,49 +167,49 @@ MOST_BYTES: Final = 16_000_000
 """Bytes of JSON that the writes of one page are made from."""
 
 
-async def writes(visit: Visit) -> Page:
+async def show_writes(request: PageRequest) -> Page:
     """Return the pending writes of a version, and the namespaces of its thread.
 
     Raises:
         NotFoundError: There is no such version.
     """
-    seen = await read(visit, visit.query.optional("version"))
-    backend, start = visit.parts.threads, visit.query.number("start")
-    found = await pending(visit, seen)
+    seen = await read(request, request.query.get_optional("version"))
+    backend, start = request.parts.threads, request.query.get_number("start")
+    found = await read_pending(request, seen)
     some, size = _fitting(found[start : start + ROWS], seen, backend.max_state_bytes)
     rows = partial(_rows, some, seen, backend.max_state_bytes)
     end = start + len(some)
     values = {
-        "version": row(seen.version),
+        "version": make_row(seen.version),
         "is_interrupted": any(it.channel == INTERRUPT for it in found),
         "start": start,
-        "writes": await heavy(visit, size, rows),
+        "writes": await run_heavy(request, size, rows),
         "next": end if len(found) > end else None,
-        "namespaces": await namespaces(visit),
+        "namespaces": await list_namespaces(request),
         "no_writes": None
         if isinstance(backend, StoresWrites)
         else "this storage keeps no pending writes",
     }
-    return visit.make_page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
+    return request.make_page("writes", f"Pending writes of {seen.version.checkpoint_id}", values)
 
 
-async def namespaces(visit: Visit) -> list[str]:
+async def list_namespaces(request: PageRequest) -> list[str]:
     """Return the namespaces of the thread; its own where the backend does not list them."""
-    backend = visit.parts.threads
+    backend = request.parts.threads
     if not isinstance(backend, StoresThreads):
-        return [visit.namespace]
-    return (await backend.namespaces(visit.thread))[:ROWS]
+        return [request.namespace]
+    return (await backend.namespaces(request.thread))[:ROWS]
 
 
-async def pending(visit: Visit, seen: Seen) -> list[PendingWrite]:
+async def read_pending(request: PageRequest, seen: Seen) -> list[PendingWrite]:
     """Return the pending writes of a version; none where the backend keeps none."""
-    backend, version = visit.parts.threads, seen.version
+    backend, version = request.parts.threads, seen.version
     if not isinstance(backend, StoresWrites):
         return []
     found = await backend.get_writes(
         version.thread_id, version.checkpoint_id, namespace=version.namespace
     )
-    return current(found, version.mark.sequence)
+    return select_current(found, version.mark.sequence)
 
 
 def _fitting(
@@ -210,7 +221,7 @@ def _fitting(
     """
     total = 0
     for at, it in enumerate(writes):
-        size = plain_bytes(it.payload, max_bytes) if it.type == JSON_WRITE else 0
+        size = measure_payload(it.payload, max_bytes) if it.type == JSON_WRITE else 0
         size += 0 if it.basis is None else seen.size
         if at and total + size > MOST_BYTES:
             return writes[:at], total
@@ -226,11 +237,11 @@ def _rows(
     for write in writes:
         step()
         row = {name: getattr(write, name) for name in ("task_id", "task_path", "idx", "channel")}
-        value = written_value(write, seen.state, max_bytes)
+        value = decode_written_value(write, seen.state, max_bytes)
         text = (
             room.cut(f"<{write.type}, {len(value):,} bytes>")
             if isinstance(value, bytes)
-            else room.json(bare(value))  # without the tags of LangGraph's values
+            else room.render(strip_value_tags(value))  # without the tags of LangGraph's values
         )
         rows.append(row | {"value": text, "size": len(write.payload)})
     return rows

@@ -82,7 +82,9 @@ class Compiled:
             value = convert(bound.value) if convert else bound.value
         self._template.append(value)
 
-    def rows(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def fetch_rows(
+        self, connection: Connection, values: Mapping[str, Any]
+    ) -> list[tuple[Any, ...]]:
         """Return all rows, in the order of the statement's columns.
 
         Raises:
@@ -98,7 +100,9 @@ class Compiled:
         except IntegrityError as exc:
             raise self._placed(exc, found, values) from exc
 
-    def columns(self, connection: Connection, values: Mapping[str, Any]) -> list[Sequence[Any]]:
+    def fetch_columns(
+        self, connection: Connection, values: Mapping[str, Any]
+    ) -> list[Sequence[Any]]:
         """Return the columns of ``rows``; none if there is no row."""
         if self._statement is not None:
             return list(zip(*connection.execute(self._statement, values), strict=True))
@@ -129,9 +133,11 @@ class Compiled:
         damaged = ", ".join(dict.fromkeys(str(it) for row in found for it in self._wrong(row)))
         return IntegrityError(": ".join(filter(None, (where, damaged, str(exc)))))
 
-    def first(self, connection: Connection, values: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    def fetch_first(
+        self, connection: Connection, values: Mapping[str, Any]
+    ) -> tuple[Any, ...] | None:
         """Return the first row, if any."""
-        found = self.rows(connection, values)
+        found = self.fetch_rows(connection, values)
         return found[0] if found else None
 
     def run(self, connection: Connection, values: Mapping[str, Any]) -> int:
@@ -143,7 +149,7 @@ class Compiled:
         cursor.close()
         return count
 
-    def added(self, connection: Connection, values: Mapping[str, Any]) -> int:
+    def insert(self, connection: Connection, values: Mapping[str, Any]) -> int:
         """Insert a row; return the key that the database has given to it."""
         if self._statement is not None:
             key: Any = connection.execute(self._statement, values).inserted_primary_key

@@ -48,12 +48,12 @@ class DialectColumns(ABC):
 
     # --- types
 
-    def text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:
+    def make_text_type(self, collation: str | None = None) -> TypeEngine[Any] | None:
         """Return the type of all columns and parameters of text; ``None``: the plain ones."""
         del collation
         return None
 
-    def instant_type(self) -> TypeEngine[Any]:
+    def make_instant_type(self) -> TypeEngine[Any]:
         """Return the type of an instant."""
         return sa.DateTime(timezone=True)
 
@@ -61,17 +61,17 @@ class DialectColumns(ABC):
         """Return the type of a few bytes that can be compared and indexed."""
         return sa.LargeBinary(size)
 
-    def embedding_type(self) -> TypeEngine[Any]:
+    def make_embedding_type(self) -> TypeEngine[Any]:
         """Return the type of an embedding."""
         return sa.LargeBinary()
 
-    def json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
+    def make_json_type(self, *, none_as_null: bool) -> TypeEngine[Any]:
         """Return the type of JSON that queries may look into."""
         del none_as_null
         return self.read_json_type()
 
     def read_json_type(self) -> TypeEngine[Any]:
-        """Return the type of JSON as a query gives it; see ``json_as_read``."""
+        """Return the type of JSON as a query gives it; see ``select_json``."""
         return sa.Text()
 
     # --- values
@@ -93,38 +93,38 @@ class DialectColumns(ABC):
         return dump_value(value)
 
     def read_json(self, value: Any) -> Any:
-        """Inverse of ``bind_json``, where a query used ``json_as_read``."""
+        """Inverse of ``bind_json``, where a query used ``select_json``."""
         return None if value is None else load_value(value.encode())
 
     # --- expressions
 
-    def bound_instant(self, bound: str) -> str:
+    def render_bound_instant(self, bound: str) -> str:
         """Return the SQL of a bound instant."""
         return bound
 
-    def bound_json(self, bound: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def render_bound_json(self, bound: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return the expression of a bound JSON object."""
         return bound
 
-    def json_as_read(self, column: str) -> str:
+    def select_json(self, column: str) -> str:
         """Return the SQL of a column of JSON in a query's result."""
         return column
 
     @abstractmethod
-    def clock(self, shift: str | None = None) -> str:
+    def render_clock(self, shift: str | None = None) -> str:
         """Return the SQL of the server's clock, plus seconds."""
 
     @abstractmethod
-    def minute(self) -> str:
+    def render_minute(self) -> str:
         """Return the SQL of the server's clock, cut to the minute."""
 
-    def moment(self, here: Callable[[], str]) -> str:
+    def render_moment(self, here: Callable[[], str]) -> str:
         """Return the SQL of the server's clock in microseconds; ``here`` binds this machine's."""
         del here
-        return self.clock()
+        return self.render_clock()
 
 
-def columns_of(dialect: Dialect) -> DialectColumns:
+def get_columns(dialect: Dialect) -> DialectColumns:
     """Return the part of a database; SQLite's for a statement that is only shown."""
     return _named(dialect.name)
 
@@ -213,7 +213,7 @@ T = TypeVar("T")
 _WORDS: Final = {int: "a whole number", float: "a number", str: "text", bytes: "bytes"}
 
 
-def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+def check_stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Decorate the reading of a column's value: a value that was never written is damage."""
 
     def guarded(read: Callable[..., T]) -> Callable[..., T]:
@@ -222,14 +222,14 @@ def stored(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
             try:
                 return read(self, value, dialect)
             except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as exc:
-                raise damage(what) from exc
+                raise make_damage_error(what) from exc
 
         return checked
 
     return guarded
 
 
-def damage(what: str) -> IntegrityError:
+def make_damage_error(what: str) -> IntegrityError:
     """Return the error for a value that does not fit its column."""
     return IntegrityError(
         f"a stored row does not hold {what} where there should be; restore the database from a "
@@ -261,14 +261,14 @@ class _Checked:
         def python_type(self) -> type[Any]: ...
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
-        if columns_of(dialect).keeps_types:
+        if get_columns(dialect).keeps_types:
             return super().result_processor(dialect, coltype)  # type: ignore[misc, no-any-return]
         kind = self.python_type
 
         def checked(value: Any) -> Any:
             if value is None or type(value) is kind:
                 return value
-            raise damage(_WORDS[kind])
+            raise make_damage_error(_WORDS[kind])
 
         return checked
 
@@ -302,16 +302,16 @@ class Text(_Checked, sa.Text):
     """Text of any length."""
 
 
-def text_type(
+def make_text_type(
     dialect: Dialect, length: int | None = None, collation: str | None = None
 ) -> TypeEngine[Any]:
     """Return a database's type of text; ``length`` in characters, where it limits any."""
     plain = Text(collation=collation) if length is None else String(length, collation)
-    return columns_of(dialect).text_type(collation) or dialect.type_descriptor(plain)
+    return get_columns(dialect).make_text_type(collation) or dialect.type_descriptor(plain)
 
 
 class PlainText(sa.types.TypeDecorator[str]):
-    """Text as it is; see ``DialectColumns.text_type``.
+    """Text as it is; see ``DialectColumns.make_text_type``.
 
     Args:
         length: In characters; ``None``: any.
@@ -327,7 +327,7 @@ class PlainText(sa.types.TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for it."""
-        return text_type(dialect, self.length)
+        return make_text_type(dialect, self.length)
 
 
 class Binary(_Checked, sa.LargeBinary):
@@ -345,7 +345,7 @@ def load_json(value: Any) -> dict[str, Any]:
     raw = value.encode() if isinstance(value, str) else value
     loaded = load_value(raw) if isinstance(raw, bytes) else unescape_json(raw)
     if not isinstance(loaded, dict):
-        raise damage("a JSON object")
+        raise make_damage_error("a JSON object")
     return loaded
 
 
@@ -357,17 +357,17 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
-        return dialect.type_descriptor(columns_of(dialect).json_type(none_as_null=True))
+        return dialect.type_descriptor(get_columns(dialect).make_json_type(none_as_null=True))
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
-        """See ``DialectColumns.bound_json``."""
+        """See ``DialectColumns.render_bound_json``."""
         return _BoundJson(bindparam)
 
     def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
-        return columns_of(dialect).bind_json(value) if value else None
+        return get_columns(dialect).bind_json(value) if value else None
 
-    @stored("a JSON object")
+    @check_stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:
         """Give the object back."""
         return load_json(value)
@@ -403,12 +403,12 @@ class _ReadJson(sa.types.TypeDecorator[Any]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Text where the driver decodes nothing."""
-        return dialect.type_descriptor(columns_of(dialect).read_json_type())
+        return dialect.type_descriptor(get_columns(dialect).read_json_type())
 
-    @stored("a JSON value")
+    @check_stored("a JSON value")
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
         """Give the value back."""
-        return columns_of(dialect).read_json(value)
+        return get_columns(dialect).read_json(value)
 
 
 class JsonValue(sa.types.TypeDecorator[Any]):
@@ -420,15 +420,15 @@ class JsonValue(sa.types.TypeDecorator[Any]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """TEXT where the database has no JSON type of its own."""
-        return dialect.type_descriptor(columns_of(dialect).json_type(none_as_null=False))
+        return dialect.type_descriptor(get_columns(dialect).make_json_type(none_as_null=False))
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """See ``DialectColumns.json_as_read``."""
+        """See ``DialectColumns.select_json``."""
         return sa.type_coerce(_JsonAsText(column), _ReadJson())
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
-        return columns_of(dialect).bind_json(value)
+        return get_columns(dialect).bind_json(value)
 
 
 class _JsonAsText(FunctionElement[Any]):
@@ -442,7 +442,7 @@ class _JsonAsText(FunctionElement[Any]):
 @compiles(_JsonAsText)
 def _json_as_text(element: _JsonAsText, compiler: SQLCompiler, **kw: Any) -> str:
     column = compiler.process(next(iter(element.clauses)), **kw)
-    return columns_of(compiler.dialect).json_as_read(column)
+    return get_columns(compiler.dialect).select_json(column)
 
 
 class _BoundJson(FunctionElement[dict[str, Any]]):
@@ -455,5 +455,5 @@ class _BoundJson(FunctionElement[dict[str, Any]]):
 
 @compiles(_BoundJson)
 def _bound_json(element: _BoundJson, compiler: SQLCompiler, **kw: Any) -> str:
-    bound = columns_of(compiler.dialect).bound_json(next(iter(element.clauses)))
+    bound = get_columns(compiler.dialect).render_bound_json(next(iter(element.clauses)))
     return compiler.process(bound, **kw)

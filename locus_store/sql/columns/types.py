@@ -17,10 +17,10 @@ from locus_store.sql.columns.dialect_columns import (
     Binary,
     Integer,
     PlainText,
-    columns_of,
+    check_stored,
     escape_text,
-    stored,
-    text_type,
+    get_columns,
+    make_text_type,
     unescape_text,
 )
 from locus_store.types.items import NAMESPACES
@@ -64,21 +64,21 @@ class Instant(sa.types.TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for it."""
-        return dialect.type_descriptor(columns_of(dialect).instant_type())
+        return dialect.type_descriptor(get_columns(dialect).make_instant_type())
 
     def bind_expression(self, bindparam: sa.BindParameter[Any]) -> sa.ColumnElement[Any]:
-        """See ``DialectColumns.bound_instant``."""
+        """See ``DialectColumns.render_bound_instant``."""
         return _BoundInstant(bindparam)
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         """Give the driver what the column holds."""
-        return None if value is None else columns_of(dialect).bind_instant(value)
+        return None if value is None else get_columns(dialect).bind_instant(value)
 
     def process_literal_param(self, value: datetime | None, dialect: Dialect) -> str:
         """Render for offline SQL, where nothing is bound."""
         return str(self.process_bind_param(value, dialect))
 
-    @stored("an instant")
+    @check_stored("an instant")
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         """Give an aware UTC datetime back."""
         if value is None:
@@ -101,7 +101,7 @@ class _BoundInstant(FunctionElement[datetime]):
 @compiles(_BoundInstant)
 def _bound_instant(element: _BoundInstant, compiler: SQLCompiler, **kw: Any) -> str:
     bound = compiler.process(next(iter(element.clauses)), **kw)
-    return columns_of(compiler.dialect).bound_instant(bound)
+    return get_columns(compiler.dialect).render_bound_instant(bound)
 
 
 class Clock(FunctionElement[datetime]):
@@ -174,25 +174,25 @@ def _seconds(value: float | sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
 @compiles(Clock)
 def _clock(element: Clock, compiler: SQLCompiler, **kw: Any) -> str:
     shifts = [compiler.process(sa.cast(it, sa.Double()), **kw) for it in element.clauses]
-    return columns_of(compiler.dialect).clock(*shifts)
+    return get_columns(compiler.dialect).render_clock(*shifts)
 
 
 @compiles(Minute)
 def _minute(element: Minute, compiler: SQLCompiler, **kw: Any) -> str:
     del element, kw
-    return columns_of(compiler.dialect).minute()
+    return get_columns(compiler.dialect).render_minute()
 
 
 @compiles(Moment)
 def _moment(element: Moment, compiler: SQLCompiler, **kw: Any) -> str:
     here = partial(compiler.process, next(iter(element.clauses)), **kw)
-    return columns_of(compiler.dialect).moment(here)
+    return get_columns(compiler.dialect).render_moment(here)
 
 
 @compiles(Later)
 def _later(element: Later, compiler: SQLCompiler, **kw: Any) -> str:
     one, other = element.clauses
-    greatest = columns_of(compiler.dialect).greatest
+    greatest = get_columns(compiler.dialect).greatest
     if greatest:
         return f"{greatest}({compiler.process(one, **kw)}, {compiler.process(other, **kw)})"
     later = sa.case((other.is_(None), one), (one > other, one), else_=other)
@@ -248,7 +248,7 @@ class Key(sa.types.TypeDecorator[str]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """One more character for the encoding; compared by its bytes."""
-        return text_type(dialect, self.length + 1, columns_of(dialect).key_collation)
+        return make_text_type(dialect, self.length + 1, get_columns(dialect).key_collation)
 
     def coerce_compared_value(self, op: OperatorType | None, value: Any) -> Any:
         """Encode only what is compared whole."""
@@ -262,7 +262,7 @@ class Key(sa.types.TypeDecorator[str]):
         """Encode; the implementation quotes."""
         return "" if value is None else encode_key(value)
 
-    @stored("a key")
+    @check_stored("a key")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         """Decode."""
         return None if value is None else decode_key(value)
@@ -287,7 +287,7 @@ class Path(Key):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Room for what is escaped."""
-        return text_type(dialect, 2 * self.length + 1, columns_of(dialect).key_collation)
+        return make_text_type(dialect, 2 * self.length + 1, get_columns(dialect).key_collation)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Escape and encode."""
@@ -297,7 +297,7 @@ class Path(Key):
         """Escape and encode; the implementation quotes."""
         return "" if value is None else encode_path(value)
 
-    @stored("a namespace")
+    @check_stored("a namespace")
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
         """Decode."""
         return None if value is None else unescape_text(decode_key(value))
@@ -332,7 +332,7 @@ class UserId(sa.types.TypeDecorator[str]):
         """Return the number."""
         return None if value is None else int(value)
 
-    @stored("a number")
+    @check_stored("a number")
     def process_result_value(self, value: int | None, dialect: Dialect) -> str | None:
         """Return its text."""
         return None if value is None else str(value)
@@ -349,11 +349,11 @@ class LongText(PlainText):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Store what no text is where the database has no empty one."""
-        return columns_of(dialect).empty_text if value == "" else value
+        return get_columns(dialect).empty_text if value == "" else value
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Give it back."""
-        return "" if value == columns_of(dialect).empty_text else value
+        return "" if value == get_columns(dialect).empty_text else value
 
 
 # --- bytes and surrogates -------------------------------------------------------------------
@@ -370,7 +370,7 @@ class Blob(sa.types.TypeDecorator[bytes]):
         """Store nothing for nothing."""
         return value or None
 
-    @stored("bytes")
+    @check_stored("bytes")
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes:
         """Give bytes back, whatever the driver's type."""
         return b"" if value is None else bytes(value)
@@ -384,15 +384,15 @@ class Embedding(sa.types.TypeDecorator[bytes]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for it."""
-        return columns_of(dialect).embedding_type()
+        return get_columns(dialect).make_embedding_type()
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
         """Give the driver what it takes."""
-        return None if value is None else columns_of(dialect).bind_embedding(value)
+        return None if value is None else get_columns(dialect).bind_embedding(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
         """Bytes, whatever the driver gives."""
-        return None if value is None else columns_of(dialect).read_embedding(value)
+        return None if value is None else get_columns(dialect).read_embedding(value)
 
 
 BigKey: Final = BigInteger().with_variant(Integer(), "sqlite")
@@ -408,7 +408,7 @@ class _Digest(sa.types.TypeDecorator[bytes]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """Return the database's type for them."""
-        return dialect.type_descriptor(columns_of(dialect).digest_type(_DIGEST_BYTES))
+        return dialect.type_descriptor(get_columns(dialect).digest_type(_DIGEST_BYTES))
 
 
 _DIGEST_BYTES: Final = 16
@@ -434,6 +434,6 @@ MOST_FORMS: Final = 100
 """Values of ``$in`` that a database compares; with more, it looks for any."""
 
 
-def text_literal(value: str) -> sa.ColumnElement[str]:
+def bind_text(value: str) -> sa.ColumnElement[str]:
     """Return a bound text."""
     return sa.literal(value, PlainText())

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError
-from locus_store.runtime.retries import unraced
+from locus_store.runtime.retries import retry_lost_races
 from locus_store.types.arguments import check_backend, check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -43,7 +43,7 @@ class Runner(Protocol):
     async def query(self, body: Body[T]) -> T:
         """Run ``body``, which is one statement and so its own snapshot."""
 
-    async def ready(self) -> None:
+    async def open(self) -> None:
         """Make sure that the database is open, and its schema verified."""
 
     async def close(self) -> None:
@@ -78,7 +78,7 @@ class Translation:
         if exc is None or isinstance(exc, LocusStoreError):  # some are OSErrors too
             return
         if isinstance(exc, self._database.driver_errors):
-            raise self._database.translated(exc) from exc
+            raise self._database.translate_error(exc) from exc
 
 
 class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
@@ -111,18 +111,22 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
     async def _read(self, body: Callable[[Repository], T]) -> T:
         database = self._database
         with self._translating():
-            return await self._runner.read(lambda connection: body(database.on(connection)))
+            return await self._runner.read(
+                lambda connection: body(database.make_repository(connection))
+            )
 
     async def _query(self, body: Callable[[Repository], T]) -> T:
         database = self._database
         with self._translating():
-            return await self._runner.query(lambda connection: body(database.on(connection)))
+            return await self._runner.query(
+                lambda connection: body(database.make_repository(connection))
+            )
 
     def _writing(self, body: Callable[[Repository], T]) -> Callable[[Connection], T]:
         database = self._database
 
         def run(connection: Connection) -> T:
-            repository = database.on(connection)
+            repository = database.make_repository(connection)
             result = body(repository)
             repository.finish()
             return result
@@ -174,7 +178,7 @@ def choose_backend(backend: Any, kind: type[Any], *place: object, **options: Any
 # --- inside a transaction of the caller's
 
 
-async def joined(database: Database, connection: object, body: Body[T]) -> T:
+async def run_joined(database: Database, connection: object, body: Body[T]) -> T:
     """Run ``body`` under a savepoint of the caller's transaction, which stays open.
 
     Each attempt after a lost race has a savepoint of its own. A sync ``Connection`` is used on the
@@ -186,7 +190,7 @@ async def joined(database: Database, connection: object, body: Body[T]) -> T:
     """
     work = _under_savepoint(database, body)
     run = _runner(database, connection)
-    return await unraced(lambda: run(work), database.lost_race)
+    return await retry_lost_races(lambda: run(work), database.is_lost_race)
 
 
 def _runner(database: Database, given: object) -> Callable[[Body[T]], Awaitable[T]]:
@@ -218,7 +222,7 @@ def _runner(database: Database, given: object) -> Callable[[Body[T]], Awaitable[
 def _under_savepoint(database: Database, body: Body[T]) -> Body[T]:
     def run(connection: Connection) -> T:
         if _commits_itself(connection):
-            raise autocommit_refused()
+            raise make_autocommit_error()
         database.join(connection)
         nested = connection.begin_nested()
         try:
@@ -235,7 +239,7 @@ def _under_savepoint(database: Database, body: Body[T]) -> Body[T]:
     return run
 
 
-def autocommit_refused() -> InvalidArgumentError:
+def make_autocommit_error() -> InvalidArgumentError:
     """Return the error for a connection in autocommit."""
     return InvalidArgumentError(
         "connection= commits each statement (AUTOCOMMIT): open a transaction instead, for example "

@@ -10,9 +10,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import make_tables
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import Scope, statements
+from locus_store.sql.threads.statements import Scope, compile_statements
 from locus_store.types.tenants import ForTenants
 from locus_store.values.encoding import MAX_STATE_BYTES
 
@@ -59,7 +59,7 @@ class Database(ForTenants, ABC):
 
     repository: type[Repository] = Repository
     driver_errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError, OSError)
-    """The errors that ``translated`` accepts; a dialect adds its driver's own."""
+    """The errors that ``translate_error`` accepts; a dialect adds its driver's own."""
 
     def __init__(
         self, tables: Tables, *, tenant: str = "default", auto_migrate: AutoMigrate = True
@@ -86,11 +86,11 @@ class Database(ForTenants, ABC):
         """True if a missing schema may be created."""
         return self._auto_migrate is not False
 
-    def opened(self, connection: Connection) -> None:
+    def open(self, connection: Connection) -> None:
         """Verify or create the schema, outside any transaction."""
         self._ensure(connection, auto_migrate=self._auto_migrate)
 
-    def verified(self, connection: Connection) -> None:
+    def verify(self, connection: Connection) -> None:
         """Verify the schema, outside any transaction."""
         self._ensure(connection, auto_migrate=False)
 
@@ -103,9 +103,9 @@ class Database(ForTenants, ABC):
         )
         self._facts.store = settings.store_id
         self._facts.user_id_type = settings.user_id_type
-        self.noted(settings)
+        self.read_settings(settings)
 
-    def noted(self, settings: Settings) -> None:
+    def read_settings(self, settings: Settings) -> None:
         """Take a dialect's facts from the settings of the opened database."""
 
     @property
@@ -119,7 +119,7 @@ class Database(ForTenants, ABC):
             or self._scope.tables.user_id_type != users
         ):
             self._scope = Scope(
-                tables=tables(self.tables.prefix, self.tables.schema, users),
+                tables=make_tables(self.tables.prefix, self.tables.schema, users),
                 tenant=self.tenant,
                 store=self.store,
                 max_state_bytes=self.max_state_bytes,
@@ -136,7 +136,7 @@ class Database(ForTenants, ABC):
         """The type of the column for users' ids."""
         return self._facts.user_id_type
 
-    def user_ids_changed(self, users: UserIdType) -> None:
+    def change_user_ids(self, users: UserIdType) -> None:
         """Take the type that the column for users' ids now has."""
         self._facts.user_id_type = users
 
@@ -149,7 +149,7 @@ class Database(ForTenants, ABC):
     def has_index(self, has_index: bool) -> None:
         self._facts.has_index = has_index
 
-    def on(self, connection: Connection) -> Repository:
+    def make_repository(self, connection: Connection) -> Repository:
         """Return the repository on a connection of the opened database."""
         return self.repository(connection, self.scope)
 
@@ -174,11 +174,11 @@ class Database(ForTenants, ABC):
         Raises:
             InvalidArgumentError: It leads to another one.
         """
-        setting = statements(self.tables, connection.dialect).setting
+        setting = compile_statements(self.tables, connection.dialect).setting
         try:
-            row = setting.first(connection, {"name": "store_id"})
+            row = setting.fetch_first(connection, {"name": "store_id"})
         except self.driver_errors as exc:
-            if not self.lost_schema(exc):
+            if not self.is_lost_schema(exc):
                 raise
             row = None
         if row is None or row[0] != self.scope.store:
@@ -187,17 +187,17 @@ class Database(ForTenants, ABC):
                 "in; nothing was written"
             )
 
-    def lost_race(self, exc: BaseException) -> bool:
+    def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether the statement lost to another transaction and may be retried."""
         del exc
         return False
 
-    def refused_values(self, exc: BaseException) -> bool:
+    def is_refused_value(self, exc: BaseException) -> bool:
         """Return whether the database refused a value; the statement may succeed without it."""
         return isinstance(exc, DBAPIError) and not isinstance(exc, OperationalError)
 
     @abstractmethod
-    def lost_schema(self, exc: BaseException) -> bool:
+    def is_lost_schema(self, exc: BaseException) -> bool:
         """Return whether the tables no longer exist, so that the schema must be checked again."""
 
     # --- transactions of our own
@@ -211,7 +211,7 @@ class Database(ForTenants, ABC):
         """Begin a transaction that sees one snapshot."""
 
     @abstractmethod
-    def identity(self) -> object:
+    def identify(self) -> object:
         """Return a value that changes when the opened database is replaced by another one.
 
         Raises:
@@ -219,10 +219,10 @@ class Database(ForTenants, ABC):
         """
 
     @abstractmethod
-    def translated(self, exc: Exception) -> LocusStoreError:
+    def translate_error(self, exc: Exception) -> LocusStoreError:
         """Return the error to raise for a driver's."""
 
-    def left(self) -> None:
+    def check_replaced(self) -> None:
         """Check, with all connections closed, that the database at this place may be opened."""
 
 
@@ -230,11 +230,11 @@ class ServerDatabase(Database):
     """A database behind connections that may be lost."""
 
     @abstractmethod
-    def lost_race(self, exc: BaseException) -> bool:
+    def is_lost_race(self, exc: BaseException) -> bool:
         """Return whether another transaction caused a rollback, so that a retry may succeed."""
 
     @abstractmethod
-    def lost_connection(self, exc: BaseException) -> bool:
+    def is_lost_connection(self, exc: BaseException) -> bool:
         """Return whether the connection was lost, and with it the outcome of the last statement."""
 
     @abstractmethod
@@ -259,15 +259,15 @@ class ServerDatabase(Database):
         driver.terminate()
 
     @abstractmethod
-    def lost_primary(self, exc: BaseException) -> bool:
+    def is_lost_primary(self, exc: BaseException) -> bool:
         """Return whether the server refused to write: it is a standby, or was demoted to one."""
 
-    def only_reads(self, driver: Any) -> bool:
+    def is_reader(self, driver: Any) -> bool:
         """Return whether a connection leads to a database that is read-only by default."""
         del driver
         return False
 
-    def forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
+    def find_forgotten(self, connection: Connection, drivers: Sequence[Any]) -> list[Any]:
         """Return those of the driver's connections on which the server does no work."""
         del connection, drivers
         return []
@@ -276,7 +276,7 @@ class ServerDatabase(Database):
         """Return whether the driver's connection is closed."""
         return bool(driver.is_closed())
 
-    def identity(self) -> object:
+    def identify(self) -> object:
         """Return the server's address, which is the database's identity."""
         return None
 
@@ -287,7 +287,7 @@ class LostConnectionError(Exception):
 
 def is_refused(exc: BaseException) -> bool:
     """Return whether the server refused the connection: no process listens on the port."""
-    return any(isinstance(it, ConnectionRefusedError) for it in causes(exc))
+    return any(isinstance(it, ConnectionRefusedError) for it in iterate_causes(exc))
 
 
 def is_overtime(exc: BaseException) -> bool:
@@ -295,7 +295,7 @@ def is_overtime(exc: BaseException) -> bool:
     return isinstance(exc, TimeoutError) and exc.errno is None
 
 
-def causes(exc: BaseException) -> Iterator[BaseException]:
+def iterate_causes(exc: BaseException) -> Iterator[BaseException]:
     """Yield the error and its causes, outermost first."""
     at: BaseException | None = exc
     while at is not None:

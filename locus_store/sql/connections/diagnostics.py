@@ -42,51 +42,51 @@ class Examination:
         self.connection = repository.connection
         self.tables = repository.tables
 
-    def facts(self) -> list[Fact]:
+    def collect(self) -> list[Fact]:
         """Collect the facts, one after the other."""
         return [
-            self.clock(),
-            *self.software(),
-            *self.schema(),
-            *self.settings(),
-            *self.sizes(),
+            self.compare_clocks(),
+            *self.iterate_software(),
+            *self.iterate_schema(),
+            *self.iterate_settings(),
+            *self.iterate_sizes(),
         ]
 
-    def of_tenant(self) -> list[Fact]:
+    def collect_of_tenant(self) -> list[Fact]:
         """Return facts about the repository's tenant."""
-        return [*self.lengths(), *self.leftovers()]
+        return [*self.iterate_lengths(), *self.iterate_leftovers()]
 
     # --- dialect hooks
 
-    def software(self) -> Iterator[Fact]:
+    def iterate_software(self) -> Iterator[Fact]:
         """Yield the versions of driver and server."""
         yield Fact("SQLAlchemy", sa.__version__)
         dialect = self.connection.dialect
         found = ".".join(map(str, dialect.server_version_info or ())) or "unknown"
         yield Fact("server", f"{dialect.name} {found}")
 
-    def settings(self) -> Iterator[Fact]:
+    def iterate_settings(self) -> Iterator[Fact]:
         """Return facts about the database's settings that matter to the library."""
         yield from ()
 
-    def table_bytes(self, table: sa.Table) -> int | None:
+    def measure_table(self, table: sa.Table) -> int | None:
         """Return the bytes of a table with its indexes; ``None`` if unknown."""
         del table
         return None
 
-    def total_bytes(self) -> int | None:
+    def measure_total(self) -> int | None:
         """Return the bytes of all tables of this library."""
-        sizes = [self.table_bytes(it) for it in self._tables()]
+        sizes = [self.measure_table(it) for it in self._tables()]
         return None if None in sizes else sum(it or 0 for it in sizes)
 
-    def estimated_rows(self, table: sa.Table) -> int | None:
+    def estimate_rows(self, table: sa.Table) -> int | None:
         """Return the estimated number of rows, if the database keeps one."""
         del table
         return None
 
     # --- the same for all
 
-    def clock(self) -> Fact:
+    def compare_clocks(self) -> Fact:
         """Return the difference between the server's clock and this machine's."""
         theirs = self.connection.execute(sa.select(now())).scalar_one()
         apart = (theirs - datetime.now(UTC)).total_seconds()
@@ -99,7 +99,7 @@ class Examination:
             "synchronize both by NTP; order and expiry use the server's clock only",
         )
 
-    def schema(self) -> Iterator[Fact]:
+    def iterate_schema(self) -> Iterator[Fact]:
         """Yield the revision and the indexes; the schema is known to be usable."""
         settings = read_settings(self.connection, self.tables)
         revision = settings.revision if settings else "unknown"
@@ -119,14 +119,14 @@ class Examination:
         numbers = settings.raw.get(DIMENSION_SETTING) if settings else None
         yield Fact("vector index", f"{numbers} numbers" if numbers else "no")
 
-    def sizes(self) -> Iterator[Fact]:
+    def iterate_sizes(self) -> Iterator[Fact]:
         """Yield rows and bytes, in total and per version."""
         for table in self._tables():
-            rows, size = self._rows(table), self.table_bytes(table)
+            rows, size = self._rows(table), self.measure_table(table)
             yield Fact(
                 f"rows of {table.name}", rows + (f", {_size(size)}" if size is not None else "")
             )
-        total = self.total_bytes()
+        total = self.measure_total()
         if total is not None:
             yield Fact("size", _size(total))
         payload = self.tables.checkpoints.c.payload
@@ -151,14 +151,14 @@ class Examination:
         )
 
     def _rows(self, table: sa.Table) -> str:
-        estimated = self.estimated_rows(table)
+        estimated = self.estimate_rows(table)
         if estimated is not None and estimated > COUNTED:
             return f"about {estimated:,}"
         first = sa.select(sa.literal(1)).select_from(table).limit(COUNTED + 1).subquery()
         found = self.connection.execute(sa.select(sa.func.count()).select_from(first)).scalar_one()
         return f"{found:,}" if found <= COUNTED else f"more than {COUNTED:,}"
 
-    def lengths(self) -> Iterator[Fact]:
+    def iterate_lengths(self) -> Iterator[Fact]:
         """Yield the threads with the most saves."""
         lines = self.tables.lines
         found = self.connection.execute(
@@ -171,7 +171,7 @@ class Examination:
         if named:
             yield Fact("longest threads, in saves", ", ".join(named))
 
-    def leftovers(self) -> Iterator[Fact]:
+    def iterate_leftovers(self) -> Iterator[Fact]:
         """Yield facts about invisible rows that a sweep would remove."""
         threads, lines = self.tables.threads, self.tables.lines
         checkpoints = self.tables.checkpoints
@@ -204,7 +204,7 @@ def _within(namespace: str) -> str:
     return f" ({namespace!r})" if namespace else ""
 
 
-def package_version(name: str) -> str:
+def get_package_version(name: str) -> str:
     """Return the version of an installed distribution."""
     try:
         return version(name)

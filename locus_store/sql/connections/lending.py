@@ -53,7 +53,7 @@ LOOK_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
-class Loan:
+class Lease:
     """A connection of the driver, in autocommit."""
 
     entry: Any
@@ -68,7 +68,7 @@ class Loan:
         return self.entry.driver_connection
 
 
-class Lender(loops.Home):
+class LeasingPool(loops.LoopResources):
     """The connections of one event loop.
 
     Args:
@@ -102,11 +102,11 @@ class Lender(loops.Home):
     # --- loans
 
     @asynccontextmanager
-    async def driver(self) -> AsyncIterator[Any]:
+    async def lease_driver(self) -> AsyncIterator[Any]:
         """Borrow a connection of the driver, in autocommit."""
-        loan = self._idle() or Loan(await greenlet_spawn(self._sync.raw_connection))
-        async with self._lent(loan):
-            yield loan.driver
+        lease = self._idle() or Lease(await greenlet_spawn(self._sync.raw_connection))
+        async with self._lent(lease):
+            yield lease.driver
 
     def send(
         self,
@@ -124,33 +124,33 @@ class Lender(loops.Home):
             answered: Called once with the rows or the error, even if the caller is cancelled.
             timeout_seconds: Of the statement; ``None``: the connection's.
         """
-        loan = self._idle()
-        if loan is None:
+        lease = self._idle()
+        if lease is None:
             return False
-        self._watch(loan.driver)
-        work = loan.driver.fetch(query, *values, timeout=timeout_seconds)
-        self.step(work, partial(self._sent, loan, answered))
+        self._watch(lease.driver)
+        work = lease.driver.fetch(query, *values, timeout=timeout_seconds)
+        self.step(work, partial(self._sent, lease, answered))
         return True
 
     def _sent(
-        self, loan: Loan, answered: Callable[[Any], None], rows: list[Any] | BaseException
+        self, lease: Lease, answered: Callable[[Any], None], rows: list[Any] | BaseException
     ) -> None:
-        self._working.pop(loan.driver, None)
-        if isinstance(rows, BaseException) and self._is_spoilt(loan, rows):
-            loan.entry.invalidate()
+        self._working.pop(lease.driver, None)
+        if isinstance(rows, BaseException) and self._is_spoilt(lease, rows):
+            lease.entry.invalidate()
             if isinstance(rows, Exception):
                 rows = _lost(rows)
-        if not self._put_back(loan):
-            self.spawn(greenlet_spawn(self._put_away, loan))
+        if not self._put_back(lease):
+            self.spawn(greenlet_spawn(self._put_away, lease))
         answered(rows)
 
-    def _idle(self) -> Loan | None:
+    def _idle(self) -> Lease | None:
         """Take an idle connection that needs no checkout; ``None`` if there is none."""
         pool = self._sync.pool
         if not isinstance(pool, ConnectionPool) or self._is_over:
             return None
         entry = pool.take(self._is_ready)
-        return None if entry is None else Loan(entry, pool)
+        return None if entry is None else Lease(entry, pool)
 
     def _is_ready(self, entry: ConnectionPoolEntry) -> bool:
         """Return whether SQLAlchemy has tried a connection lately, and nothing failed since."""
@@ -163,52 +163,52 @@ class Lender(loops.Home):
         )
 
     @asynccontextmanager
-    async def _lent(self, loan: Loan) -> AsyncIterator[None]:
+    async def _lent(self, lease: Lease) -> AsyncIterator[None]:
         """Return a connection at the end, or drop it."""
-        driver = loan.driver
+        driver = lease.driver
         self._watch(driver)
         try:
             yield
         except BaseException as exc:
             self._working.pop(driver, None)
-            if self._is_spoilt(loan, exc):
-                await greenlet_spawn(loan.entry.invalidate)
+            if self._is_spoilt(lease, exc):
+                await greenlet_spawn(lease.entry.invalidate)
                 if isinstance(exc, Exception):
                     raise LostConnectionError from exc
             raise
         finally:
             self._working.pop(driver, None)
-            if not self._put_back(loan):
-                await greenlet_spawn(self._put_away, loan)
+            if not self._put_back(lease):
+                await greenlet_spawn(self._put_away, lease)
 
-    def _is_spoilt(self, loan: Loan, exc: BaseException) -> bool:
+    def _is_spoilt(self, lease: Lease, exc: BaseException) -> bool:
         """Return whether a connection is to be dropped after an error."""
-        loan.entry.info.pop("tried_at", None)  # the answer to a statement may be outstanding
-        loan.entry.info["is_unsure"] = True
-        return not isinstance(exc, Exception) or self._ended(loan.driver, exc)
+        lease.entry.info.pop("tried_at", None)  # the answer to a statement may be outstanding
+        lease.entry.info["is_unsure"] = True
+        return not isinstance(exc, Exception) or self._ended(lease.driver, exc)
 
-    def _put_back(self, loan: Loan) -> bool:
+    def _put_back(self, lease: Lease) -> bool:
         """Return a connection without a greenlet; ``False`` if it takes one."""
-        if loan.pool is None or self._is_over:
+        if lease.pool is None or self._is_over:
             return False
-        loan.entry.info["used_at"] = time.monotonic()
-        return loan.pool.put_back(loan.entry)
+        lease.entry.info["used_at"] = time.monotonic()
+        return lease.pool.put_back(lease.entry)
 
-    def _put_away(self, loan: Loan) -> None:
-        if loan.pool is None:
+    def _put_away(self, lease: Lease) -> None:
+        if lease.pool is None:
             if self._is_over:
-                loan.entry.detach()
-            loan.entry.close()
+                lease.entry.detach()
+            lease.entry.close()
             return
         if self._is_over:
-            loan.entry.close()
-        loan.pool.put_away(loan.entry)
+            lease.entry.close()
+        lease.pool.put_away(lease.entry)
 
     def _ended(self, driver: Any, exc: Exception) -> bool:
-        if self.database.lost_primary(exc) and self._readers.get(driver, 0) < time.monotonic():
+        if self.database.is_lost_primary(exc) and self._readers.get(driver, 0) < time.monotonic():
             self._replace_all()  # the others lead to the same server
             return True
-        return self.database.is_closed(driver) or self.database.lost_connection(exc)
+        return self.database.is_closed(driver) or self.database.is_lost_connection(exc)
 
     # --- their age
 
@@ -216,7 +216,7 @@ class Lender(loops.Home):
         driver = connection.driver_connection
         record.info["made_at"] = time.monotonic()
         self._connections.add(driver)
-        if self.database.only_reads(driver):
+        if self.database.is_reader(driver):
             self._readers[driver] = time.monotonic() + READER_SECONDS
 
     def _is_old(self, record: Any) -> bool:
@@ -227,7 +227,7 @@ class Lender(loops.Home):
         self._dead_at = time.monotonic()
         pool = self._sync.pool
         if isinstance(pool, ConnectionPool):
-            for entry in pool.idle():
+            for entry in pool.list_idle():
                 if entry.driver_connection is not None:
                     self.database.abort(entry.driver_connection)
 
@@ -244,7 +244,7 @@ class Lender(loops.Home):
             try:
                 self._ping(connection.driver_connection)
             except Exception as exc:
-                observe.replaced("an idle connection is lost", exc)
+                observe.report_replaced("an idle connection is lost", exc)
                 raise DisconnectionError from exc
         record.info["tried_at"] = time.monotonic()
 
@@ -360,7 +360,7 @@ class ConnectionPool(AsyncAdaptedQueuePool):
         self._pool.put_nowait(entry)
         return None
 
-    def idle(self) -> list[ConnectionPoolEntry]:
+    def list_idle(self) -> list[ConnectionPoolEntry]:
         """Return the idle connections, which stay in the pool."""
         queue: Any = self._pool
         return list(queue._queue._queue)  # noqa: SLF001  (SQLAlchemy's queue, and asyncio's in it)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typing_extensions import TypedDict
 
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.options import StateOptions, option, table
+from locus_store.types.options import StateOptions, annotate_option, read_options
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -25,16 +25,16 @@ class SqlOptions(StateOptions, total=False):
 
     prefix: Annotated[
         str | None,
-        option(
+        annotate_option(
             None,
             "prefix of the table names, by default `locus_`: ASCII letters, digits and `_`, at most"
             " 52 characters (116 on Oracle). A name with capitals must be quoted in SQL",
         ),
     ]
-    tenant: Annotated[str, option("default", "the tenant whose threads this object sees")]
+    tenant: Annotated[str, annotate_option("default", "the tenant whose threads this object sees")]
     auto_migrate: Annotated[
         bool | Literal["upgrade"],
-        option(True, "see [migrations](migrations.md#automatic-migration)"),
+        annotate_option(True, "see [migrations](migrations.md#automatic-migration)"),
     ]
 
 
@@ -43,7 +43,7 @@ class TableName(TypedDict, total=False):
 
     table_name: Annotated[
         str | None,
-        option(
+        annotate_option(
             None, "as in the Locus SDK: `x`, `x_checkpoints` and `x_store` mean the prefix `x_`"
         ),
     ]
@@ -70,7 +70,11 @@ def refuse_connections(kind: type, given: Mapping[str, object]) -> None:
     Raises:
         InvalidArgumentError: Names those that are not the default.
     """
-    other = [name for name, it in table(kind).items() if given.get(name, it.default) != it.default]
+    other = [
+        name
+        for name, option in read_options(kind).items()
+        if given.get(name, option.default) != option.default
+    ]
     if other:
         raise InvalidArgumentError(
             f"{', '.join(other)}: the connections of an engine or a pool are its owner's; set it "

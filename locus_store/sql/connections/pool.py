@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
-from locus_store.runtime.loops import Homes
-from locus_store.runtime.retries import unraced
+from locus_store.runtime.loops import ResourcesPerLoop
+from locus_store.runtime.retries import retry_lost_races
 from locus_store.sql.connections.database import LostConnectionError, is_overtime
-from locus_store.sql.connections.lending import Lender, dispose, greenlet_spawn
+from locus_store.sql.connections.lending import LeasingPool, dispose, greenlet_spawn
 from locus_store.sql.migrate import load
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class PooledRunner:
                 first=first,
             )
 
-        self._homes = Homes(make, ONE_LOOP if is_one_loops else None)
+        self._pools = ResourcesPerLoop(make, ONE_LOOP if is_one_loops else None)
 
     async def write(self, body: Body[T], begin: Body[None] | None = None) -> T:
         """See ``Runner``; retried if it wrote nothing and the cause was outside of it.
@@ -87,49 +87,49 @@ class PooledRunner:
             body: What runs.
             begin: Begins the transaction in another way than ``begin_write``.
         """
-        home = await self.home()
-        return await home.shielded(home.noted(home.transaction(body, begin)))
+        pool = await self.get_pool()
+        return await pool.run_shielded(pool.record_errors(pool.run_transaction(body, begin)))
 
     async def write_once(self, body: Body[T]) -> T:
         """Run a body that is one writing statement, and so needs no transaction.
 
         Run again where it wrote nothing for no fault of its own; never where that is not known.
         """
-        home = await self.home()
-        return await home.shielded(home.noted(home.statement(body)))
+        pool = await self.get_pool()
+        return await pool.run_shielded(pool.record_errors(pool.run_statement(body)))
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
-        home = await self.home()
-        return await home.again(lambda: home.unraced(self.database.begin_read, body))
+        pool = await self.get_pool()
+        return await pool.retry(lambda: pool.retry_lost_races(self.database.begin_read, body))
 
     async def query(self, body: Body[T]) -> T:
         """Run a body that is one statement, and so needs no transaction."""
-        home = await self.home()
-        return await home.again(lambda: home.run(self.database.begin_statement, body))
+        pool = await self.get_pool()
+        return await pool.retry(lambda: pool.run(self.database.begin_statement, body))
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, outside of any transaction."""
-        home = await self.home()
-        return await home.shielded(home.noted(home.define(body)))
+        pool = await self.get_pool()
+        return await pool.run_shielded(pool.record_errors(pool.define(body)))
 
-    async def ready(self) -> None:
+    async def open(self) -> None:
         """See ``Runner``."""
-        await self.home()
+        await self.get_pool()
 
-    async def home(self) -> LoopPool:
+    async def get_pool(self) -> LoopPool:
         """Return the running loop's connections, with the schema verified."""
-        home = await self._homes.mine()
-        if not home.is_open:
-            await home.open()
-        return home
+        pool = await self._pools.get()
+        if not pool.is_open:
+            await pool.open()
+        return pool
 
     async def close(self) -> None:
         """See ``Runner``; the pools of other loops are closed by those loops."""
-        await self._homes.close()
+        await self._pools.close()
 
 
-class LoopPool(Lender):
+class LoopPool(LeasingPool):
     """The connections of one event loop.
 
     Args:
@@ -163,10 +163,10 @@ class LoopPool(Lender):
             if self.is_open:
                 return
             await self.begin()
-            await self.again(self._open)
+            await self.retry(self._open)
             if not self._is_over:
                 self.is_open = True
-                observe.opened(self.database)
+                observe.report_opened(self.database)
 
     async def _open(self) -> None:
         if not self._owned:
@@ -177,28 +177,30 @@ class LoopPool(Lender):
                 self._first.release()
             return
         with suppress(SchemaError):
-            await greenlet_spawn(self._opened, self._sync, self.database.verified)
+            await greenlet_spawn(self._opened, self._sync, self.database.verify)
             return
         if self.database.may_create:
             await asyncio.to_thread(load)
-        await self.define(self.database.opened)
+        await self.define(self.database.open)
 
     async def _open_theirs(self) -> None:
         if self.database.may_create:
             with suppress(SchemaError):
-                await greenlet_spawn(self._opened, self._sync, self.database.verified)
+                await greenlet_spawn(self._opened, self._sync, self.database.verify)
                 return
             await asyncio.to_thread(load)
-        await greenlet_spawn(self._opened, self._sync, self.database.opened)
+        await greenlet_spawn(self._opened, self._sync, self.database.open)
 
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, on a separate connection if the engine is ours."""
         if not self._owned:
-            return await unraced(lambda: self._spawned(self._sync, body), self.database.lost_race)
+            return await retry_lost_races(
+                lambda: self._spawned(self._sync, body), self.database.is_lost_race
+            )
         engine = self._make_opening_engine()
         try:
-            return await unraced(
-                lambda: self._spawned(engine.sync_engine, body), self.database.lost_race
+            return await retry_lost_races(
+                lambda: self._spawned(engine.sync_engine, body), self.database.is_lost_race
             )
         finally:
             await dispose(engine)
@@ -235,7 +237,7 @@ class LoopPool(Lender):
         try:
             connection.rollback()
         except self.database.driver_errors as failed:
-            observe.replaced("a rollback failed on its connection", failed)
+            observe.report_replaced("a rollback failed on its connection", failed)
             connection.invalidate()
 
     async def _forgotten(self, drivers: list[Any]) -> list[Any]:
@@ -243,7 +245,7 @@ class LoopPool(Lender):
         failures: tuple[type[Exception], ...] = (*self.database.driver_errors, LocusStoreError)
         try:
             return await self._spawned(
-                engine.sync_engine, lambda it: self.database.forgotten(it, drivers)
+                engine.sync_engine, lambda it: self.database.find_forgotten(it, drivers)
             )
         except failures:
             return []  # the server cannot be asked: the statements' own limits hold
@@ -252,42 +254,42 @@ class LoopPool(Lender):
 
     # --- running
 
-    async def transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
+    async def run_transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
         """Run a body and commit; retry after a lost race or a lost connection."""
         begin = begin or self.database.begin_write
         try:
-            return await self.unraced(begin, body)
+            return await self.retry_lost_races(begin, body)
         except UndoneError as exc:
             self.note(exc)
-            observe.retried("connection", exc)
-        return await self.unraced(begin, body)
+            observe.report_retry("connection", exc)
+        return await self.retry_lost_races(begin, body)
 
-    async def statement(self, body: Body[T]) -> T:
+    async def run_statement(self, body: Body[T]) -> T:
         """Run a body in autocommit; retry after a lost race."""
         try:
-            return await self.unraced(self.database.begin_statement, body)
+            return await self.retry_lost_races(self.database.begin_statement, body)
         except UndoneError as exc:
-            if not self.database.lost_primary(exc):  # the statement may have been executed
+            if not self.database.is_lost_primary(exc):  # the statement may have been executed
                 raise LostConnectionError from exc
             self.note(exc)
-            observe.retried("connection", exc)
-        return await self.unraced(self.database.begin_statement, body)
+            observe.report_retry("connection", exc)
+        return await self.retry_lost_races(self.database.begin_statement, body)
 
-    async def unraced(self, begin: Body[None], body: Body[T]) -> T:
+    async def retry_lost_races(self, begin: Body[None], body: Body[T]) -> T:
         """Run a body; retry after a lost race."""
-        return await unraced(lambda: self.run(begin, body), self.database.lost_race)
+        return await retry_lost_races(lambda: self.run(begin, body), self.database.is_lost_race)
 
-    async def again(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def retry(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run repeatable work; retry once if the connection was lost, or if time ran out."""
         try:
-            return await self.noted(work())
+            return await self.record_errors(work())
         except Exception as exc:
-            if not self.database.lost_connection(exc) and not is_overtime(exc):
+            if not self.database.is_lost_connection(exc) and not is_overtime(exc):
                 raise
-            observe.retried("connection", exc)
-        return await self.noted(work())
+            observe.report_retry("connection", exc)
+        return await self.record_errors(work())
 
-    async def noted(self, work: Coroutine[Any, Any, T]) -> T:
+    async def record_errors(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` and record its error; see ``note``."""
         try:
             return await work
@@ -297,10 +299,10 @@ class LoopPool(Lender):
 
     def note(self, exc: BaseException) -> None:
         """Record what an error implies for the connections and the schema."""
-        is_lost = self.database.lost_connection(exc) or is_overtime(exc)
+        is_lost = self.database.is_lost_connection(exc) or is_overtime(exc)
         if is_lost or isinstance(exc, ConnectionFailedError):
             self._lost_at = time.monotonic()  # the others are probably lost too
-        elif self.database.lost_schema(exc):
+        elif self.database.is_lost_schema(exc):
             self.is_open = False
 
     async def run(self, begin: Body[None], body: Body[T]) -> T:
@@ -349,7 +351,7 @@ class LoopPool(Lender):
         self._owned = False  # what is closed here is not disposed of again
         for connection in list(self._connections):
             connection.terminate()
-        observe.closed(self.database)
+        observe.report_closed(self.database)
 
     async def _release(self) -> None:
         if not self._owned:
@@ -360,7 +362,7 @@ class LoopPool(Lender):
                 await dispose(self._engine)
         if self.is_open:
             self.is_open = False
-            observe.closed(self.database)
+            observe.report_closed(self.database)
 
 
 async def _acquired(lock: threading.Lock) -> None:

@@ -55,7 +55,7 @@ class SchemaDefinition(ABC):
     ) -> T:
         """Connect, run ``body`` and disconnect; ``migration_targets.run_on`` names the errors."""
 
-    def absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
+    def find_absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
         """Return the place of a database that connecting to it would create."""
         del url, schema
         return None
@@ -69,43 +69,45 @@ class SchemaDefinition(ABC):
         del schema
 
     @abstractmethod
-    def locked(self, connection: Connection, ours: Tables) -> AbstractContextManager[None]:
+    def lock(self, connection: Connection, ours: Tables) -> AbstractContextManager[None]:
         """Begin a transaction, alone among the migrations of this database; commit at the end."""
 
-    def qualified(self, connection: Connection, ours: Tables) -> AbstractContextManager[Tables]:
+    def qualify(self, connection: Connection, ours: Tables) -> AbstractContextManager[Tables]:
         """Prepare a locked connection for Alembic; give the tables as it is to name them."""
         del connection
         return nullcontext(ours)
 
-    def owner_only(self, connection: Connection) -> AbstractContextManager[None]:
+    def translate_owner_errors(self, connection: Connection) -> AbstractContextManager[None]:
         """Translate the refusal of an index to a role that does not own the tables."""
         del connection
         return nullcontext()
 
-    def remedy(self, error: DBAPIError) -> str | None:
+    def find_remedy(self, error: DBAPIError) -> str | None:
         """Return what to do where the server refuses a migration; ``{command}`` repeats it."""
         del error
         return None
 
     # --- what is there
 
-    def home(self, connection: Connection, ours: Tables) -> str | None:
+    def find_schema(self, connection: Connection, ours: Tables) -> str | None:
         """Return the database schema of our tables; ``None`` is the default one."""
         del connection
         return ours.schema
 
     @abstractmethod
-    def taken(self, connection: Connection, schema: str | None, wanted: frozenset[str]) -> set[str]:
+    def find_taken(
+        self, connection: Connection, schema: str | None, table_names: frozenset[str]
+    ) -> set[str]:
         """Return those of the names that a table or view has."""
 
-    def columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
+    def list_columns(self, connection: Connection, schema: str | None, table: str) -> set[str]:
         """Return the names of a table's columns; none where there is no such table."""
         inspector = sa.inspect(connection)
         if not inspector.has_table(table, schema):
             return set()
         return {column["name"] for column in inspector.get_columns(table, schema)}
 
-    def queries_for_hidden(self, ours: Tables) -> list[Any]:
+    def make_hidden_queries(self, ours: Tables) -> list[Any]:
         """Return queries for names of ours that another schema hides; rows of (label, name)."""
         del ours
         return []
@@ -122,7 +124,9 @@ class SchemaDefinition(ABC):
         del connection, ours
 
     @abstractmethod
-    def user_column(self, dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+    def change_user_column(
+        self, dialect: Dialect, ours: Tables, found: Collection[str]
+    ) -> list[str]:
         """Return the statements that change the column for users' ids to the type that it has here.
 
         An id that is not such a number fails the statements, so that they may be run by hand.
@@ -135,13 +139,13 @@ class SchemaDefinition(ABC):
 
     # --- embeddings
 
-    def vector_home(self, connection: Connection) -> str:
+    def find_vector_schema(self, connection: Connection) -> str:
         """Return the schema of the extension for vectors; ``""`` where there is none."""
         del connection
         return ""
 
     @abstractmethod
-    def embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
+    def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
         """Return the columns of the table of embeddings: item, part, embedding.
 
         Raises:
@@ -164,17 +168,17 @@ class SchemaDefinition(ABC):
         return None
 
 
-def column_type(dialect: Dialect, ours: Tables) -> str:
+def make_column_type(dialect: Dialect, ours: Tables) -> str:
     """Return the type of the column for users' ids in SQL."""
     return str(dialect.type_compiler_instance.process(ours.threads.c.user_id.type))
 
 
-def user_index(ours: Tables) -> sa.Index:
+def make_user_index(ours: Tables) -> sa.Index:
     """Return the index of a user's threads."""
     return next(it for it in ours.threads.indexes if "user_id" in it.columns)
 
 
-def definition(dialect: str) -> SchemaDefinition:
+def load_definition(dialect: str) -> SchemaDefinition:
     """Return the part of a database.
 
     Raises:
@@ -187,9 +191,9 @@ def definition(dialect: str) -> SchemaDefinition:
     return found
 
 
-def definition_of(connection: Connection) -> SchemaDefinition:
+def load_definition_of(connection: Connection) -> SchemaDefinition:
     """Return the part of the database that a connection leads to."""
-    return definition(connection.dialect.name)
+    return load_definition(connection.dialect.name)
 
 
 PLACE: Final = "locus_store_place"
@@ -205,11 +209,11 @@ class DatabasePlace:
     is_whole: bool
     """``shown`` is the complete URL, so that a command to type may repeat it."""
 
-    def within(self, schema: str | None) -> str:
+    def with_schema(self, schema: str | None) -> str:
         """Return the URL, with the database schema if one is named."""
         return f"{self.shown} (schema {schema})" if schema else self.shown
 
-    def command(self, ours: Tables) -> str:
+    def make_command(self, ours: Tables) -> str:
         """Return the command that upgrades the schema."""
         url = self.shown if self.is_whole else "…"
         return f"locus-store db upgrade --url '{url}'{write_options(ours)}"
@@ -221,18 +225,18 @@ def write_options(ours: Tables) -> str:
     return options + (f" --schema {ours.schema}" if ours.schema else "")
 
 
-def place_of(found: Connection | URL) -> DatabasePlace:
+def make_place(found: Connection | URL) -> DatabasePlace:
     """Return the place of a connection or URL."""
     if not isinstance(found, URL):
         place = found.get_execution_options().get(PLACE)
         if isinstance(place, DatabasePlace):
             return place
         found = found.engine.url
-    shown = masked(found)
+    shown = mask_url(found)
     return DatabasePlace(shown, is_whole=shown == found.render_as_string(hide_password=False))
 
 
-def names(text: str, engine: object) -> bool:
+def is_same_database(text: str, engine: object) -> bool:
     """Return whether a URL names the database of an engine; its password is not compared."""
     theirs = getattr(engine, "url", None)
     try:
@@ -252,7 +256,7 @@ def _database(url: URL) -> str:
     return name if url.host or not name else os.path.realpath(name)
 
 
-def masked(url: URL) -> str:
+def mask_url(url: URL) -> str:
     """Return the URL for messages, without passwords, those in the query string included."""
     hidden = {key: "hidden" for key in url.query if _is_secret(key)}
     return url.update_query_dict(hidden).render_as_string(hide_password=True)

@@ -18,11 +18,11 @@ from locus_store.errors import (
     InvalidArgumentError,
     LocusStoreError,
     MissingExtraError,
-    pip_install,
+    make_install_command,
 )
-from locus_store.sql.schema.definition import PLACE, definition, definition_of
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, tables
-from locus_store.types.arguments import is_path, not_a_url
+from locus_store.sql.schema.definition import PLACE, load_definition, load_definition_of
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, Tables, check_prefix, make_tables
+from locus_store.types.arguments import is_path, make_not_a_url_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +54,7 @@ def run_on(
     if isinstance(target, Engine) and target.dialect.is_async:
         raise _asynchronous()
     if isinstance(target, URL | str):
-        return definition(dialect_name(target)).run_on_url(target, body, prefix, schema)
+        return load_definition(get_dialect_name(target)).run_on_url(target, body, prefix, schema)
     if isinstance(target, Connection):
         return body(target, _tables(prefix, schema, target.dialect.name))
     with target.connect() as connection:
@@ -68,21 +68,21 @@ def _asynchronous() -> InvalidArgumentError:
     )
 
 
-def reason(error: BaseException) -> str:
+def get_reason(error: BaseException) -> str:
     """Return the text of the database's own error."""
     driver = getattr(error, "orig", None) or error
-    told = str(driver.__cause__ or driver)  # SQLAlchemy's asyncpg puts a class name before it
-    return told.partition("\nHelp: http")[0]  # python-oracledb's second line
+    message = str(driver.__cause__ or driver)  # SQLAlchemy's asyncpg puts a class name before it
+    return message.partition("\nHelp: http")[0]  # python-oracledb's second line
 
 
-def absent_place(target: Target, schema: str | None) -> DatabasePlace | None:
+def find_absent_place(target: Target, schema: str | None) -> DatabasePlace | None:
     """Return the place of a missing database that connecting would create."""
     if not isinstance(target, URL | str):
         return None
-    return definition(dialect_name(target)).absent(target, schema)
+    return load_definition(get_dialect_name(target)).find_absent(target, schema)
 
 
-def dialect_name(url: str | URL) -> str:
+def get_dialect_name(url: str | URL) -> str:
     """Return the dialect of a URL or of a bare scheme, whether or not its driver is installed."""
     text = url.drivername if isinstance(url, URL) else url
     if _KEYWORDS.match(text):
@@ -92,17 +92,17 @@ def dialect_name(url: str | URL) -> str:
     if name in _WITHOUT_SCHEMA:
         raise InvalidArgumentError("Redis has no schema; nothing to make")
     if is_path(text):
-        raise not_a_url(text)
-    definition(name)
+        raise make_not_a_url_error(text)
+    load_definition(name)
     return name
 
 
 # --- for the databases' own parts
 
 
-def missing_driver(shown: str, error: ImportError, *extras: str) -> MissingExtraError:
+def make_missing_driver_error(shown: str, error: ImportError, *extras: str) -> MissingExtraError:
     """Return the error that names what to install."""
-    return MissingExtraError(f"{shown}: no module {error.name}; {pip_install(*extras)}")
+    return MissingExtraError(f"{shown}: no module {error.name}; {make_install_command(*extras)}")
 
 
 def run_on_engine(
@@ -136,8 +136,8 @@ def run_on_engine(
     except LocusStoreError:
         raise
     except _failures(errors) as error:
-        told = translate(error, place.shown)
-        raise told or BackendError(f"{place.shown}: {reason(error)}") from error
+        message = translate(error, place.shown)
+        raise message or BackendError(f"{place.shown}: {get_reason(error)}") from error
     return result
 
 
@@ -145,7 +145,7 @@ def _failures(errors: Callable[[], tuple[type[Exception], ...]]) -> tuple[type[E
     return (DBAPIError, OSError, *errors())
 
 
-def tables_named(
+def make_named_tables(
     options: Mapping[str, str], prefix: str, schema: str | None, dialect: str
 ) -> Tables:
     """Return the tables that the URL's options name, unless the call itself names others."""
@@ -158,7 +158,7 @@ def tables_named(
 
 
 def _tables(prefix: str, schema: str | None, dialect: str) -> Tables:
-    return tables(check_prefix(prefix, dialect), schema)
+    return make_tables(check_prefix(prefix, dialect), schema)
 
 
 def _finished(work: Callable[[], Any]) -> Any:
@@ -189,7 +189,7 @@ class _Process:
         self._at_work: list[int] = []
 
     @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def record_work(self) -> Iterator[None]:
         """Record that this thread, or a task of its event loop, migrates."""
         thread = threading.get_ident()
         self._at_work.append(thread)
@@ -207,7 +207,7 @@ class _Process:
             )
 
     @contextmanager
-    def alone(self, *, is_async: bool = False) -> Iterator[None]:
+    def lock(self, *, is_async: bool = False) -> Iterator[None]:
         """Hold the lock.
 
         Args:
@@ -229,16 +229,16 @@ process: Final = _Process()
 
 
 @contextmanager
-def locked(connection: Connection, ours: Tables) -> Iterator[None]:
+def lock(connection: Connection, ours: Tables) -> Iterator[None]:
     """Begin a transaction, the only migration in database and process; commit at the end."""
     is_async = connection.dialect.is_async
     if not is_async:
         process.refuse_beneath_another()
-    with process.at_work():
+    with process.record_work():
         refuse_transaction(connection)
         # Lock the database first: waiting for it then blocks no migration of another database.
-        database = definition_of(connection)
-        with database.locked(connection, ours), process.alone(is_async=is_async):
+        database = load_definition_of(connection)
+        with database.lock(connection, ours), process.lock(is_async=is_async):
             yield
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from sqlalchemy.orm import DeclarativeBase
 
-from locus_store.sql.schema.tables import METADATA, tables
+from locus_store.sql.schema.tables import METADATA, make_tables
 
-_tables = tables()
+_tables = make_tables()
 
 
 class Base(DeclarativeBase):

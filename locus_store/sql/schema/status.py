@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.sql.schema.definition import DatabasePlace, definition_of, place_of
-from locus_store.sql.schema.tables import Tables, tables
-from locus_store.types.thread_info import checked_user_id_type
+from locus_store.sql.schema.definition import DatabasePlace, load_definition_of, make_place
+from locus_store.sql.schema.tables import Tables, make_tables
+from locus_store.types.thread_info import check_user_id_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +78,7 @@ def read_settings(connection: Connection, ours: Tables) -> Settings | None:
     query = sa.union_all(
         sa.select(sa.literal_column("'revision'").label("name"), version.c.version_num),
         sa.select(ours.settings.c.name, ours.settings.c.value),
-        *definition_of(connection).queries_for_hidden(ours),
+        *load_definition_of(connection).make_hidden_queries(ours),
     )
     try:
         rows = connection.execute(query).all()
@@ -105,7 +105,7 @@ def _settings(rows: dict[str, str]) -> Settings | None:
             compatibility_floor=rows["compatibility_floor"],
             chain_factor=int(rows["chain_factor"]),
             record_overhead=int(rows["record_overhead"]),
-            user_id_type=checked_user_id_type(rows[USERS_SETTING]),
+            user_id_type=check_user_id_type(rows[USERS_SETTING]),
             raw=MappingProxyType(rows),
         )
     except (KeyError, ValueError):
@@ -117,12 +117,12 @@ def _settings(rows: dict[str, str]) -> Settings | None:
 
 def read_status(connection: Connection, ours: Tables) -> Status:
     """Return the status of all tables with our names, within the caller's transaction."""
-    return _Look(connection, ours).status()
+    return _Look(connection, ours).make_status()
 
 
-def missing(place: DatabasePlace, ours: Tables) -> Status:
+def make_missing_status(place: DatabasePlace, ours: Tables) -> Status:
     """Return the status for a database without our tables."""
-    where, command = place.within(ours.schema), place.command(ours)
+    where, command = place.with_schema(ours.schema), place.make_command(ours)
     message = f"{where}: no locus-store schema; check the URL, or create it: {command}"
     return Status(state="missing", revision=None, message=message)
 
@@ -132,22 +132,22 @@ class _Look:
 
     def __init__(self, connection: Connection, ours: Tables) -> None:
         self.connection = connection
-        place = place_of(connection)
-        self.missing = missing(place, ours)
-        self.where, self.command = place.within(ours.schema), place.command(ours)
-        self.definition = definition_of(connection)
+        place = make_place(connection)
+        self.missing = make_missing_status(place, ours)
+        self.where, self.command = place.with_schema(ours.schema), place.make_command(ours)
+        self.definition = load_definition_of(connection)
         self.hidden = [
             name
-            for query in self.definition.queries_for_hidden(ours)
+            for query in self.definition.make_hidden_queries(ours)
             for _, name in connection.execute(query)
             if name
         ]
-        self.ours = tables(ours.prefix, self.definition.home(connection, ours))
+        self.ours = make_tables(ours.prefix, self.definition.find_schema(connection, ours))
         self._commits_each = self.definition.commits_each
 
-    def status(self) -> Status:
+    def make_status(self) -> Status:
         ours = self.ours
-        taken = sorted(self.definition.taken(self.connection, ours.schema, ours.names))
+        taken = sorted(self.definition.find_taken(self.connection, ours.schema, ours.names))
         others = [name for name in taken if name != ours.version]
         revision = self._revision() if ours.version in taken else None
         if self.hidden:
@@ -231,7 +231,7 @@ class _Look:
         ]
 
     def _columns(self, table: str) -> set[str]:
-        return self.definition.columns(self.connection, self.ours.schema, table)
+        return self.definition.list_columns(self.connection, self.ours.schema, table)
 
     def _known(self, state: State, settings: Settings, message: str) -> Status:
         return Status(

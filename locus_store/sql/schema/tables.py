@@ -55,7 +55,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HASH_CHARACTERS: Final = 8
 
 
-def derived(name: str) -> str:
+def derive_name(name: str) -> str:
     """Return the name of an index or constraint, shortened to 63 characters by a hash."""
     if len(name) <= _MAX_NAME:
         return name
@@ -63,7 +63,7 @@ def derived(name: str) -> str:
     return f"{name[: _MAX_NAME - _HASH_CHARACTERS - 1]}_{digest}"
 
 
-def max_prefix(dialect: str) -> int:
+def compute_max_prefix(dialect: str) -> int:
     """Return the longest prefix, in characters, that lets every table's name fit."""
     return _MAX_TABLE_NAME.get(dialect, _MAX_NAME) - len(_LONGEST_TABLE)
 
@@ -74,7 +74,7 @@ def check_prefix(prefix: str, dialect: str = "sqlite") -> str:
     Raises:
         InvalidArgumentError: It cannot start the name of a table.
     """
-    _check("prefix", prefix, max_prefix(dialect), dialect, DEFAULT_PREFIX)
+    _check("prefix", prefix, compute_max_prefix(dialect), dialect, DEFAULT_PREFIX)
     return prefix
 
 
@@ -91,7 +91,7 @@ def _check_schema(schema: str) -> None:
         )
 
 
-def prefix_of(table_name: str | None, prefix: str | None, dialect: str) -> str:
+def parse_prefix(table_name: str | None, prefix: str | None, dialect: str) -> str:
     """Return the prefix for a ``table_name`` of the Locus SDK.
 
     Raises:
@@ -104,7 +104,7 @@ def prefix_of(table_name: str | None, prefix: str | None, dialect: str) -> str:
     if not isinstance(table_name, str):
         raise InvalidArgumentError(f"table_name={table_name!r} must be a str")
     stem = table_name.removesuffix("_checkpoints").removesuffix("_store").rstrip("_")
-    most = max_prefix(dialect) - 1 + len(table_name) - len(stem)
+    most = compute_max_prefix(dialect) - 1 + len(table_name) - len(stem)
     _check("table_name", table_name, most, dialect, "locus_checkpoints")
     if not stem:
         raise InvalidArgumentError(f"table_name={table_name!r} names no table")
@@ -406,7 +406,7 @@ class Tables:
 
 
 @lru_cache(maxsize=64)
-def tables(
+def make_tables(
     prefix: str = DEFAULT_PREFIX, schema: str | None = None, users: UserIdType = "string"
 ) -> Tables:
     """Return the tables of ``prefix`` in ``schema``; ``METADATA``'s own for the defaults.
@@ -439,7 +439,7 @@ def _copy(table: sa.Table, metadata: sa.MetaData, prefix: str, schema: str | Non
     info = {index.name: index.info for index in table.indexes}
     for index in copy.indexes:
         index.info.update(info[index.name])
-        index.name = sa.sql.quoted_name(derived(renamed(index.name)), quote=None)
+        index.name = sa.sql.quoted_name(derive_name(renamed(index.name)), quote=None)
     for constraint in copy.constraints:
         if constraint.name is not None:
-            constraint.name = derived(renamed(constraint.name))
+            constraint.name = derive_name(renamed(constraint.name))

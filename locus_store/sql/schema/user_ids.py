@@ -11,15 +11,15 @@ from sqlalchemy.engine import URL
 from locus_store.errors import SchemaError
 from locus_store.sql.schema.definition import (
     OLD_USERS,
-    definition,
-    definition_of,
-    place_of,
+    load_definition,
+    load_definition_of,
+    make_place,
     write_options,
 )
-from locus_store.sql.schema.migrations import dialect_name, locked, run_on
+from locus_store.sql.schema.migrations import get_dialect_name, lock, run_on
 from locus_store.sql.schema.status import USERS_SETTING, read_status
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, check_prefix, tables
-from locus_store.types.thread_info import checked_user_id_type, is_user_id
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, check_prefix, make_tables
+from locus_store.types.thread_info import check_user_id_type, is_user_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -57,30 +57,32 @@ def set_user_id_type(
         InvalidArgumentError: There is no such type.
         SchemaError: The database is not up to date, or a thread has a user whose id does not fit.
     """
-    checked_user_id_type(users)
+    check_user_id_type(users)
     return run_on(target, partial(_set, users=users), prefix=prefix, schema=schema)
 
 
 def _set(connection: Connection, ours: Tables, *, users: UserIdType) -> bool:
-    with locked(connection, ours):
+    with lock(connection, ours):
         status = read_status(connection, ours)
         if not status.usable and not _is_cut_short(connection, ours):
             raise SchemaError(status.message)
-        return change(connection, ours, users)
+        return change_column(connection, ours, users)
 
 
 def _is_cut_short(connection: Connection, ours: Tables) -> bool:
     """Return whether a run that commits each definition left its column."""
-    database = definition_of(connection)
+    database = load_definition_of(connection)
     return database.commits_each and OLD_USERS in _columns(connection, ours)
 
 
 def _columns(connection: Connection, ours: Tables) -> set[str]:
-    database = definition_of(connection)
-    return database.columns(connection, database.home(connection, ours), ours.threads.name)
+    database = load_definition_of(connection)
+    return database.list_columns(
+        connection, database.find_schema(connection, ours), ours.threads.name
+    )
 
 
-def offline_sql(
+def render_sql(
     dialect: str,
     users: UserIdType,
     *,
@@ -95,61 +97,61 @@ def offline_sql(
         prefix: Of every table.
         schema: Database schema; ``None`` is the connection's default.
     """
-    name = dialect_name(dialect)
-    database = definition(name)
+    name = get_dialect_name(dialect)
+    database = load_definition(name)
     database.refuse_schema(schema)
-    ours = tables(check_prefix(prefix, name), schema, checked_user_id_type(users))
+    ours = make_tables(check_prefix(prefix, name), schema, check_user_id_type(users))
     words: Any = URL.create(name).get_dialect()
-    found = statements(words(paramstyle="named"), ours, frozenset())
+    found = make_statements(words(paramstyle="named"), ours, frozenset())
     begin = database.offline_preface or "BEGIN;"
     return f"{begin}\n\n" + "".join(f"{it};\n\n" for it in (*found, "COMMIT"))
 
 
-def statements(dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
+def make_statements(dialect: Dialect, ours: Tables, found: Collection[str]) -> list[str]:
     """Return the statements that change the column to the type that it has in ``ours``."""
-    users, database = ours.user_id_type, definition(dialect.name)
-    settings = quoted(dialect, ours.settings.name, ours.schema)
-    told = f"UPDATE {settings} SET value = '{users}' WHERE name = '{USERS_SETTING}'"  # noqa: S608
+    users, database = ours.user_id_type, load_definition(dialect.name)
+    settings = quote(dialect, ours.settings.name, ours.schema)
+    statement = f"UPDATE {settings} SET value = '{users}' WHERE name = '{USERS_SETTING}'"  # noqa: S608
     # In one transaction first, so that a failure undoes it; else last, for a run that continues.
-    first, last = ([], [told]) if database.commits_each else ([told], [])
+    first, last = ([], [statement]) if database.commits_each else ([statement], [])
     return [
         *first,
-        f"DROP VIEW IF EXISTS {quoted(dialect, ours.heads, ours.schema)}",
-        *database.user_column(dialect, ours, found),
+        f"DROP VIEW IF EXISTS {quote(dialect, ours.heads, ours.schema)}",
+        *database.change_user_column(dialect, ours, found),
         create_view(dialect, ours.prefix, ours.schema, users),
         *last,
     ]
 
 
-def user_id_type_of(connection: Connection, ours: Tables) -> UserIdType:
+def read_user_id_type(connection: Connection, ours: Tables) -> UserIdType:
     """Return the type that the settings name; ``string`` if there are no tables."""
-    database = definition_of(connection)
-    home = database.home(connection, ours)
-    if "value" not in database.columns(connection, home, ours.settings.name):
+    database = load_definition_of(connection)
+    home = database.find_schema(connection, ours)
+    if "value" not in database.list_columns(connection, home, ours.settings.name):
         return "string"
-    settings = tables(ours.prefix, home).settings.c
+    settings = make_tables(ours.prefix, home).settings.c
     found = connection.execute(
         sa.select(settings.value).where(settings.name == USERS_SETTING)
     ).scalar()
-    return checked_user_id_type(found or "string")
+    return check_user_id_type(found or "string")
 
 
-def change(connection: Connection, ours: Tables, users: UserIdType) -> bool:
+def change_column(connection: Connection, ours: Tables, users: UserIdType) -> bool:
     """Change the column within the caller's transaction; ``False`` if it has the type.
 
     Raises:
         SchemaError: A thread has a user whose id does not fit; nothing was changed.
     """
-    database = definition_of(connection)
-    with database.owner_only(connection):
+    database = load_definition_of(connection)
+    with database.translate_owner_errors(connection):
         database.lock_threads(connection, ours)
-        before, columns = user_id_type_of(connection, ours), _columns(connection, ours)
+        before, columns = read_user_id_type(connection, ours), _columns(connection, ours)
         if users == before and OLD_USERS not in columns:
             return False
         if OLD_USERS not in columns:
-            _require_ids(connection, tables(ours.prefix, ours.schema, before), users)
-        new = tables(ours.prefix, ours.schema, users)
-        for statement in statements(connection.dialect, new, columns):
+            _require_ids(connection, make_tables(ours.prefix, ours.schema, before), users)
+        new = make_tables(ours.prefix, ours.schema, users)
+        for statement in make_statements(connection.dialect, new, columns):
             connection.exec_driver_sql(statement)
     return True
 
@@ -161,9 +163,9 @@ def _require_ids(connection: Connection, ours: Tables, users: UserIdType) -> Non
         wrong = [it for it in ids if not is_user_id(it, users)]
         if wrong:
             raise SchemaError(
-                f"{place_of(connection).within(ours.schema)}: a thread's user {min(wrong)!r:.80} "
-                f"is not a number of the type {users}; nothing was changed. Keep the type "
-                "'string', or forget that user: locus-store forget"
+                f"{make_place(connection).with_schema(ours.schema)}: a thread's user "
+                f"{min(wrong)!r:.80} is not a number of the type {users}; nothing was changed. "
+                "Keep the type 'string', or forget that user: locus-store forget"
             )
 
 
@@ -173,19 +175,19 @@ def take(connection: Connection, ours: Tables, users: UserIdType, *, may_create:
     Raises:
         SchemaError: It may not; names the command that changes the column.
     """
-    found = user_id_type_of(connection, ours)
+    found = read_user_id_type(connection, ours)
     if found == users:  # another session was first
         return
     threads = sa.select(sa.literal(1)).select_from(ours.threads).limit(1)
     if not may_create or connection.execute(threads).first():
         raise _other_type(connection, ours, users, found)
-    change(connection, ours, users)
+    change_column(connection, ours, users)
 
 
 def _other_type(
     connection: Connection, ours: Tables, users: UserIdType, found: UserIdType
 ) -> SchemaError:
-    place = place_of(connection).within(ours.schema)
+    place = make_place(connection).with_schema(ours.schema)
     return SchemaError(
         f"{place}: the database's user ids are of the type {found}, and the session's of the type "
         f"{users}; open the session with user_id_type={found!r}, or change the database: "
@@ -230,7 +232,7 @@ def create_view(
     """
     words = _WORDS[dialect.name]
     view, threads, lines, checkpoints = (
-        quoted(dialect, f"{prefix}{name}", schema)
+        quote(dialect, f"{prefix}{name}", schema)
         for name in ("heads", "threads", "lines", "checkpoints")
     )
     user_id = _decoded("t.user_id") if users == "string" else "t.user_id"
@@ -253,7 +255,7 @@ WHERE t.expires_at IS NULL OR t.expires_at > {words.now}
     return select.strip()
 
 
-def quoted(dialect: Dialect, name: str, schema: str | None) -> str:
+def quote(dialect: Dialect, name: str, schema: str | None) -> str:
     """Return a table's or view's name in SQL."""
     return dialect.identifier_preparer.format_table(sa.table(name, schema=schema))
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 import sqlalchemy as sa
 
 from locus_store.errors import InvalidArgumentError, SchemaError
-from locus_store.sql.schema.definition import definition_of, place_of, write_options
-from locus_store.sql.schema.migrations import locked, run_on
+from locus_store.sql.schema.definition import load_definition_of, make_place, write_options
+from locus_store.sql.schema.migrations import lock, run_on
 from locus_store.sql.schema.status import read_status
-from locus_store.sql.schema.tables import DEFAULT_PREFIX, derived
+from locus_store.sql.schema.tables import DEFAULT_PREFIX, derive_name
 from locus_store.values.vectors import Metric, check_dimension, check_metric
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ def create_vector_index(
 def _create(
     connection: Connection, ours: Tables, *, dimension: int, metric: Metric, method: Method
 ) -> bool:
-    with locked(connection, ours):
+    with lock(connection, ours):
         status = read_status(connection, ours)
         if not status.usable:
             raise SchemaError(status.message)
         was_there = make_table(connection, ours, dimension)
-        database = definition_of(connection)
+        database = load_definition_of(connection)
         made = database.make_vector_index(connection, ours, metric, method)
         return not was_there if made is None else made
 
@@ -94,7 +94,7 @@ def find(connection: Connection, ours: Tables) -> FoundVectors:
     said = connection.execute(
         sa.select(ours.settings.c.value).where(ours.settings.c.name == DIMENSION_SETTING)
     ).scalar()
-    home = definition_of(connection).vector_home(connection)
+    home = load_definition_of(connection).find_vector_schema(connection)
     return FoundVectors(int(said) if said else None, home)
 
 
@@ -111,11 +111,12 @@ def require_dimension(found: FoundVectors, dimension: int) -> None:
         )
 
 
-def missing_table(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
+def make_missing_table_error(connection: Connection, ours: Tables, dimension: int) -> SchemaError:
     """Return the error for a missing table that may not be created."""
     return SchemaError(
-        f"{place_of(connection).within(ours.schema)}: there is no table for embeddings; create it: "
-        f"locus-store db vector-index --dimension {dimension} --url '…'{write_options(ours)}"
+        f"{make_place(connection).with_schema(ours.schema)}: there is no table for embeddings; "
+        f"create it: locus-store db vector-index --dimension {dimension} --url "
+        f"'…'{write_options(ours)}"
     )
 
 
@@ -131,11 +132,11 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
     if found.dimension is not None:
         return True
     table = connection.dialect.identifier_preparer.format_table(ours.embeddings)
-    key = connection.dialect.identifier_preparer.quote(derived(f"{ours.prefix}embeddings_pk"))
-    database = definition_of(connection)
-    columns = database.embedding_columns(connection, ours, dimension)
+    key = connection.dialect.identifier_preparer.quote(derive_name(f"{ours.prefix}embeddings_pk"))
+    database = load_definition_of(connection)
+    columns = database.render_embedding_columns(connection, ours, dimension)
     database.drop_unfinished(connection, ours)
-    with database.owner_only(connection):
+    with database.translate_owner_errors(connection):
         connection.exec_driver_sql(
             f"CREATE TABLE {table} ({columns}, CONSTRAINT {key} PRIMARY KEY (item, part))"
         )
@@ -146,13 +147,13 @@ def make_table(connection: Connection, ours: Tables, dimension: int) -> bool:
 # --- indexes, for the databases that have them
 
 
-def index_name(ours: Tables, metric: Metric, method: str) -> str:
+def make_index_name(ours: Tables, metric: Metric, method: str) -> str:
     """Return the name of an index of embeddings."""
-    return derived(f"{ours.prefix}embeddings_{metric}_{method}")
+    return derive_name(f"{ours.prefix}embeddings_{metric}_{method}")
 
 
 def has_index(connection: Connection, ours: Tables, metric: Metric, method: str) -> bool:
     """Return whether an index of this name exists."""
     inspector: Any = sa.inspect(connection)
     indexes = inspector.get_indexes(ours.embeddings.name, ours.schema)
-    return any(it["name"] == index_name(ours, metric, method) for it in indexes)
+    return any(it["name"] == make_index_name(ours, metric, method) for it in indexes)

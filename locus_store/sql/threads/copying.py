@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import minute, moment
-from locus_store.sql.threads.thread_rows import has_thread, last_save
-from locus_store.versions.archives import occupied
+from locus_store.sql.threads.thread_rows import has_thread, select_last_save
+from locus_store.versions.archives import make_occupied_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def copy_thread(it: Repository, source: str, destination: str) -> bool:
         return False
     is_live = it.is_live_thread(destination)
     if is_live:
-        raise occupied(destination, "copied")
+        raise make_occupied_error(destination, "copied")
     if is_live is not None:
         it.drop_threads([destination])
     _Copy(it, source, destination).run()
@@ -55,7 +55,7 @@ class _Copy:
     def _copy_thread_row(self) -> None:
         """Insert the copy's row; a copy that has versions is active from its creation."""
         threads = self._it.tables.threads
-        has_version = last_save(self._it.tables).is_not(None)
+        has_version = select_last_save(self._it.tables).is_not(None)
         made: dict[str, Any] = {
             "thread_id": sa.literal(self._destination, threads.c.thread_id.type),
             "active_at": sa.case((has_version, minute()), else_=threads.c.active_at),

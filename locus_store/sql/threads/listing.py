@@ -13,19 +13,19 @@ import sqlalchemy as sa
 
 from locus_store import versions
 from locus_store.errors import NotFoundError
-from locus_store.sql.threads.pending import batches
-from locus_store.sql.threads.reads import ROOT, head_of_row
+from locus_store.sql.threads.pending import split_batches
+from locus_store.sql.threads.reads import ROOT, make_head
 from locus_store.sql.threads.statements import is_live
 from locus_store.sql.threads.thread_rows import (
-    facts_of,
+    find_facts,
     has_activity,
-    last_active,
-    of_row,
-    of_user,
+    make_user_condition,
+    parse_facts,
     put_facts,
+    select_last_active,
 )
 from locus_store.types import Active
-from locus_store.types.arguments import check_names, check_text, thread_pattern
+from locus_store.types.arguments import check_names, check_text, compile_thread_pattern
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
@@ -46,18 +46,18 @@ GROWTH: Final = 4
 """Each further page of them is larger by this factor."""
 
 
-def threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
+def list_threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
     """See ``StorageBackend.recent``."""
-    thread_id, is_match = it.tables.threads.c.thread_id, thread_pattern(pattern).match
-    in_sql = sa.true() if pattern == "*" else it.matches(thread_id, pattern)
+    thread_id, is_match = it.tables.threads.c.thread_id, compile_thread_pattern(pattern).match
+    in_sql = sa.true() if pattern == "*" else it.make_pattern_condition(thread_id, pattern)
     place = None if after is None else _place(it, after)
     if in_sql is not None:
-        page = page_of(it, limit, in_sql, place=place)
+        page = select_page(it, limit, in_sql, place=place)
         return [Active(row.thread_id, row.exact) for row in it.connection.execute(page)]
     found: list[Active] = []
     size = max(limit, PAGE)
     while len(found) < limit:
-        rows = it.connection.execute(page_of(it, size, place=place)).all()
+        rows = it.connection.execute(select_page(it, size, place=place)).all()
         found += [Active(row.thread_id, row.exact) for row in rows if is_match(row.thread_id)]
         if len(rows) < size:
             break
@@ -65,13 +65,13 @@ def threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Acti
     return found[:limit]
 
 
-def heads(it: Reads, limit: int) -> list[Head]:
+def list_heads(it: Reads, limit: int) -> list[Head]:
     """See ``StorageBackend.heads``; mostly in one statement, as few threads have no head."""
     found: list[Head] = []
     place = None
     while len(found) < limit:
-        rows = it.connection.execute(_with_heads(it, page_of(it, limit, place=place))).all()
-        found += [head_of_row(row) for row in rows if row.checkpoint_id is not None]
+        rows = it.connection.execute(_with_heads(it, select_page(it, limit, place=place))).all()
+        found += [make_head(row) for row in rows if row.checkpoint_id is not None]
         if len(rows) < limit:
             break
         place = rows[-1]
@@ -88,19 +88,24 @@ def _with_heads(it: Reads, threads: sa.Select[Any]) -> sa.Select[Any]:
     )
     is_head = sa.and_(checkpoints.c.line == lines.c.line, checkpoints.c.sequence == lines.c.head)
     return (
-        sa.select(page, *it.head_columns())
+        sa.select(page, *it.get_head_columns())
         .outerjoin_from(page, lines, is_root)
         .outerjoin(checkpoints, is_head)
-        .order_by(*in_order(page.c))
+        .order_by(*make_order(page.c))
     )
 
 
-def page_of(
+def select_page(
     it: Reads, limit: int, *conditions: sa.ColumnElement[bool], place: Any = None
 ) -> sa.Select[Any]:
     """Return a query for a page of existing threads that meet the conditions, in order."""
-    c, exact = it.tables.threads.c, last_active(it.tables)
-    is_listed = (c.tenant == it.scope.tenant, is_live(it.tables), it.any_activity(), *conditions)
+    c, exact = it.tables.threads.c, select_last_active(it.tables)
+    is_listed = (
+        c.tenant == it.scope.tenant,
+        is_live(it.tables),
+        it.make_any_activity_condition(),
+        *conditions,
+    )
     newest = sa.select(c.active_at).where(*is_listed, has_activity(it.tables))
     if place is not None:  # its minute is looked at anyway
         newest = newest.where(c.active_at < place.active_at)
@@ -121,11 +126,11 @@ def page_of(
     page = sa.select(near).where(near.c.exact.is_not(None))
     if place is not None:
         page = page.where(_is_behind(near.c, place))
-    return page.order_by(*in_order(near.c)).limit(limit)
+    return page.order_by(*make_order(near.c)).limit(limit)
 
 
-def in_order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:
-    """Return the terms that order the rows of ``page_of``."""
+def make_order(columns: Any) -> tuple[sa.ColumnElement[Any], ...]:
+    """Return the terms that order the rows of ``select_page``."""
     return columns.active_at.desc(), columns.exact.desc(), columns.thread.desc()
 
 
@@ -143,7 +148,7 @@ def _place(it: Reads, thread_id: str) -> Any:
     Raises:
         NotFoundError: It does not exist.
     """
-    c, exact = it.tables.threads.c, last_active(it.tables)
+    c, exact = it.tables.threads.c, select_last_active(it.tables)
     found = it.connection.execute(
         sa.select(c.active_at, exact.label("exact"), c.thread).where(
             c.tenant == it.scope.tenant, c.thread_id == thread_id
@@ -170,7 +175,7 @@ class SqlThreadInfo(DescribesThreads):
         await self._write(lambda it: _put(it, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
-        return await self._query(lambda it: facts_of(it, thread_id))
+        return await self._query(lambda it: find_facts(it, thread_id))
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         return await self._query(lambda it: _find(it, wanted))
@@ -196,18 +201,18 @@ def _find(it: Reads, wanted: ThreadsWanted) -> list[ThreadFacts]:
         if len(rows) < size:
             break
         size, place = size * GROWTH, rows[-1]
-    return [of_row(row) for row in found[wanted.offset : last]]
+    return [parse_facts(row) for row in found[wanted.offset : last]]
 
 
 def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:
     """Return a query for a page of threads with their facts, in order."""
     threads = it.tables.threads
-    is_theirs = sa.true() if user_id is None else of_user(it, user_id)
-    page = page_of(it, size, is_theirs, place=place).subquery("page")
+    is_theirs = sa.true() if user_id is None else make_user_condition(it, user_id)
+    page = select_page(it, size, is_theirs, place=place).subquery("page")
     return (
         sa.select(page, threads.c.created_at, *(threads.c[name] for name in StoredFacts._fields))
         .join_from(page, threads, threads.c.thread == page.c.thread)
-        .order_by(*in_order(page.c))
+        .order_by(*make_order(page.c))
     )
 
 
@@ -234,7 +239,7 @@ class SqlSizes(MeasuresVersions):
 
 
 def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> dict[int, int]:
-    line, c = it.line_of(thread_id, namespace), it.tables.checkpoints.c
+    line, c = it.find_line(thread_id, namespace), it.tables.checkpoints.c
     if line is None:
         return {}
     query = sa.select(c.sequence, sa.func.length(c.payload)).where(
@@ -242,14 +247,14 @@ def _sizes(it: Reads, thread_id: str, namespace: str, first: int, last: int) -> 
     )
     sizes = {row[0]: row[1] for row in it.connection.execute(query)}
     if None in sizes.values():
-        for _, one in it.all_segments(line.line, within=(first, last)):
-            joined = {at: len(payload) for at, payload in one.records().items()}
+        for _, one in it.read_all_segments(line.line, within=(first, last)):
+            joined = {at: len(payload) for at, payload in one.split_records().items()}
             sizes |= {at: joined[at] for at in sizes.keys() & joined.keys()}
     return {at: size or 0 for at, size in sizes.items()}
 
 
 def _counts(it: Reads, thread_ids: Sequence[str]) -> dict[str, int]:
-    return {name: n for some in batches(thread_ids) for name, n in _counted(it, some)}
+    return {name: n for some in split_batches(thread_ids) for name, n in _counted(it, some)}
 
 
 def _counted(it: Reads, thread_ids: Sequence[str]) -> Sequence[tuple[str, int]]:
@@ -266,7 +271,7 @@ def _counted(it: Reads, thread_ids: Sequence[str]) -> Sequence[tuple[str, int]]:
 
 def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, Marked]:
     found: dict[str, Marked] = {}
-    for some in batches(thread_ids):
+    for some in split_batches(thread_ids):
         waiting, logged = _interrupted(it, some), _logged(it, some)
         names = waiting | logged.keys()
         found.update((name, Marked(name in waiting, logged.get(name))) for name in names)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql.threads.statements import WRITE
 from locus_store.types import PendingWrite
-from locus_store.versions.archives import sealed, unsealed
+from locus_store.versions.archives import add_checksum, verify_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ BATCH = 200
 """Rows that one statement names at most."""
 
 
-def rows(
+def read_rows(
     it: Scoped, line: int, checkpoint_ids: Sequence[str] | None = None
 ) -> Iterator[RowMapping]:
     """Yield the pending writes of a line, or of some of its checkpoints, as rows."""
@@ -31,31 +31,33 @@ def rows(
     if checkpoint_ids is None:
         yield from it.connection.execute(query).mappings()
         return
-    for batch in batches(checkpoint_ids):
+    for batch in split_batches(checkpoint_ids):
         named = query.where(table.c.checkpoint_id.in_(batch))
         yield from it.connection.execute(named).mappings()
 
 
-def of_checkpoint(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]:
+def read_writes(it: Scoped, line: int, checkpoint_id: str) -> list[PendingWrite]:
     """Return a checkpoint's writes, in any order."""
     key = {"line": line, "checkpoint_id": checkpoint_id}
-    found = it.sql.writes.rows(it.connection, key)
+    found = it.sql.writes.fetch_rows(it.connection, key)
     return [write_of(dict(zip(WRITE, row, strict=True))) for row in found]
 
 
-def by_checkpoint(
+def group_by_checkpoint(
     it: Scoped, line: int, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
     """Return the writes of checkpoints that have some, in the order of their tasks."""
     found: dict[str, list[PendingWrite]] = {}
-    for row in rows(it, line, checkpoint_ids):
+    for row in read_rows(it, line, checkpoint_ids):
         found.setdefault(row["checkpoint_id"], []).append(write_of(row))
-    return {name: sorted(writes, key=versions.in_order) for name, writes in found.items()}
+    return {
+        name: sorted(writes, key=versions.make_write_sort_key) for name, writes in found.items()
+    }
 
 
 def insert(it: Scoped, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
     """Insert rows in batches."""
-    for batch in batches(values):
+    for batch in split_batches(values):
         it.connection.execute(table.insert(), batch)
 
 
@@ -74,10 +76,10 @@ def write_of(row: Mapping[str, Any] | RowMapping) -> PendingWrite:
         task_path=row["task_path"] or "",
         basis=row["basis"],
     )
-    return unsealed(row["checkpoint_id"], stored)
+    return verify_checksum(row["checkpoint_id"], stored)
 
 
-def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
+def make_row(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]:
     """Return the row for a pending write."""
     return {
         "line": line,
@@ -88,10 +90,10 @@ def row_of(line: int, checkpoint_id: str, write: PendingWrite) -> dict[str, Any]
         "type": write.type,
         "task_path": write.task_path,
         "basis": write.basis,
-        "payload": sealed(checkpoint_id, write),
+        "payload": add_checksum(checkpoint_id, write),
     }
 
 
-def batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:
+def split_batches(items: Sequence[Any], size: int = BATCH) -> Iterator[Any]:
     """Split a sequence into batches."""
     return (items[at : at + size] for at in range(0, len(items), size))

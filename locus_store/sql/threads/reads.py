@@ -14,16 +14,16 @@ from locus_store.sql.threads.statements import (
     RECORD,
     Scope,
     Scoped,
+    compile_other,
     is_live,
-    once,
-    same_thread,
-    segment_columns,
+    list_segment_columns,
+    make_same_thread_condition,
 )
-from locus_store.sql.threads.version_queries import line_beside, lone_version
+from locus_store.sql.threads.version_queries import select_line_beside, select_lone_version
 from locus_store.types import Head, Mark, Stored, Version
 from locus_store.values.filters import is_found
 from locus_store.versions import Line, Record
-from locus_store.versions.segments import RecordSegment, filled, pieces
+from locus_store.versions.segments import RecordSegment, collect_payloads, fill_payloads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,7 +70,9 @@ class Reads(Scoped):
     rounding: ClassVar = timedelta(milliseconds=1)
     """The time of a version exceeds the one of its line by this at most."""
 
-    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
+    def make_pattern_condition(
+        self, column: sa.ColumnElement[str], pattern: str
+    ) -> sa.ColumnElement[bool] | None:
         """Return the shell-style pattern as SQL; ``None`` if rows are to be matched in Python."""
         del column, pattern
         return None
@@ -82,39 +84,41 @@ class Reads(Scoped):
         del key, value
         return column.is_not(None)
 
-    def below_row(self, row: Mapping[sa.ColumnElement[Any], Any]) -> sa.ColumnElement[bool]:
+    def make_below_condition(
+        self, row: Mapping[sa.ColumnElement[Any], Any]
+    ) -> sa.ColumnElement[bool]:
         """Return the condition that the columns sort below the values, from left to right."""
         (first, value), *rest = row.items()
         if not rest:
             return sa.and_(first < value)
-        return sa.and_(first <= value, sa.or_(first < value, self.below_row(dict(rest))))
+        return sa.and_(first <= value, sa.or_(first < value, self.make_below_condition(dict(rest))))
 
-    def any_activity(self) -> sa.ColumnElement[bool]:
+    def make_any_activity_condition(self) -> sa.ColumnElement[bool]:
         """Return a condition that is always true; it may help the planner to use an index."""
         return sa.true()
 
-    def lines_with(self, words: Sequence[str]) -> list[int] | None:
+    def find_lines(self, words: Sequence[str]) -> list[int] | None:
         """Return lines with all words by the index; ``None`` if there is no index."""
         del words
         return None
 
-    def self_check(self) -> list[str]:
+    def find_faults(self) -> list[str]:
         """Return the faults that the database finds in its own storage."""
         return []
 
     # --- one line
 
-    def line_of(self, thread_id: str, namespace: str, beside: str | None = None) -> Line | None:
+    def find_line(self, thread_id: str, namespace: str, beside: str | None = None) -> Line | None:
         """Return the live line, if it has a head; read a checkpoint of it ``beside`` it."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if beside is None:
-            row = self.sql.line.first(self.connection, key)
+            row = self.sql.line.fetch_first(self.connection, key)
         else:
-            both = once(self.sql, "line beside", lambda: line_beside(self.tables))
-            row = both.first(self.connection, {**key, "checkpoint_id": beside})
+            both = compile_other(self.sql, "line beside", lambda: select_line_beside(self.tables))
+            row = both.fetch_first(self.connection, {**key, "checkpoint_id": beside})
         if row is None:
             return None
-        line = line_of_row(row[: len(LINE_STATE) + 1])
+        line = make_line(row[: len(LINE_STATE) + 1])
         is_noted, *more = row[len(LINE_STATE) + 1 :]
         if is_noted:
             self.noted = thread_id
@@ -122,7 +126,7 @@ class Reads(Scoped):
             has_writes, *record = more
             self.unwritten = None if has_writes else (line.line, beside)
             if record[0] is not None:
-                self.seen[line.line, beside] = record_of_row(record)
+                self.seen[line.line, beside] = make_record(record)
         return line if line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
@@ -130,7 +134,7 @@ class Reads(Scoped):
         found = self.seen.get((line.line, sequence))
         if found is None:
             key = {"line": line.line, "sequence": sequence}
-            found = self._seen(line, self.sql.record.first(self.connection, key))
+            found = self._seen(line, self.sql.record.fetch_first(self.connection, key))
         return found
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
@@ -138,12 +142,12 @@ class Reads(Scoped):
         if found is not None:
             return found
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
-        return self._seen(line, self.sql.named.first(self.connection, key))
+        return self._seen(line, self.sql.named.fetch_first(self.connection, key))
 
     def _seen(self, line: Line, row: Sequence[Any] | None) -> Record | None:
         if row is None:
             return None
-        record = record_of_row(row)
+        record = make_record(row)
         self.seen[line.line, record.sequence] = record
         return record
 
@@ -172,20 +176,22 @@ class Reads(Scoped):
     ) -> list[tuple[int, bytes]]:
         end = line.last_sequence if upto is None else upto
         key = {"line": line.line, "chain": chain, "first": chain, "upto": end}
-        rows = [(row[0], row[1]) for row in self.sql.payloads.rows(self.connection, key)]
+        rows = [(row[0], row[1]) for row in self.sql.payloads.fetch_rows(self.connection, key)]
         own = {(line.line, sequence) for sequence, payload in rows if payload}
         self.own |= own
         if len(own) == len(rows):
             return rows
-        return filled(rows, self.segments(line.line, chain, upto=end))
+        return fill_payloads(rows, self.read_segments(line.line, chain, upto=end))
 
-    def segments(self, line: int, chain: int, *, after: int = 0, upto: int) -> list[RecordSegment]:
+    def read_segments(
+        self, line: int, chain: int, *, after: int = 0, upto: int
+    ) -> list[RecordSegment]:
         """Return the segments of a chain that have records in a range."""
         key = {"line": line, "chain": chain, "after": after, "upto": upto}
-        rows = self.sql.segments.rows(self.connection, key)
+        rows = self.sql.segments.fetch_rows(self.connection, key)
         return list(map(RecordSegment._make, rows))
 
-    def all_segments(
+    def read_all_segments(
         self, *lines: int, within: tuple[int, int] | None = None
     ) -> list[tuple[int, RecordSegment]]:
         """Return the segments of lines, each behind its line; those of a line in their order.
@@ -193,14 +199,16 @@ class Reads(Scoped):
         ``within`` leaves out those that end before a sequence or begin after another.
         """
         c = self.tables.segments.c
-        query = sa.select(c.line, *segment_columns(c)).where(c.line.in_(lines)).order_by(c.last)
+        query = (
+            sa.select(c.line, *list_segment_columns(c)).where(c.line.in_(lines)).order_by(c.last)
+        )
         if within is not None:
             query = query.where(c.last >= within[0], c.first <= within[1])
         return [(row[0], RecordSegment(*row[1:])) for row in self.connection.execute(query)]
 
     # --- versions
 
-    def lone_version(
+    def read_version(
         self, thread_id: str, namespace: str, checkpoint_id: str | None = None
     ) -> Version | None:
         """See ``StorageBackend.version``; one statement, which reads no payload.
@@ -219,8 +227,10 @@ class Reads(Scoped):
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
         named = checkpoint_id is not None
-        found = once(self.sql, ("lone", named), lambda: lone_version(self.tables, named=named))
-        row = found.first(self.connection, key)
+        found = compile_other(
+            self.sql, ("lone", named), lambda: select_lone_version(self.tables, named=named)
+        )
+        row = found.fetch_first(self.connection, key)
         if row is None:
             self.require_none(thread_id, namespace, checkpoint_id)
         return row
@@ -231,7 +241,7 @@ class Reads(Scoped):
         Raises:
             IntegrityError: The head's record is missing.
         """
-        if checkpoint_id is None and (line := self.line_of(thread_id, namespace)):
+        if checkpoint_id is None and (line := self.find_line(thread_id, namespace)):
             versions.target(self, line, None)
 
     def fetch(
@@ -247,22 +257,22 @@ class Reads(Scoped):
         row = self._found(thread_id, namespace, checkpoint_id)
         if row is None:
             return None
-        key_of_line, *told, chain, parent, head, head_digest = row
-        version = self.version(thread_id, namespace, key_of_line, tuple(told))
+        key_of_line, *fields, chain, parent, head, head_digest = row
+        version = self.version(thread_id, namespace, key_of_line, tuple(fields))
         line, record = Line(line=key_of_line, head=head), _record_of(version, chain, parent)
         self.seen[line.line, record.sequence] = record
         mark = Mark(self.store, line.line, head, head_digest)
-        writes = self.writes_at(line.line, record.checkpoint_id) if with_writes else None
-        basis = versions.basis_of(self, line, record, known, self.store)
+        writes = self.read_writes(line.line, record.checkpoint_id) if with_writes else None
+        basis = versions.find_basis(self, line, record, known, self.store)
         after = basis.sequence if basis else 0
         payloads = []
         if after < record.sequence:
             upto = record.sequence
             raw = {"line": line.line, "chain": chain, "first": after + 1, "upto": upto}
-            own = [(row[0], row[1]) for row in self.sql.raw.rows(self.connection, raw)]
-            joined = self.segments(line.line, chain, after=after, upto=upto)
-            with versions.told_of(version):
-                payloads = pieces(own, joined, after=after, upto=upto)
+            own = [(row[0], row[1]) for row in self.sql.raw.fetch_rows(self.connection, raw)]
+            joined = self.read_segments(line.line, chain, after=after, upto=upto)
+            with versions.name_version_in_errors(version):
+                payloads = collect_payloads(own, joined, after=after, upto=upto)
         return Stored(
             version=version,
             head=mark,
@@ -271,15 +281,17 @@ class Reads(Scoped):
             writes=writes,
         )
 
-    def writes_at(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
+    def read_writes(self, line: int, checkpoint_id: str) -> list[PendingWrite]:
         """Return a checkpoint's pending writes, in their order."""
-        return sorted(pending.of_checkpoint(self, line, checkpoint_id), key=versions.in_order)
+        return sorted(
+            pending.read_writes(self, line, checkpoint_id), key=versions.make_write_sort_key
+        )
 
     def records(
         self, thread_id: str, namespace: str, first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
         """See ``StorageBackend.records``."""
-        line, checkpoints = self.line_of(thread_id, namespace), self.tables.checkpoints
+        line, checkpoints = self.find_line(thread_id, namespace), self.tables.checkpoints
         if line is None:
             return []
         is_in = checkpoints.c.line == line.line, checkpoints.c.sequence <= last
@@ -291,18 +303,20 @@ class Reads(Scoped):
         )
         return _filled(self, line.line, self.connection.execute(query).all())
 
-    def history(
+    def list_history(
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
     ) -> list[Version]:
         """See ``StorageBackend.history``."""
-        line = self.line_of(thread_id, namespace)
+        line = self.find_line(thread_id, namespace)
         if line is None:
             return []
         end = line.last_sequence + 1
         if before is not None:
             end = versions.cursor(self, line, thread_id, before)
         visible = {"line": line.line, "floor": line.floor, "head": line.head}
-        rows = self.sql.versions.rows(self.connection, {**visible, "end": end, "limit": limit})
+        rows = self.sql.versions.fetch_rows(
+            self.connection, {**visible, "end": end, "limit": limit}
+        )
         return [self.version(thread_id, namespace, line.line, row) for row in rows]
 
     def version(self, thread_id: str, namespace: str, line: int, row: tuple[Any, ...]) -> Version:
@@ -319,7 +333,7 @@ class Reads(Scoped):
             created_at=created_at,
         )
 
-    def head_columns(self) -> list[sa.ColumnElement[Any]]:
+    def get_head_columns(self) -> list[sa.ColumnElement[Any]]:
         """Return the columns of a version that lists show."""
         names = ("checkpoint_id", "metadata", "labels", "created_at")
         return [self.tables.checkpoints.c[name] for name in names]
@@ -333,7 +347,7 @@ class Reads(Scoped):
         while len(found) < limit:
             rows = self.connection.execute(self._candidates(key, value, size, after)).all()
             found += [
-                head_of_row(row)
+                make_head(row)
                 for row in rows
                 if row.thread_id is not None and is_found(row.metadata, row.labels, key, value)
             ]
@@ -348,7 +362,9 @@ class Reads(Scoped):
         """Return a query for versions of any tenant that may match, with the thread if visible."""
         checkpoints = self.tables.checkpoints
         names = ("created_at", "line", "sequence")
-        query = sa.select(*(checkpoints.c[name] for name in names[1:]), *self.head_columns()).where(
+        query = sa.select(
+            *(checkpoints.c[name] for name in names[1:]), *self.get_head_columns()
+        ).where(
             sa.or_(
                 self.may_have(checkpoints.c.metadata, key, value),
                 self.may_have(checkpoints.c.labels, key, value),
@@ -356,7 +372,9 @@ class Reads(Scoped):
         )
         if after is not None:
             query = query.where(
-                self.below_row({checkpoints.c[name]: getattr(after, name) for name in names})
+                self.make_below_condition(
+                    {checkpoints.c[name]: getattr(after, name) for name in names}
+                )
             )
         newest = query.order_by(*(checkpoints.c[name].desc() for name in names)).limit(size)
         page = newest.subquery("page")
@@ -373,12 +391,12 @@ class Reads(Scoped):
         return (
             sa.select(lines.c.thread_id)
             .where(lines.c.line == versions.c.line, lines.c.namespace == ROOT)
-            .where(lines.c.head.is_not(None), is_visible, self.live_thread().is_not(None))
+            .where(lines.c.head.is_not(None), is_visible, self.select_live_thread().is_not(None))
             .correlate(versions)
             .scalar_subquery()
         )
 
-    def live_thread(self) -> sa.ScalarSelect[int]:
+    def select_live_thread(self) -> sa.ScalarSelect[int]:
         """Return the live thread of a line, if it is this tenant's.
 
         Without statistics an index on the tenant looks as good as any: as a join, it was read from
@@ -387,7 +405,7 @@ class Reads(Scoped):
         threads = self.tables.threads
         return (
             sa.select(threads.c.thread)
-            .where(same_thread(self.tables), threads.c.tenant == self.scope.tenant)
+            .where(make_same_thread_condition(self.tables), threads.c.tenant == self.scope.tenant)
             .where(is_live(self.tables))
             .correlate(self.tables.lines)
             .scalar_subquery()
@@ -406,12 +424,12 @@ class Reads(Scoped):
 
 def _filled(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
     """Return a line's (sequence, chain, payload) with the payloads of its segments."""
-    found = [] if all(row[2] for row in rows) else [one for _, one in it.all_segments(line)]
-    payloads = filled([(row[0], row[2]) for row in rows], found)
+    found = [] if all(row[2] for row in rows) else [one for _, one in it.read_all_segments(line)]
+    payloads = fill_payloads([(row[0], row[2]) for row in rows], found)
     return [(at, row[1], payload) for row, (at, payload) in zip(rows, payloads, strict=True)]
 
 
-def line_of_row(row: Sequence[Any]) -> Line:
+def make_line(row: Sequence[Any]) -> Line:
     """Return the line of a row: its key, then ``LINE_STATE``."""
     line, head, open_chain, open_bytes, floor, last_sequence, writer, run = row
     return Line(
@@ -426,7 +444,7 @@ def line_of_row(row: Sequence[Any]) -> Line:
     )
 
 
-def record_of_row(row: Sequence[Any]) -> Record:
+def make_record(row: Sequence[Any]) -> Record:
     """Return the record of a row of ``RECORD``."""
     return Record(**dict(zip(RECORD, row, strict=True)))
 
@@ -443,8 +461,8 @@ def _record_of(version: Version, chain: int, parent: int | None) -> Record:
     )
 
 
-def head_of_row(row: Row[Any]) -> Head:
-    """Return the head of a row: the thread's id, then ``Reads.head_columns``."""
+def make_head(row: Row[Any]) -> Head:
+    """Return the head of a row: the thread's id, then ``Reads.get_head_columns``."""
     return Head(
         thread_id=row.thread_id,
         checkpoint_id=row.checkpoint_id,

@@ -9,21 +9,21 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.sql.columns.types import after, before, now
 from locus_store.sql.threads import pending
-from locus_store.sql.threads.pending import BATCH, batches
-from locus_store.sql.threads.reads import Reads, line_of_row, record_of_row
+from locus_store.sql.threads.pending import BATCH, split_batches
+from locus_store.sql.threads.reads import Reads, make_line, make_record
 from locus_store.sql.threads.statements import LINE_STATE, RECORD, WRITE
 from locus_store.sql.threads.thread_rows import (
+    find_versionless,
     has_thread,
     is_old,
     keep_place,
     put_facts,
     require_its_owner,
-    versionless,
 )
 from locus_store.types import Removed
 from locus_store.versions import Line, Record
 from locus_store.versions.erasing import Swept
-from locus_store.versions.renewing import ttl_slack
+from locus_store.versions.renewing import compute_ttl_slack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -98,12 +98,12 @@ class Repository(Reads):
         """Query the database for the full-text index."""
         return False
 
-    def index_text(self, line: int, sequence: int, payload: bytes) -> str | None:
+    def index_record(self, line: int, sequence: int, payload: bytes) -> str | None:
         """Add a record to the full-text index; return the text to store, if any."""
         del line, sequence, payload
         return None
 
-    def empty(self, line: int, sequences: Sequence[int]) -> None:
+    def remove_payloads(self, line: int, sequences: Sequence[int]) -> None:
         """Remove the payloads of records."""
         self.connection.execute(
             self.tables.checkpoints.update()
@@ -125,7 +125,7 @@ class Repository(Reads):
     def find(self, thread_id: str, namespace: str, *, beside: str | None = None) -> Line | None:
         """See ``versions.Lines``, also for the following methods."""
         is_locked = self.lock(thread_id, namespace=namespace)
-        return self.line_of(thread_id, namespace, beside) if is_locked else None
+        return self.find_line(thread_id, namespace, beside) if is_locked else None
 
     def has_thread(self, thread_id: str) -> bool:
         self.lock_thread(thread_id)
@@ -156,19 +156,19 @@ class Repository(Reads):
         Does not wait for a lock: a locked line is a lost race, and the transaction is retried.
         """
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
-        row = self.sql.any_line.first(self.connection, key)
-        return line_of_row(row) if row else Line(line=self.add_line(thread_id, namespace))
+        row = self.sql.any_line.fetch_first(self.connection, key)
+        return make_line(row) if row else Line(line=self.add_line(thread_id, namespace))
 
     def is_live_thread(self, thread_id: str) -> bool | None:
         """Return whether the thread is live; ``None`` if it has no row."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id}
-        row = self.sql.thread.first(self.connection, key)
+        row = self.sql.thread.fetch_first(self.connection, key)
         return None if row is None else bool(row[1])
 
     def add_line(self, thread_id: str, namespace: str) -> int:
         """Create an empty line; return its key."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
-        return self.sql.new_line.added(self.connection, key)
+        return self.sql.new_line.insert(self.connection, key)
 
     def update(self, line: Line) -> None:
         values = {f"new_{name}": getattr(line, name) for name in LINE_STATE}
@@ -183,7 +183,7 @@ class Repository(Reads):
             if self.noted != save.thread_id:
                 self.sql.touch.run(self.connection, key)
             return
-        slack = ttl_slack(save.ttl_seconds)
+        slack = compute_ttl_slack(save.ttl_seconds)
         self.sql.prolong.run(
             self.connection,
             {**key, "ttl": save.ttl_seconds, "ttl_and_slack": save.ttl_seconds + slack},
@@ -192,7 +192,7 @@ class Repository(Reads):
     def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
         """See ``StorageBackend.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
-        least, most = after(ttl_seconds), after(ttl_seconds + ttl_slack(ttl_seconds))
+        least, most = after(ttl_seconds), after(ttl_seconds + compute_ttl_slack(ttl_seconds))
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
         is_short = threads.c.expires_at.between(now(), least)
         if begins:
@@ -213,7 +213,7 @@ class Repository(Reads):
                 "codec": 0,
                 "metadata": record.metadata,
                 "labels": record.labels,
-                "text": self.index_text(line.line, record.sequence, payload),
+                "text": self.index_record(line.line, record.sequence, payload),
                 "payload": payload,
             },
         )
@@ -221,7 +221,7 @@ class Repository(Reads):
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         _open_segments(self, line.line, [sequence])
         self.unindex([line.line], [sequence])
-        text = self.index_text(line.line, sequence, payload)
+        text = self.index_record(line.line, sequence, payload)
         self.connection.execute(
             self.tables.checkpoints.update()
             .where(*self._is_record(line.line, [sequence]))
@@ -244,30 +244,30 @@ class Repository(Reads):
         checkpoints = self.tables.checkpoints
         columns = [checkpoints.c[name] for name in RECORD]
         found: list[Record] = []
-        for batch in batches(sorted(sequences)):
+        for batch in split_batches(sorted(sequences)):
             query = sa.select(*columns).where(
                 checkpoints.c.line == line.line, checkpoints.c.parent.in_(batch)
             )
-            found += [record_of_row(row) for row in self.connection.execute(query)]
+            found += [make_record(row) for row in self.connection.execute(query)]
         return found
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        return pending.of_checkpoint(self, line.line, checkpoint_id)
+        return pending.read_writes(self, line.line, checkpoint_id)
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
         if self.unwritten == (line.line, checkpoint_id):
             return ()
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
-        return {(row[0], row[1]) for row in self.sql.written.rows(self.connection, key)}
+        return {(row[0], row[1]) for row in self.sql.written.fetch_rows(self.connection, key)}
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         self.unwritten = None
-        self.upsert_writes([pending.row_of(line.line, checkpoint_id, it) for it in writes])
+        self.upsert_writes([pending.make_row(line.line, checkpoint_id, it) for it in writes])
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.seen.clear()
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
-        for batch in batches(sequences):
+        for batch in split_batches(sequences):
             _open_segments(self, line.line, batch)
             self.unindex([line.line], batch)
             rows = self._is_record(line.line, batch)
@@ -315,7 +315,7 @@ class Repository(Reads):
         """See ``StorageBackend.remove_thread``."""
         is_locked = self.lock(thread_id)
         if head is not None:
-            versions.require_head(self, self.line_of(thread_id, namespace), head, thread_id)
+            versions.require_head(self, self.find_line(thread_id, namespace), head, thread_id)
         existed = is_locked and has_thread(self, thread_id)
         if not (existed or (is_locked and self.is_live_thread(thread_id))):
             return Removed(existed=False, versions=0)
@@ -325,17 +325,17 @@ class Repository(Reads):
         """Remove threads, expired or not, with all they own; return how much that was."""
         threads = self.tables.threads
         removed = messages = 0
-        for batch in batches(thread_ids):
+        for batch in split_batches(thread_ids):
             which = self.is_thread(*batch)
             keys = sa.select(threads.c.thread).where(*which)
             log, logs = self.tables.messages, self.tables.logs
             messages += self.connection.execute(log.delete().where(log.c.thread.in_(keys))).rowcount
             self.connection.execute(logs.delete().where(logs.c.thread.in_(keys)))
-            removed += self._drop_lines(self.lines_of(batch))
+            removed += self._drop_lines(self.find_lines_of(batch))
             self.connection.execute(threads.delete().where(*which))
         return Swept(removed, messages, is_whole=True)
 
-    def lines_of(self, thread_ids: Sequence[str]) -> list[int]:
+    def find_lines_of(self, thread_ids: Sequence[str]) -> list[int]:
         """Return the keys of the lines of threads."""
         lines = self.tables.lines
         found = sa.select(lines.c.line).where(
@@ -350,7 +350,7 @@ class Repository(Reads):
         self.seen.clear()
         self.noted = None
         removed = 0
-        for some in batches(keys):
+        for some in split_batches(keys):
             self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
             self.unindex(some)
             for table in (t.writes, t.segments):
@@ -361,7 +361,7 @@ class Repository(Reads):
 
     # --- housekeeping
 
-    def expired(self, among: Sequence[str] | None = None) -> list[str]:
+    def find_expired(self, among: Sequence[str] | None = None) -> list[str]:
         """Return a batch of threads whose time to live is over."""
         threads = self.tables.threads
         found = sa.select(threads.c.thread_id).where(
@@ -373,13 +373,13 @@ class Repository(Reads):
 
     def expire(self) -> int:
         """Remove a batch of expired threads, checked under the lock; return how many."""
-        over = self.expired()
+        over = self.find_expired()
         self.lock(*over)
-        gone = self.expired(among=over)
+        gone = self.find_expired(among=over)
         self.drop_threads(gone)
         return len(gone)
 
-    def aged(self, seconds: float) -> list[str]:
+    def find_aged(self, seconds: float) -> list[str]:
         """Return threads that may have data older than this by the server's clock."""
         checkpoints, lines = self.tables.checkpoints, self.tables.lines
         found = (
@@ -389,7 +389,7 @@ class Repository(Reads):
             .where(checkpoints.c.created_at < before(seconds))
             .distinct()
         )
-        return [*self.connection.execute(found).scalars(), *versionless(self)]
+        return [*self.connection.execute(found).scalars(), *find_versionless(self)]
 
     def vacuum_thread(self, thread_id: str, seconds: float) -> Swept | None:
         """Remove a thread's versions older than this, or all of it; return how much.
@@ -400,7 +400,7 @@ class Repository(Reads):
             return None
         if is_old(self, thread_id, seconds):
             return self.drop_threads([thread_id])
-        old = {line: self._older(line, seconds) for line in self.lines_of([thread_id])}
+        old = {line: self._older(line, seconds) for line in self.find_lines_of([thread_id])}
         removed = 0
         for namespace in self._namespaces(thread_id):
             line = self.find(thread_id, namespace)
@@ -433,19 +433,19 @@ class Repository(Reads):
 
     # --- the full-text index
 
-    def reindex(self, line: int) -> None:
+    def index_line(self, line: int) -> None:
         """Add a line's records to the full-text index."""
         for sequence, _, payload in self._all_records(line):
             self.connection.execute(
                 self.tables.checkpoints.update()
                 .where(*self._is_record(line, [sequence]))
-                .values(text=self.index_text(line, sequence, payload))
+                .values(text=self.index_record(line, sequence, payload))
             )
 
 
 def settle(it: Repository, thread_id: str, changed_at: datetime) -> None:
     """Remove a thread that has lost its last line or log, changed then; else keep its place."""
-    if it.lines_of([thread_id]) or has_thread(it, thread_id):
+    if it.find_lines_of([thread_id]) or has_thread(it, thread_id):
         keep_place(it, thread_id, changed_at)
     else:
         it.drop_threads([thread_id])
@@ -458,7 +458,7 @@ _MOST: Final = 2**63 - 1
 def _open_segments(it: Reads, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
     joined = [one for one in sequences if (line, one) not in it.own]
-    near = it.all_segments(line, within=(min(joined), _MOST)) if joined else []
+    near = it.read_all_segments(line, within=(min(joined), _MOST)) if joined else []
     if not near:
         return
     c = it.tables.checkpoints.c
@@ -467,7 +467,7 @@ def _open_segments(it: Reads, line: int, sequences: Sequence[int]) -> None:
     changed = {row[0]: row[1] for row in rows}
     for _, one in near:
         if one.last >= changed.get(one.chain, _MOST):
-            _put_back(it, line, one.last, one.records())
+            _put_back(it, line, one.last, one.split_records())
 
 
 def _put_back(it: Reads, line: int, last: int, payloads: Mapping[int, bytes]) -> None:

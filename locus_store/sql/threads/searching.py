@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from locus_store import versions
-from locus_store.runtime.observe import skipped_too_large
-from locus_store.sql.threads.pending import BATCH, batches
+from locus_store.runtime.observe import report_too_large
+from locus_store.sql.threads.pending import BATCH, split_batches
 from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.text import Match
@@ -83,7 +83,7 @@ class Ranked:
 # --- statements
 
 
-def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
+def find_candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
     """Return the live lines that may match, newest first; without an index, all lines."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     stored = [
@@ -98,15 +98,15 @@ def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
     ]
     query = (
         sa.select(lines.c.line, stored[0] + stored[1])
-        .where(lines.c.tenant == it.scope.tenant, it.live_thread().is_not(None))
+        .where(lines.c.tenant == it.scope.tenant, it.select_live_thread().is_not(None))
         .where(lines.c.namespace == ROOT, lines.c.head.is_not(None))
         .order_by(lines.c.line.desc())
     )
-    indexed = it.lines_with(wanted)
+    indexed = it.find_lines(wanted)
     if indexed is None:
         queries = [query]
     else:  # a statement takes so many parameters
-        parts = batches(sorted(indexed, reverse=True))
+        parts = split_batches(sorted(indexed, reverse=True))
         queries = [query.where(lines.c.line.in_(some)) for some in parts]
     return [
         Candidate(line, int(size or 0))
@@ -115,7 +115,7 @@ def candidates(it: Reads, wanted: Sequence[str]) -> list[Candidate]:
     ]
 
 
-def batched(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
+def group_batches(found: Iterable[Candidate]) -> Iterator[list[Candidate]]:
     """Group candidates into batches that are read together."""
     return _grouped(((it, it.stored_bytes) for it in found), most=BATCH)
 
@@ -139,7 +139,7 @@ def is_large(batch: Sequence[Candidate]) -> bool:
     return batch[0].stored_bytes > BATCH_BYTES
 
 
-def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
+def split_parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
     """Return the parts of a large line, ascending."""
     [line] = lines = [candidate.line for candidate in batch]
     c = it.tables.checkpoints.c
@@ -153,7 +153,7 @@ def parts(it: Reads, batch: Sequence[Candidate]) -> list[Part]:
     return [Part(lines, (some[0], some[-1])) for some in _grouped(each)]
 
 
-def records(it: Reads, part: Part) -> list[FoundRecord]:
+def read_records(it: Reads, part: Part) -> list[FoundRecord]:
     """Return the records of a part by one statement, which also finds their segments."""
     lines, checkpoints, segments = it.tables.lines, it.tables.checkpoints, it.tables.segments
     c, s = checkpoints.c, segments.c
@@ -175,7 +175,7 @@ def records(it: Reads, part: Part) -> list[FoundRecord]:
             found.append(one)
         else:
             segment = RecordSegment(one.chain, one.sequence, end, one.payload)
-            payloads |= {(one.line, at): payload for at, payload in segment.records().items()}
+            payloads |= {(one.line, at): payload for at, payload in segment.split_records().items()}
     found.sort(key=lambda one: (-one.line, one.sequence))
     return [
         one._replace(payload=one.payload or payloads.get((one.line, one.sequence), b""))
@@ -183,16 +183,16 @@ def records(it: Reads, part: Part) -> list[FoundRecord]:
     ]
 
 
-def hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
+def make_hits(it: Reads, best: Sequence[Ranked]) -> list[Hit]:
     """Return the hits in order, without versions that were removed meanwhile."""
     lines, checkpoints = it.tables.lines, it.tables.checkpoints
     c = checkpoints.c
     found: dict[tuple[int, int], Any] = {}
-    for some in batches([(match.line, match.sequence) for match in best]):
+    for some in split_batches([(match.line, match.sequence) for match in best]):
         query = (
             sa.select(c.line, c.sequence, c.checkpoint_id, c.metadata, c.created_at)
             .join(lines, lines.c.line == c.line)
-            .where(sa.tuple_(c.line, c.sequence).in_(some), it.live_thread().is_not(None))
+            .where(sa.tuple_(c.line, c.sequence).in_(some), it.select_live_thread().is_not(None))
         )
         found |= {(row.line, row.sequence): row for row in it.connection.execute(query)}
     return [
@@ -251,12 +251,12 @@ class _Line:
             return
         line = Line(line=self.first.line, head=self.first.head, floor=self.first.floor)
         try:
-            for sequence, text in versions.visible_texts(
+            for sequence, text in versions.iterate_visible_texts(
                 line, self._noted(found), max_bytes, self.hidden
             ):
                 self.match.add(sequence, text)
         except TooLargeError:
-            skipped_too_large(self.first.thread_id)
+            report_too_large(self.first.thread_id)
             self.is_skipped, self.match = True, Match(self.match.wanted)
 
     def _noted(self, found: Iterable[FoundRecord]) -> Iterator[tuple[int, int, bytes]]:

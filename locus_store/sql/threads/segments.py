@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from locus_store.backend import StorageBackend
 from locus_store.runtime.background import Background
 from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.observe import not_joined
-from locus_store.runtime.stepping import in_thread
+from locus_store.runtime.observe import report_not_joined
+from locus_store.runtime.stepping import run_in_thread
 from locus_store.versions import segments
 from locus_store.versions.segments import Raw, RecordSegment
 
@@ -44,9 +44,9 @@ class Unjoined(NamedTuple):
     records: list[Raw]
 
 
-def unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
+def find_unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
     """Return the next records of the head's chain to be joined; ``None`` if they are too few."""
-    line = it.line_of(thread_id, namespace)
+    line = it.find_line(thread_id, namespace)
     head = it.record(line, line.head) if line and line.head is not None else None
     if line is None or head is None:
         return None
@@ -56,8 +56,8 @@ def unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
         size += len(one.payload)
         if at == segments.RECORDS or (at > 1 and size > STORED_BYTES):
             last = found[0].sequence - 1
-            joined = it.segments(line.line, head.chain, upto=last)
-            before = segments.pieces((), joined, after=0, upto=last)
+            joined = it.read_segments(line.line, head.chain, upto=last)
+            before = segments.collect_payloads((), joined, after=0, upto=last)
             return Unjoined(line.line, head.chain, before, found[:at])
     return None
 
@@ -84,7 +84,7 @@ def join(
     """
     if not it.lock_unheld(thread_id, namespace):
         return False
-    line = it.line_of(thread_id, namespace)
+    line = it.find_line(thread_id, namespace)
     if line is None or line.line != found.line:
         return False
     joined = [one for one in found.records if one.sequence <= made.last]
@@ -92,7 +92,7 @@ def join(
         return False
     values = {"line": found.line, **made._asdict()}
     it.connection.execute(it.tables.segments.insert().values(**values))
-    it.empty(found.line, [one.sequence for one in joined])
+    it.remove_payloads(found.line, [one.sequence for one in joined])
     return True
 
 
@@ -117,19 +117,21 @@ class Joining(StorageBackend):
         is_head = written.outcome == "head" and options.get("connection") is None
         if is_head and segments.is_time(written.mark.sequence):
             name = self.tenant, thread_id, namespace
-            self._background.here().submit(name, partial(self._join, thread_id, namespace))
+            self._background.get().submit(name, partial(self._join, thread_id, namespace))
         return written
 
     async def _join(self, thread_id: str, namespace: str) -> None:
         """Join the records of a thread's head, as long as there are enough."""
         try:
-            while found := await self._read(lambda it: unjoined(it, thread_id, namespace)):
-                made = await in_thread(partial(segments.joined, *found[1:], self.max_state_bytes))
+            while found := await self._read(lambda it: find_unjoined(it, thread_id, namespace)):
+                made = await run_in_thread(
+                    partial(segments.join_records, *found[1:], self.max_state_bytes)
+                )
                 put = partial(join, thread_id=thread_id, namespace=namespace, found=found)
                 if made is None or not await self._write(partial(put, made=made)):
                     return
         except Exception as exc:  # noqa: BLE001  (the save is done, and the records are there)
-            not_joined(thread_id, exc)
+            report_not_joined(thread_id, exc)
 
     async def _end_joining(self) -> None:
-        await self._background.here().finish(JOINING_SECONDS)
+        await self._background.get().finish(JOINING_SECONDS)

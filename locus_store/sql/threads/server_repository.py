@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.errors import SchemaError
 from locus_store.sql.threads.repository import Repository
-from locus_store.sql.threads.statements import once
-from locus_store.sql.threads.version_queries import whole_version
+from locus_store.sql.threads.statements import compile_other
+from locus_store.sql.threads.version_queries import select_whole_version
 from locus_store.types import Mark, Stored
-from locus_store.versions.segments import RecordSegment, pieces
+from locus_store.versions.segments import RecordSegment, collect_payloads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,21 +51,23 @@ class LockingRepository(Repository):
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
         named = checkpoint_id is not None
-        whole = once(self.sql, ("whole", named), lambda: whole_version(self.tables, named=named))
-        rows = whole.rows(self.connection, key)
+        whole = compile_other(
+            self.sql, ("whole", named), lambda: select_whole_version(self.tables, named=named)
+        )
+        rows = whole.fetch_rows(self.connection, key)
         if not rows:
             self.require_none(thread_id, namespace, checkpoint_id)
             return None
-        line, head, head_digest, *told, basis = rows[0][:-6]
-        version = self.version(thread_id, namespace, line, tuple(told))
-        with versions.told_of(version):
+        line, head, head_digest, *fields, basis = rows[0][:-6]
+        version = self.version(thread_id, namespace, line, tuple(fields))
+        with versions.name_version_in_errors(version):
             payloads = _pieces(rows, version.mark.sequence, basis or 0)
         return Stored(
             version=version,
             head=Mark(self.store, line, head, head_digest),
             payloads=payloads,
             basis=None if basis is None else known,
-            writes=self.writes_at(line, version.checkpoint_id) if with_writes else None,
+            writes=self.read_writes(line, version.checkpoint_id) if with_writes else None,
         )
 
     def lock(self, *thread_ids: str, namespace: str | None = None) -> bool:
@@ -79,7 +81,7 @@ class LockingRepository(Repository):
             for thread_id in thread_ids:
                 key = {"thread_id": thread_id, "namespace": namespace}
                 key["tenant"] = self.scope.tenant
-                found += len(self.sql.lock_line.rows(self.connection, key))
+                found += len(self.sql.lock_line.fetch_rows(self.connection, key))
             return found > 0
         threads = self.tables.threads
         self._lock_lines(thread_ids)
@@ -127,14 +129,14 @@ class LockingRepository(Repository):
 
 
 def _pieces(rows: Sequence[tuple[Any, ...]], upto: int, after: int) -> list[bytes]:
-    """Return the payloads in rows of ``whole_version``."""
+    """Return the payloads in rows of ``select_whole_version``."""
     raw, segments = [], []
     for *_, at, own, chain, first, last, joined in rows:
         if last is not None:
             segments.append(RecordSegment(chain, first, last, joined))
         elif own:
             raw.append((at, own))
-    return pieces(raw, segments, after=after, upto=upto)
+    return collect_payloads(raw, segments, after=after, upto=upto)
 
 
 SEARCH_SETTING: Final = "full_text_index"
@@ -178,8 +180,10 @@ class IndexedRepository(LockingRepository):
             )
         return SEARCH_SETTING in facts
 
-    def matches(self, column: sa.ColumnElement[str], pattern: str) -> sa.ColumnElement[bool] | None:
-        """See ``Reads.matches``; ``LIKE`` has no character sets."""
+    def make_pattern_condition(
+        self, column: sa.ColumnElement[str], pattern: str
+    ) -> sa.ColumnElement[bool] | None:
+        """See ``Reads.make_pattern_condition``; ``LIKE`` has no character sets."""
         if "[" in pattern:
             return None
         like = "".join(_LIKE.get(it, it) for it in pattern)
@@ -217,7 +221,7 @@ class IndexedRepository(LockingRepository):
         rows = copied(self.index, names[1:])
         self.connection.execute(self.index.insert().from_select(names, rows))
 
-    def lines_with(self, wanted: Sequence[str]) -> list[int] | None:
+    def find_lines(self, wanted: Sequence[str]) -> list[int] | None:
         """Return the lines that have each word in some version."""
         if not self.has_index:
             return None
@@ -225,7 +229,7 @@ class IndexedRepository(LockingRepository):
         queries = [lines.where(self.has_word(it)) for it in wanted[:_INDEXED_WORDS]]
         return list(self.connection.execute(sa.intersect(*queries)).scalars())
 
-    def index_all(self, kind: str) -> None:
+    def index_versions(self, kind: str) -> None:
         """Record that there is an index, and index all versions."""
         self.connection.execute(
             self.tables.settings.insert().values(name=SEARCH_SETTING, value=kind)
@@ -233,4 +237,4 @@ class IndexedRepository(LockingRepository):
         self._has_index = None
         lines = sa.select(self.tables.lines.c.line)
         for line in list(self.connection.execute(lines).scalars()):
-            self.reindex(line)
+            self.index_line(line)

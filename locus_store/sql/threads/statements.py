@@ -52,12 +52,12 @@ class Statements:
         self.tables = tables
         self.dialect = dialect
         self.others: dict[Hashable, Compiled] = {}
-        """See ``once``."""
+        """See ``compile_other``."""
 
     @compile_once
     def line(self) -> sa.Select[Any]:
         """A live line, and whether its activity was noted this minute."""
-        return live_line(self.tables)
+        return select_live_line(self.tables)
 
     @compile_once
     def payloads(self) -> sa.Select[Any]:
@@ -121,7 +121,7 @@ class Statements:
         """The segments of a chain that have records after one sequence and up to another."""
         c = self.tables.segments.c
         is_its = c.line == bind("line"), c.chain == bind("chain"), c.last > bind("after")
-        found = sa.select(*segment_columns(c)).where(*is_its, c.first <= bind("upto"))
+        found = sa.select(*list_segment_columns(c)).where(*is_its, c.first <= bind("upto"))
         return found.order_by(c.last)
 
     @compile_once
@@ -139,7 +139,7 @@ class Statements:
         )
         has_index = sa.exists().where(t.settings.c.name == bind("index_setting"))
         return (
-            live_line(t)
+            select_live_line(t)
             .join(heads, is_head(t, heads))
             .add_columns(heads.c.digest, is_named, has_index.correlate(None))
         )
@@ -314,13 +314,13 @@ def _is_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
     return tuple(t.lines.c[name] == bind(name) for name in ("tenant", "thread_id", "namespace"))
 
 
-def live_line(t: Tables) -> sa.Select[Any]:
+def select_live_line(t: Tables) -> sa.Select[Any]:
     """Return a query for a live line, and whether its activity was noted this minute."""
     lines = t.lines
     is_noted = sa.case((t.threads.c.active_at == minute(), 1), else_=0).label("is_noted")
     return (
         sa.select(lines.c.line, *(lines.c[name] for name in LINE_STATE), is_noted)
-        .join(t.threads, same_thread(t))
+        .join(t.threads, make_same_thread_condition(t))
         .where(*is_live_line(t))
     )
 
@@ -330,7 +330,7 @@ def is_live_line(t: Tables) -> tuple[sa.ColumnElement[bool], ...]:
     return (*_is_line(t), is_live(t))
 
 
-def segment_columns(segments: Any) -> list[sa.ColumnElement[Any]]:
+def list_segment_columns(segments: Any) -> list[sa.ColumnElement[Any]]:
     """Return the columns of ``versions.segments.RecordSegment``, of a table's columns."""
     return [segments[name] for name in RecordSegment._fields]
 
@@ -338,7 +338,7 @@ def segment_columns(segments: Any) -> list[sa.ColumnElement[Any]]:
 _cache: dict[tuple[Tables, type[Dialect]], Statements] = {}
 
 
-def statements(tables: Tables, dialect: Dialect) -> Statements:
+def compile_statements(tables: Tables, dialect: Dialect) -> Statements:
     """Return the statements of ``tables``, compiled once per process and dialect."""
     key = (tables, type(dialect))
     found = _cache.get(key)
@@ -347,13 +347,13 @@ def statements(tables: Tables, dialect: Dialect) -> Statements:
     return found
 
 
-def same_thread(tables: Tables) -> sa.ColumnElement[bool]:
+def make_same_thread_condition(tables: Tables) -> sa.ColumnElement[bool]:
     """Return the condition that joins a line to its thread."""
     lines, threads = tables.lines, tables.threads
     return sa.and_(threads.c.tenant == lines.c.tenant, threads.c.thread_id == lines.c.thread_id)
 
 
-def once(sql: Statements, key: Hashable, statement: Callable[[], Query]) -> Compiled:
+def compile_other(sql: Statements, key: Hashable, statement: Callable[[], Query]) -> Compiled:
     """Return a statement that another module makes, compiled the first time."""
     if key not in sql.others:
         sql.others[key] = Compiled(statement(), sql.dialect)
@@ -401,7 +401,7 @@ class Scoped:
         self.connection = connection
         self.scope = scope
         self.tables = scope.tables
-        self.sql = statements(scope.tables, connection.dialect)
+        self.sql = compile_statements(scope.tables, connection.dialect)
 
     def is_thread(self, *thread_ids: str) -> tuple[sa.ColumnElement[bool], ...]:
         """Return conditions of the rows of ``threads`` of these ids."""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import Later, before
-from locus_store.sql.threads.statements import is_live, same_thread
+from locus_store.sql.threads.statements import is_live, make_same_thread_condition
 from locus_store.types import FOREVER
 from locus_store.types.thread_info import (
     StoredFacts,
-    facts,
     is_user_id,
+    make_facts,
     require_owner,
     require_user_id,
 )
-from locus_store.versions.archives import minute_of
+from locus_store.versions.archives import cut_to_minute
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from locus_store.types.thread_info import PutThread, ThreadFacts
 
 
-def last_active(t: Tables) -> sa.ColumnElement[Any]:
+def select_last_active(t: Tables) -> sa.ColumnElement[Any]:
     """Return the time of a thread's last activity; NULL if it has only pending writes.
 
     It is the later of the last save and the last change of a message log; of a thread that has only
     a name or user, ``active_at``. Each is looked up by an index, for one thread at a time: as
     joins, without statistics, they read whole tables.
     """
-    return sa.func.coalesce(Later(last_save(t), last_change(t)), _named(t))
+    return sa.func.coalesce(Later(select_last_save(t), select_last_change(t)), _named(t))
 
 
 def has_activity(t: Tables) -> sa.ColumnElement[bool]:
-    """Return whether ``last_active`` is not NULL; mostly by one lookup."""
-    return sa.func.coalesce(last_save(t), last_change(t), _named(t)).is_not(None)
+    """Return whether ``select_last_active`` is not NULL; mostly by one lookup."""
+    return sa.func.coalesce(select_last_save(t), select_last_change(t), _named(t)).is_not(None)
 
 
 def _named(t: Tables) -> sa.ColumnElement[Any]:
@@ -47,18 +47,18 @@ def _named(t: Tables) -> sa.ColumnElement[Any]:
     return sa.case((sa.or_(c.name.is_not(None), c.user_id.is_not(None)), c.active_at))
 
 
-def last_save(t: Tables) -> sa.ScalarSelect[Any]:
+def select_last_save(t: Tables) -> sa.ScalarSelect[Any]:
     """Return the time of a thread's last save; NULL if it has no version in any namespace."""
     lines = t.lines
     return (
         sa.select(sa.func.max(lines.c.updated_at))
-        .where(same_thread(t), lines.c.head.is_not(None))
+        .where(make_same_thread_condition(t), lines.c.head.is_not(None))
         .correlate(t.threads)
         .scalar_subquery()
     )
 
 
-def last_change(t: Tables) -> sa.ScalarSelect[Any]:
+def select_last_change(t: Tables) -> sa.ScalarSelect[Any]:
     """Return the time of the last change of a thread's message logs; NULL if it has none."""
     return (
         sa.select(sa.func.max(t.logs.c.changed_at))
@@ -92,18 +92,18 @@ def keep_place(it: Scoped, thread_id: str, saved_at: datetime) -> None:
     mine = lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id
     if it.connection.execute(moved.where(*mine, lines.c.head.is_not(None))).rowcount:
         return
-    newest = sa.select(last_change(it.tables)).where(*it.is_thread(thread_id))
+    newest = sa.select(select_last_change(it.tables)).where(*it.is_thread(thread_id))
     logged_at = it.connection.execute(newest).scalar()
     if logged_at is not None:
-        moved = threads.update().values(active_at=minute_of(logged_at))
+        moved = threads.update().values(active_at=cut_to_minute(logged_at))
         it.connection.execute(moved.where(*it.is_thread(thread_id)))
 
 
-def versionless(it: Scoped) -> list[str]:
+def find_versionless(it: Scoped) -> list[str]:
     """Return the threads without any version."""
     threads = it.tables.threads
     found = sa.select(threads.c.thread_id).where(
-        threads.c.tenant == it.scope.tenant, last_save(it.tables).is_(None)
+        threads.c.tenant == it.scope.tenant, select_last_save(it.tables).is_(None)
     )
     return list(it.connection.execute(found).scalars())
 
@@ -146,7 +146,7 @@ def _is_old(
     return None if found is None else bool(found)
 
 
-def of_user(it: Reads, user_id: str) -> sa.ColumnElement[bool]:
+def make_user_condition(it: Reads, user_id: str) -> sa.ColumnElement[bool]:
     """Return the condition of a user's threads; an id that the column cannot hold has none."""
     if not is_user_id(user_id, it.tables.user_id_type):
         return sa.false()
@@ -160,38 +160,38 @@ def require_its_owner(it: Reads, put: PutThread) -> None:
         NotOwnerError: The thread is another user's.
     """
     require_user_id(put.user_id, it.tables.user_id_type)
-    found = facts_of(it, put.thread_id)
+    found = find_facts(it, put.thread_id)
     require_owner(put.thread_id, found.user_id if found else None, put.user_id)
 
 
 def put_facts(it: Reads, put: PutThread) -> None:
     """Store the facts of a thread that was opened; see ``DescribesThreads.put_facts``."""
-    threads, exact = it.tables.threads, last_active(it.tables)
+    threads, exact = it.tables.threads, select_last_active(it.tables)
     active_at = sa.func.coalesce(exact, threads.c.active_at)
     which = it.is_thread(put.thread_id)
     columns = (*(threads.c[name] for name in StoredFacts._fields), threads.c.created_at)
     row = it.connection.execute(sa.select(*columns, active_at.label("exact")).where(*which)).one()
-    stored = put.over(StoredFacts(row.user_id, row.name, row.metadata), _active_at(row))
+    stored = put.apply_to(StoredFacts(row.user_id, row.name, row.metadata), _active_at(row))
     values = {threads.c[name]: value for name, value in stored._asdict().items()}
     it.connection.execute(threads.update().where(*which).values(values))
 
 
-def facts_of(it: Reads, thread_id: str) -> ThreadFacts | None:
+def find_facts(it: Reads, thread_id: str) -> ThreadFacts | None:
     """Return the facts of a live thread that exists."""
-    c, exact = it.tables.threads.c, last_active(it.tables)
+    c, exact = it.tables.threads.c, select_last_active(it.tables)
     row = it.connection.execute(
         sa.select(
             *(c.thread_id, c.created_at, exact.label("exact")),
             *(c[name] for name in StoredFacts._fields),
         ).where(c.tenant == it.scope.tenant, c.thread_id == thread_id, is_live(it.tables))
     ).first()
-    return None if row is None or row.exact is None else of_row(row)
+    return None if row is None or row.exact is None else parse_facts(row)
 
 
-def of_row(row: Any) -> ThreadFacts:
+def parse_facts(row: Any) -> ThreadFacts:
     """Return the facts in a row of a query."""
     times = {"created_at": row.created_at, "active_at": _active_at(row)}
-    return facts(row.thread_id, row.user_id, row.name, row.metadata, **times)
+    return make_facts(row.thread_id, row.user_id, row.name, row.metadata, **times)
 
 
 def _active_at(row: Any) -> datetime:
@@ -200,4 +200,4 @@ def _active_at(row: Any) -> datetime:
     If that is the minute of its creation, the exact time is known.
     """
     exact: datetime = row.exact
-    return row.created_at if minute_of(row.created_at) == exact else exact
+    return row.created_at if cut_to_minute(row.created_at) == exact else exact

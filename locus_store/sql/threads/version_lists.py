@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from locus_store.sql.columns.types import Key
 from locus_store.sql.schema.tables import TENANT_LENGTH
 from locus_store.sql.threads import pending
-from locus_store.sql.threads.statements import VERSION, WRITE, is_live, once
+from locus_store.sql.threads.statements import VERSION, WRITE, compile_other, is_live
 from locus_store.versions.reading import is_plain
 from locus_store.versions.segments import LinesFound, RecordSegment
 
@@ -55,12 +55,12 @@ _SIZES: Final = (1, 16, 64, MOST_AT_ONCE)
 _LINE: Final = ("line", "thread_id", "namespace", "head", "floor", "updated_at")
 
 
-def newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
+def list_newest(it: Reads, wanted: VersionsWanted, limit: int) -> list[Version]:
     """See ``ListsVersions.newest``; nearly always one statement."""
     if 0 < limit <= MOST_BY_LINE and is_plain(wanted):
         key = {"tenant": it.scope.tenant, "thread_id": wanted.thread_id}
         lines = limit + (MORE_IF_ROUNDED if it.rounding else MORE_LINES)
-        rows = _by_line_of(it, wanted).rows(
+        rows = _by_line_of(it, wanted).fetch_rows(
             it.connection, {**key, "limit": limit, "others": limit - 1, "lines": lines}
         )
         if not rows or _is_newest(it, rows[-1][_CREATED_AT], *rows[0][_PLACED:]):
@@ -76,7 +76,9 @@ def _version(it: Reads, row: tuple[Any, ...]) -> Version:
 def _by_line_of(it: Reads, wanted: VersionsWanted) -> Compiled:
     """Return the statement of ``_by_line``, which takes longer to compile than to run."""
     of_lines = _recent if wanted.thread_id is None else _of_thread
-    return once(it.sql, (type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it))))
+    return compile_other(
+        it.sql, (type(it), of_lines), lambda: _with_parents(it, _by_line(it, of_lines(it)))
+    )
 
 
 def _is_newest(it: Reads, last: datetime, older: datetime | None, minute: datetime | None) -> bool:
@@ -120,7 +122,7 @@ def _recent(it: Reads) -> sa.Select[Any]:
     tenant = sa.func.coalesce(threads.c.tenant, threads.c.thread_id)
     is_of_thread = sa.and_(lines.c.tenant == tenant, lines.c.thread_id == threads.c.thread_id)
     has_head = sa.exists().where(is_of_thread, lines.c.head.is_not(None)).correlate(threads)
-    of_tenant = threads.c.tenant == _TENANT, is_live(it.tables), it.any_activity()
+    of_tenant = threads.c.tenant == _TENANT, is_live(it.tables), it.make_any_activity_condition()
     active = (
         sa.select(threads.c.active_at)
         .where(*of_tenant, has_head)
@@ -187,7 +189,7 @@ def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
     is_shown = lines.c.head.is_not(None), is_visible
     if wanted.thread_id is None:
         seen = sa.select(lines.c.line).where(
-            lines.c.line == versions.c.line, *is_shown, it.live_thread().is_not(None)
+            lines.c.line == versions.c.line, *is_shown, it.select_live_thread().is_not(None)
         )
         if wanted.namespace is not None:
             seen = seen.where(lines.c.namespace == wanted.namespace)
@@ -208,7 +210,7 @@ def _page(it: Reads, wanted: VersionsWanted, limit: int) -> sa.Select[Any]:
     if (after := wanted.after) is not None:
         place = (after.created_at, after.mark.line, after.mark.sequence)
         columns = (versions.c[name] for name in _PLACE)
-        query = query.where(it.below_row(dict(zip(columns, place, strict=True))))
+        query = query.where(it.make_below_condition(dict(zip(columns, place, strict=True))))
     return _ordered(it, query, limit)
 
 
@@ -262,18 +264,18 @@ def _with_parents(it: Reads, query: sa.Select[Any]) -> sa.Select[Any]:
     ).order_by(*(page.c[name].desc() for name in _PLACE))
 
 
-def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
+def read_contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
     """See ``ListsVersions.contents``; one statement for each batch of versions."""
     rows: set[tuple[Any, ...]] = set()
-    for batch in pending.batches(versions, MOST_AT_ONCE):
+    for batch in pending.split_batches(versions, MOST_AT_ONCE):
         size = next(it for it in _SIZES if it >= len(batch))
-        query = once(it.sql, (_contents, size), partial(_contents, it.tables, size))
+        query = compile_other(it.sql, (_contents, size), partial(_contents, it.tables, size))
         values = {
             "tenant": it.scope.tenant,
             **_filled("line", [one.mark.line for one in batch], size),
             **_filled("sequence", [one.mark.sequence for one in batch], size),
         }
-        rows.update(query.rows(it.connection, values))
+        rows.update(query.fetch_rows(it.connection, values))
     found = LinesFound()
     for line, sequence, chain, last, *write, payload in rows:
         if last is not None:
@@ -283,7 +285,7 @@ def contents(it: Reads, versions: Sequence[Version]) -> list[LineContents]:
         else:
             stored = pending.write_of(dict(zip(WRITE, (*write, payload), strict=True)))
             found.add_write(line, write[0], stored)
-    return found.contents()
+    return found.build_contents()
 
 
 def _filled(name: str, values: Sequence[Any], size: int) -> dict[str, Any]:

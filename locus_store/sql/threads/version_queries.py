@@ -11,17 +11,17 @@ from locus_store.sql.threads.statements import (
     VERSION,
     is_head,
     is_live_line,
-    live_line,
+    list_segment_columns,
+    make_same_thread_condition,
     record_columns,
-    same_thread,
-    segment_columns,
+    select_live_line,
 )
 
 if TYPE_CHECKING:
     from locus_store.sql.schema.tables import Tables
 
 
-def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+def select_whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     """Return a query for a visible version, with a row per payload, or one row without payloads.
 
     Where a known version is in its chain, up to the version itself, the payloads after that one
@@ -65,10 +65,10 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
             *(mine.c[name] for name in VERSION),
             parents.c.checkpoint_id.label("parent_id"),
             *(bases.c.sequence.label("basis"), records.c.sequence.label("at"), records.c.payload),
-            *segment_columns(segments.c),
+            *list_segment_columns(segments.c),
         )
         .select_from(lines)
-        .join(t.threads, same_thread(t))
+        .join(t.threads, make_same_thread_condition(t))
         .join(mine, _is_wanted(t, named=named))
         .join(heads, is_head(t, heads))
         .outerjoin(parents, _is_parent(t, parents))
@@ -80,7 +80,7 @@ def whole_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     )
 
 
-def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
+def select_lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     """Return a query for a visible version without payloads.
 
     Its columns are those of the version behind its line, its chain and parent, the head, and the
@@ -92,12 +92,12 @@ def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     """
     lines, mine = t.lines, t.checkpoints
     heads, parents = (mine.alias(it) for it in ("heads", "parents"))
-    told = *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
+    columns = *(mine.c[name] for name in VERSION), parents.c.checkpoint_id.label("parent_id")
     place = mine.c.chain, mine.c.parent, lines.c.head, heads.c.digest.label("head_digest")
     return (
-        sa.select(lines.c.line, *told, *place)
+        sa.select(lines.c.line, *columns, *place)
         .select_from(lines)
-        .join(t.threads, same_thread(t))
+        .join(t.threads, make_same_thread_condition(t))
         .join(mine, _is_wanted(t, named=named))
         .join(heads, is_head(t, heads))
         .outerjoin(parents, _is_parent(t, parents))
@@ -105,15 +105,15 @@ def lone_version(t: Tables, *, named: bool) -> sa.Select[Any]:
     )
 
 
-def line_beside(t: Tables) -> sa.Select[Any]:
-    """Return ``live_line``, and of a checkpoint whether it has pending writes, and its record."""
+def select_line_beside(t: Tables) -> sa.Select[Any]:
+    """Return ``select_live_line``, and a checkpoint's record and whether it has writes."""
     its = [
         sa.and_(it.c.line == t.lines.c.line, it.c.checkpoint_id == bind("checkpoint_id"))
         for it in (t.writes, t.checkpoints)
     ]
     has_writes = sa.case((sa.exists().where(its[0]).correlate(t.lines), 1), else_=0)
     columns = has_writes, *record_columns(t.checkpoints)
-    return live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
+    return select_live_line(t).outerjoin(t.checkpoints, its[1]).add_columns(*columns)
 
 
 def _is_wanted(t: Tables, *, named: bool) -> sa.ColumnElement[bool]:

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 from pydantic import BaseModel, Json, ValidationError
 
 from locus_store.errors import SerializationError
-from locus_store.values.codec.names import imported, is_class, members_of, name_of
+from locus_store.values.codec.names import find_imported, get_members, is_class, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ def is_listed(name: Name, listed: Iterable[tuple[str, ...]]) -> bool:
     return name in listed or (module, path.rpartition(".")[2]) in listed
 
 
-def kind_of(cls: Any) -> Kind | None:
+def find_kind(cls: Any) -> Kind | None:
     """Return the kind of a class; ``None`` for one that cannot be stored by its name.
 
     Asks no metaclass, no ``__class__`` and no ``__subclasshook__``, which may say anything.
@@ -59,9 +59,9 @@ def kind_of(cls: Any) -> Kind | None:
         return "model of pydantic 1"
     if Enum in mro:
         return "enum"
-    if any(_DATACLASS in members_of(it) for it in mro):
+    if any(_DATACLASS in get_members(it) for it in mro):
         return "dataclass"
-    return None if base_of(cls) is None else "subclass"
+    return None if find_base(cls) is None else "subclass"
 
 
 _HEAP: Final = 1 << 9
@@ -74,7 +74,7 @@ _flags: Final[Any] = type.__dict__["__flags__"].__get__
 """Gives a class's flags, and asks no metaclass."""
 
 
-def base_of(cls: type) -> Any:
+def find_base(cls: type) -> Any:
     """Return the built-in class whose content, with ``__dict__``, is all of a class's objects.
 
     ``None``: there is none, or the class is built in itself.
@@ -82,7 +82,7 @@ def base_of(cls: type) -> Any:
     mro = type.__getattribute__(cls, "__mro__")
     own = [it for it in mro if _flags(it) & _HEAP]
     base = next(it for it in mro if not _flags(it) & _HEAP)
-    is_whole = base in _BASES and not any(members_of(it).get("__slots__") for it in own)
+    is_whole = base in _BASES and not any(get_members(it).get("__slots__") for it in own)
     return base if own and is_whole else None
 
 
@@ -104,7 +104,7 @@ class Classes:
     def note(self, cls: type) -> None:
         """Remember a class that no module has under its name."""
         name = name_of(cls)
-        if imported(name) is not cls:
+        if find_imported(name) is not cls:
             self._known[name] = cls
 
     def find(self, name: Name) -> Any:
@@ -113,7 +113,7 @@ class Classes:
         Raises:
             SerializationError: There is none; says what to import.
         """
-        found = imported(name)
+        found = find_imported(name)
         if found is None:
             found = self._known.get(name)
         if found is None:
@@ -144,24 +144,24 @@ def _absence(name: Name) -> str:
 # --- objects of all kinds
 
 
-def data_of(obj: Any, kind: Kind) -> tuple[Any, ...]:
-    """Return what an object of a class of this kind holds; ``rebuilt`` takes it.
+def get_data(obj: Any, kind: Kind) -> tuple[Any, ...]:
+    """Return what an object of a class of this kind holds; ``rebuild`` takes it.
 
     Raises:
         SerializationError: It could not be restored.
     """
     if kind == "model":
-        return model_data(obj)
+        return get_model_data(obj)
     if kind == "model of pydantic 1":
         return (dict(obj.__dict__),)
     if kind == "dataclass":
         require_plain(type(obj))
-        return (dataclass_data(obj),)
-    return subclass_data(obj) if kind == "subclass" else (obj._value_,)
+        return (get_dataclass_data(obj),)
+    return get_subclass_data(obj) if kind == "subclass" else (obj._value_,)
 
 
-def rebuilt(cls: Any, kind: Kind, *held: Any) -> Any:
-    """Return the object of ``data_of``.
+def rebuild(cls: Any, kind: Kind, *held: Any) -> Any:
+    """Return the object of ``get_data``.
 
     Raises:
         SerializationError: The class has changed, so that it does not fit.
@@ -172,7 +172,7 @@ def rebuilt(cls: Any, kind: Kind, *held: Any) -> Any:
 # --- pydantic models
 
 
-def model_data(obj: BaseModel) -> tuple[Any, list[str] | None]:
+def get_model_data(obj: BaseModel) -> tuple[Any, list[str] | None]:
     """Return a model's data by the names of its fields, and which were set, unless all were.
 
     Fields with ``exclude=True`` and private attributes are left out, as in ``model_dump``.
@@ -206,8 +206,8 @@ def _has_own_form(cls: type[BaseModel]) -> bool:
     return any(type(it) is Json for field in cls.model_fields.values() for it in field.metadata)
 
 
-def model(cls: type[BaseModel], data: Any, names: list[str] | None = None) -> BaseModel:
-    """Return the model of ``model_data``.
+def build_model(cls: type[BaseModel], data: Any, names: list[str] | None = None) -> BaseModel:
+    """Return the model of ``get_model_data``.
 
     Raises:
         SerializationError: Its data is not valid any more.
@@ -262,7 +262,7 @@ def _invalid(cls: type, exc: ValidationError) -> str:
     )
 
 
-def model_of_1(cls: Any, data: Mapping[str, Any]) -> Any:
+def build_model_of_1(cls: Any, data: Mapping[str, Any]) -> Any:
     """Return the model of pydantic 1 whose ``__dict__`` was stored.
 
     Raises:
@@ -281,13 +281,13 @@ def model_of_1(cls: Any, data: Mapping[str, Any]) -> Any:
 # --- dataclasses
 
 
-def dataclass_data(obj: Any) -> dict[str, Any]:
+def get_dataclass_data(obj: Any) -> dict[str, Any]:
     """Return the values of all fields, those that ``__init__`` does not take among them."""
     return {it.name: getattr(obj, it.name) for it in fields(obj) if hasattr(obj, it.name)}
 
 
-def dataclass(cls: Any, data: Mapping[str, Any]) -> Any:
-    """Return the object of ``dataclass_data``; a field that is new in the class gets its default.
+def build_dataclass(cls: Any, data: Mapping[str, Any]) -> Any:
+    """Return the object of ``get_dataclass_data``; new fields get their defaults.
 
     Raises:
         SerializationError: A new field has no default, or the class cannot be made empty.
@@ -333,7 +333,7 @@ def _not_plain(cls: type) -> str:
 # --- enums
 
 
-def member(cls: Any, value: Any) -> Any:
+def find_member(cls: Any, value: Any) -> Any:
     """Return the member of an enum with a value; ``_missing_`` is not asked, but for a flag's.
 
     Raises:
@@ -363,20 +363,20 @@ def _is_same(one: Any, other: Any) -> bool:
 # --- classes that derive from a built-in one
 
 
-def subclass_data(obj: Any) -> tuple[Any, dict[str, Any]]:
+def get_subclass_data(obj: Any) -> tuple[Any, dict[str, Any]]:
     """Return the content of an object, of the built-in class, and its attributes."""
-    base = base_of(type(obj))
+    base = find_base(type(obj))
     content = base(_CONTENTS[base](obj))
     return content, dict(getattr(obj, "__dict__", {}))
 
 
-def subclass(cls: Any, content: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return the object of ``subclass_data``; no method of the class is called.
+def build_subclass(cls: Any, content: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return the object of ``get_subclass_data``; no method of the class is called.
 
     Raises:
         SerializationError: The class does not derive from the same built-in class any more.
     """
-    base: Any = base_of(cls)
+    base: Any = find_base(cls)
     new: Any = getattr(base, "__new__", None)
     if type(content) is not base:
         raise SerializationError(
@@ -405,9 +405,9 @@ _FILLS: Final[dict[type, Any]] = {list: list.extend, dict: dict.update}
 """Functions that put content into a new object of a mutable class."""
 
 _REBUILDERS: Final[dict[Kind, Any]] = {
-    "model": model,
-    "model of pydantic 1": model_of_1,
-    "dataclass": dataclass,
-    "enum": member,
-    "subclass": subclass,
+    "model": build_model,
+    "model of pydantic 1": build_model_of_1,
+    "dataclass": build_dataclass,
+    "enum": find_member,
+    "subclass": build_subclass,
 }

@@ -27,7 +27,7 @@ from zoneinfo import ZoneInfo
 
 from locus_store.errors import SerializationError
 from locus_store.values.encoding import MAX_INT, MIN_INT
-from locus_store.values.surrogates import escaped, unescaped
+from locus_store.values.surrogates import escape, unescape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +42,9 @@ class RefusedError(SerializationError):
         self.steps: list[object] = []
 
     def __str__(self) -> str:
-        return self.at("")
+        return self.with_place("")
 
-    def at(self, place: str) -> str:
+    def with_place(self, place: str) -> str:
         """Return the message, with the path below a place."""
         path = place + "".join(map(_step, reversed(self.steps)))
         return f"{path.removeprefix('.')}: {self.why}" if path else self.why
@@ -87,17 +87,17 @@ def is_plain_time(value: datetime | time) -> bool:
     )
 
 
-def _datetime(held: Any) -> datetime:
-    if isinstance(held, str):
-        return datetime.fromisoformat(held)
-    text, fold, zone = held
+def _datetime(content: Any) -> datetime:
+    if isinstance(content, str):
+        return datetime.fromisoformat(content)
+    text, fold, zone = content
     return datetime.fromisoformat(text).replace(fold=fold, tzinfo=zone)
 
 
-def _time(held: Any) -> time:
-    if isinstance(held, str):
-        return time.fromisoformat(held)
-    text, fold, zone = held
+def _time(content: Any) -> time:
+    if isinstance(content, str):
+        return time.fromisoformat(content)
+    text, fold, zone = content
     return time.fromisoformat(text).replace(fold=fold, tzinfo=zone)
 
 
@@ -130,8 +130,8 @@ def _of_default(value: defaultdict[Any, Any]) -> list[Any]:
     return [None if factory is None else factory.__name__, _pairs(value)]
 
 
-def _default(held: list[Any]) -> defaultdict[Any, Any]:
-    name, pairs = held
+def _default(content: list[Any]) -> defaultdict[Any, Any]:
+    name, pairs = content
     return defaultdict(None if name is None else _FACTORIES[name], _dict(pairs))
 
 
@@ -160,7 +160,7 @@ _BY_TEXT: Final = (
 
 FORMS: Final[dict[type, ValueForm]] = {
     **{it: ValueForm(it.__name__.lower(), str, it) for it in _BY_TEXT},
-    str: ValueForm("text", escaped, unescaped),  # those with a lone surrogate
+    str: ValueForm("text", escape, unescape),  # those with a lone surrogate
     int: ValueForm("int", _of_int, int),  # those beyond 64 bits
     float: ValueForm("float", str, float),  # those that JSON has not
     complex: ValueForm("complex", lambda it: [it.real, it.imag], lambda it: complex(*it)),
@@ -190,13 +190,13 @@ FORMS: Final[dict[type, ValueForm]] = {
 _LOADS: Final = {it.tag: it.load for it in FORMS.values()}
 
 
-def dumped(value: Any) -> tuple[str, Any] | None:
+def dump(value: Any) -> tuple[str, Any] | None:
     """Return the tag and the content of a value; ``None`` if its type has no form.
 
     Raises:
         RefusedError: The type has one, but the value is not all that it holds.
     """
-    form = FORMS.get(type(value)) or numpy_form(type(value))
+    form = FORMS.get(type(value)) or find_numpy_form(type(value))
     return None if form is None else (form.tag, form.dump(value))
 
 
@@ -219,14 +219,14 @@ def has(tag: Any) -> bool:
     return tag in _LOADS or tag in _NUMPY_LOADS
 
 
-def loaded(tag: str, held: Any) -> Any:
+def load(tag: str, content: Any) -> Any:
     """Return the value of a form.
 
     Raises:
         LookupError, TypeError, ValueError: It is damaged.
         SerializationError: NumPy is not imported.
     """
-    return (_LOADS.get(tag) or _NUMPY_LOADS[tag])(held)
+    return (_LOADS.get(tag) or _NUMPY_LOADS[tag])(content)
 
 
 def is_int(value: int) -> bool:
@@ -236,7 +236,7 @@ def is_int(value: int) -> bool:
 
 def is_text(value: str) -> bool:
     """Return whether UTF-8 holds a string."""
-    return value.isascii() or escaped(value) is value
+    return value.isascii() or escape(value) is value
 
 
 # --- NumPy, which is never imported here
@@ -245,7 +245,7 @@ DTYPE: Final = re.compile(r"[<>|][biufcSUV]\d+")
 """A dtype of plain values as NumPy writes it; objects and NumPy's own strings hold addresses."""
 
 
-def numpy() -> Any:
+def find_numpy() -> Any:
     """Return NumPy if the program has imported it.
 
     Raises:
@@ -266,29 +266,29 @@ def require_exact(dtype: Any) -> None:
     Raises:
         RefusedError: It is one.
     """
-    if not DTYPE.fullmatch(dtype.str) or numpy().dtype(dtype.str) != dtype:
+    if not DTYPE.fullmatch(dtype.str) or find_numpy().dtype(dtype.str) != dtype:
         raise RefusedError(
             f"a NumPy array of dtype {dtype!s:.100} cannot be stored: convert it to a list, or to"
             " arrays of plain numbers"
         )
 
 
-def array(dtype: str, shape: Sequence[int], order: str, data: bytes) -> Any:
+def build_array(dtype: str, shape: Sequence[int], order: str, data: bytes) -> Any:
     """Return an array that owns its data."""
     if not DTYPE.fullmatch(dtype):
         raise ValueError(dtype)
-    found = numpy()
+    found = find_numpy()
     flat = found.frombuffer(data, dtype=found.dtype(dtype))
     return flat.reshape(shape, order=order).copy(order="K")
 
 
-def numpy_form(kind: type) -> ValueForm | None:
+def find_numpy_form(kind: type) -> ValueForm | None:
     """Return the form of NumPy's arrays, or of its scalars; ``None`` for another type."""
     found = sys.modules.get("numpy")
     if found is None or not kind.__module__.startswith("numpy"):
         return None
     if kind is found.ndarray:
-        return ValueForm("array", _of_array, lambda it: array(*it))
+        return ValueForm("array", _of_array, lambda it: build_array(*it))
     return ValueForm("scalar", _of_scalar, _scalar) if issubclass(kind, found.generic) else None
 
 
@@ -309,11 +309,11 @@ def _of_scalar(value: Any) -> list[Any]:
     return [value.dtype.str, value.tobytes()]
 
 
-def _scalar(held: list[Any]) -> Any:
-    return array(held[0], (1,), "C", held[1])[0]
+def _scalar(content: list[Any]) -> Any:
+    return build_array(content[0], (1,), "C", content[1])[0]
 
 
 _NUMPY_LOADS: Final[dict[str, Callable[[Any], Any]]] = {
-    "array": lambda it: array(*it),
+    "array": lambda it: build_array(*it),
     "scalar": _scalar,
 }

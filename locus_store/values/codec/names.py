@@ -21,7 +21,7 @@ def name_of(cls: type) -> Name:
     return cls.__module__, cls.__qualname__
 
 
-def imported(name: Name) -> Any:
+def find_imported(name: Name) -> Any:
     """Return the object of an imported module that has a name; ``None`` if there is none."""
     module, path = name
     found: Any = sys.modules.get(module)
@@ -34,7 +34,7 @@ def imported(name: Name) -> Any:
         return members[path]
     for part in parts:
         found = members.get(part)
-        members = members_of(found) if is_class(found) else {}
+        members = get_members(found) if is_class(found) else {}
     return _specialised(found, parts[-1] + bracket + arguments) if bracket else found
 
 
@@ -50,7 +50,7 @@ def is_class(value: Any) -> bool:
     return issubclass(type(value), type)
 
 
-def members_of(cls: Any) -> Mapping[str, Any]:
+def get_members(cls: Any) -> Mapping[str, Any]:
     """Return the attributes that a class itself defines."""
     members: MappingProxyType[str, Any] = type.__dict__["__dict__"].__get__(cls)
     return members

@@ -28,23 +28,23 @@ class Trees(ABC):
         self._is_careful = is_careful
 
     @abstractmethod
-    def form(self, tag: str, *held: Any) -> Any:
+    def make_node(self, tag: str, *held: Any) -> Any:
         """Return the carrier's node for a tag and trees."""
 
     @abstractmethod
-    def other(self, obj: Any, cls: type) -> Any:
+    def convert_other(self, obj: Any, cls: type) -> Any:
         """Return the node of an object whose class has no form.
 
         Raises:
             SerializationError: There is none.
         """
 
-    def formed(self, value: Any, kind: type) -> Any:
+    def convert_formed(self, value: Any, kind: type) -> Any:
         """Return the node of a value whose type has a form."""
         del kind
         return self._form(value)
 
-    def tree(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         """Return a value with a node for each part that is not plain.
 
         Raises:
@@ -55,34 +55,38 @@ class Trees(ABC):
             return self._form(value) if self._is_careful and not _is_held(value) else value
         if kind is list:
             is_flat = not self._is_careful and FLAT.issuperset(map(type, value))
-            return value if is_flat else self.items(value)
+            return value if is_flat else self.convert_items(value)
         if kind is dict:
             return self._dict(value)
         try:
-            return self.formed(value, kind) if kind in forms.FORMS else self.other(value, kind)
+            return (
+                self.convert_formed(value, kind)
+                if kind in forms.FORMS
+                else self.convert_other(value, kind)
+            )
         except RefusedError:
             raise
         except SerializationError as exc:
             raise RefusedError(str(exc)) from exc
 
-    def items(self, items: Iterable[Any]) -> list[Any]:
+    def convert_items(self, items: Iterable[Any]) -> list[Any]:
         """Return the trees of items."""
         made: list[Any] = []
         try:
             for item in items:
-                made.append(self.tree(item))  # noqa: PERF401  (its length is the place)
+                made.append(self.convert(item))  # noqa: PERF401  (its length is the place)
         except RefusedError as exc:
             exc.steps.append(len(made))
             raise
         return made
 
-    def members(self, value: dict[Any, Any]) -> dict[Any, Any]:
+    def convert_members(self, value: dict[Any, Any]) -> dict[Any, Any]:
         """Return a dict with the trees of its values."""
         made: dict[Any, Any] = {}
         key = None
         try:
             for key, item in value.items():
-                made[key] = self.tree(item)
+                made[key] = self.convert(item)
         except RefusedError as exc:
             exc.steps.append(key)
             raise
@@ -95,12 +99,12 @@ class Trees(ABC):
             return value
         if self._is_careful and not all(map(_is_held, value)):
             return self._form(value)
-        return self.members(value)
+        return self.convert_members(value)
 
     def _form(self, value: Any) -> Any:
-        tag, held = forms.dumped(value) or ("", None)
+        tag, held = forms.dump(value) or ("", None)
         try:
-            return self.form(tag, self.tree(held))
+            return self.make_node(tag, self.convert(held))
         except RefusedError as exc:
             forms.locate(exc, tag, value)
             raise

@@ -11,56 +11,56 @@ from locus_store.values.encoding import (
     LONGEST_JSON,
     Grown,
     Json,
-    require_pinned,
+    require_json_size,
 )
 from locus_store.values.frames.arrays import Listed
 from locus_store.values.frames.diffing import Frame, diff
 from locus_store.values.frames.folding import Folder, fold, fold_each, fold_onto
 from locus_store.values.frames.operations import (
-    payload_of,
-    readable,
-    text_in,
-    text_of,
-    written,
+    collect_text,
+    encode_operations,
+    extract_text,
+    read_operations,
+    read_restorable_operations,
 )
 from locus_store.values.frames.shapes import (
+    DigestTree,
     Edits,
     ObjectNode,
-    Shape,
+    build_object_by_entries,
+    decode_node,
+    decode_opened,
     is_canonical,
     measure,
-    object_by_entries,
-    opened,
-    thawed,
-    value_of_node,
+    open_node,
 )
-from locus_store.values.frames.single import value_frames, value_of, value_payload
+from locus_store.values.frames.single import decode_value, diff_value, encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
     "Change",
+    "DigestTree",
     "Folder",
     "Grown",
     "Listed",
-    "Shape",
     "Snapshot",
     "change",
+    "collect_text",
+    "decode_opened",
+    "decode_value",
+    "diff_value",
+    "encode_operations",
+    "encode_value",
+    "extract_text",
     "fold",
     "fold_each",
     "fold_onto",
-    "payload_of",
-    "readable",
+    "read_operations",
+    "read_restorable_operations",
     "shape_of",
     "snapshot_of",
-    "text_in",
-    "text_of",
-    "thawed",
-    "value_frames",
-    "value_of",
-    "value_payload",
-    "written",
 ]
 
 
@@ -74,18 +74,18 @@ class PackedState:
         self._packed: bytes | None = None
 
     def _plain(self) -> dict[str, object]:
-        return cast("dict[str, object]", value_of_node(self._root))
+        return cast("dict[str, object]", decode_node(self._root))
 
-    def state(self) -> dict[str, Json]:
+    def to_state(self) -> dict[str, Json]:
         """Return a copy with sorted keys; bytes in it are MessagePack."""
         plain = self._plain()
         if is_canonical(self._root):
             return cast("dict[str, Json]", plain)
-        return cast("dict[str, Json]", msgpack.plain(msgpack.pack_sorted(plain)))
+        return cast("dict[str, Json]", msgpack.decode_sorted(msgpack.pack_sorted(plain)))
 
     @property
     def state_bytes(self) -> int:
-        """Size of the state; see ``Shape.state_bytes``."""
+        """Size of the state; see ``DigestTree.state_bytes``."""
         return self._root.size
 
     @property
@@ -98,14 +98,14 @@ class PackedState:
         """A length that the state's compact JSON does not exceed."""
         return self._root.size * LONGEST_JSON
 
-    def parts(self) -> dict[str, object]:
+    def to_parts(self) -> dict[str, object]:
         """Return the state with a ``Listed`` for each long list that is reached through keys only.
 
         Not to be changed.
         """
         if is_canonical(self._root):
-            return cast("dict[str, object]", opened(self._root))
-        return snapshot_of(shape_of(self.state())).parts()
+            return cast("dict[str, object]", open_node(self._root))
+        return pack_state(build_digest_tree(self.to_state())).to_parts()
 
     def require_size(self, max_bytes: int) -> None:
         """Refuse a state whose compact JSON is longer than ``max_bytes``.
@@ -113,14 +113,14 @@ class PackedState:
         Raises:
             SerializationError: It is longer.
         """
-        require_pinned(self._plain, self._root.size, max_bytes)
+        require_json_size(self._plain, self._root.size, max_bytes)
 
-    def payload(self) -> bytes:
+    def to_payload(self) -> bytes:
         """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
             frame = Frame(packs=self._root.has_packed)
             frame.add("=", (), self._plain())
-            self._packed = frame.payload()
+            self._packed = frame.to_payload()
         return self._packed
 
 
@@ -128,26 +128,26 @@ class PackedState:
 class Change:
     """The comparison of a state with its basis, which is what a save writes."""
 
-    shape: Shape
+    tree: DigestTree
     """The shape of the new state."""
     frames: bytes | None
     """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
     would be longer than the whole state."""
-    snapshot: PackedState = field(repr=False, compare=False)
+    packed_state: PackedState = field(repr=False, compare=False)
     """The new state."""
 
-    def whole(self) -> bytes:
+    def to_payload(self) -> bytes:
         """Return the payload that holds the whole state."""
-        return self.snapshot.payload()
+        return self.packed_state.to_payload()
 
 
-def shape_of(
+def build_digest_tree(
     state: dict[str, Json],
-    near: Shape | None = None,
+    near: DigestTree | None = None,
     edits: Edits = None,
     *,
     keeps: bool = True,
-) -> Shape:
+) -> DigestTree:
     """Return the shape of a canonical state, such as ``fold`` gives.
 
     Args:
@@ -163,18 +163,20 @@ def shape_of(
     try:
         before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
         plain = cast("dict[str, object]", state)
-        root = object_by_entries(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
-        return Shape(root)
+        root = build_object_by_entries(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
+        return DigestTree(root)
     except (TypeError, ValueError) as exc:
         raise IntegrityError("a stored state holds what a state cannot hold") from exc
 
 
-def snapshot_of(shape: Shape) -> PackedState:
+def pack_state(tree: DigestTree) -> PackedState:
     """Return the packed copy of the state of a shape, which must not be a light one."""
-    return PackedState(shape._root)  # noqa: SLF001  # a shape is opaque to others
+    return PackedState(tree._root)  # noqa: SLF001  # a shape is opaque to others
 
 
-def change(state: Mapping[str, object], basis: Shape | None, *, packed: bool = False) -> Change:
+def compare_states(
+    state: Mapping[str, object], basis: DigestTree | None, *, packed: bool = False
+) -> Change:
     """Return the change from the version of ``basis`` to ``state``.
 
     Args:
@@ -191,8 +193,8 @@ def change(state: Mapping[str, object], basis: Shape | None, *, packed: bool = F
     if basis is not None:
         frame = Frame(packs=root.has_packed)
         diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
-        frames = frame.payload_shorter_than(plain, root.size)
-    return Change(Shape(root), frames, PackedState(root))
+        frames = frame.to_payload_shorter_than(plain, root.size)
+    return Change(DigestTree(root), frames, PackedState(root))
 
 
 # Shapes: digests, and the check that a value is exactly JSON, in one pass.

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
-from locus_store.values.encoding import Json, digest, pinned
+from locus_store.values.encoding import Json, digest, encode_canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,18 +26,18 @@ Gap: TypeAlias = tuple[int, int, int, int]
 _Run = TypeVar("_Run", bytes, str, "list[bytes]", "list[Json]")
 
 
-def fingerprint_all(value: Iterable[object]) -> tuple[bytes, int]:
+def digest_elements(value: Iterable[object]) -> tuple[bytes, int]:
     """Return the elements' packed digests, and the size of the list."""
     out = []
     size = LIST_HEAD
     for item in value:
-        raw = pinned(item)
+        raw = encode_canonical(item)
         size += len(raw)
         out.append(digest(raw))
     return b"".join(out), size
 
 
-def common_ends(old: _Run, new: _Run) -> tuple[int, int]:
+def measure_common_ends(old: _Run, new: _Run) -> tuple[int, int]:
     """Return the lengths of the common start of two runs and of the common end after it."""
     shorter, ends = min(len(old), len(new)), (len(old), len(new))
     head = _bisect(shorter, lambda start, stop: old[start:stop] == new[start:stop])
@@ -50,7 +50,7 @@ def common_ends(old: _Run, new: _Run) -> tuple[int, int]:
     return head, tail
 
 
-def common_digests(old: bytes, new: bytes) -> tuple[int, int]:
+def measure_common_digests(old: bytes, new: bytes) -> tuple[int, int]:
     """Return the common start and the common end after it in bytes, rounded to whole digests."""
     head, tail = _common_bytes(old, new)
     head -= head % DIGEST_BYTES
@@ -126,7 +126,7 @@ class Runs:
         most = min(len(self._ends) - 1, self._count) - self.head
         return min(len(self._ends) - 1 - bisect_left(self._ends, len(self._old) - self._tail), most)
 
-    def gone(self, first: bytes) -> int:
+    def count_missing(self, first: bytes) -> int:
         """Return the number of elements missing behind those at the start, if the others follow.
 
         ``first`` is the newer list's element behind those at the start.
@@ -154,20 +154,20 @@ def align(old: bytes, new: bytes) -> list[Gap]:
     if new.startswith(old):  # nearly every save
         kept, length = len(old) // DIGEST_BYTES, len(new) // DIGEST_BYTES
         return [(kept, kept, kept, length)] if kept < length else []
-    head, tail = common_digests(old, new)
+    head, tail = measure_common_digests(old, new)
     a, b = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(a) <= DIGEST_BYTES and len(b) <= DIGEST_BYTES:
         gap = (0, len(a) // DIGEST_BYTES, 0, len(b) // DIGEST_BYTES)
-        return moved([gap] if a or b else [], head // DIGEST_BYTES)
+        return shift_gaps([gap] if a or b else [], head // DIGEST_BYTES)
     gaps, done = _single_edits(a, b)
     a, b = a[done:], b[done:]
     if a or b:
         rest = _slide(a, b) or _gaps(split(a), split(b))
-        gaps += moved(rest, done // DIGEST_BYTES)
-    return moved(gaps, head // DIGEST_BYTES)
+        gaps += shift_gaps(rest, done // DIGEST_BYTES)
+    return shift_gaps(gaps, head // DIGEST_BYTES)
 
 
-def moved(gaps: list[Gap], by: int) -> list[Gap]:
+def shift_gaps(gaps: list[Gap], by: int) -> list[Gap]:
     """Return the gaps of a part, shifted by its offset in the whole list."""
     return [(start + by, stop + by, first + by, last + by) for start, stop, first, last in gaps]
 
@@ -182,7 +182,7 @@ def _single_edits(old: bytes, new: bytes) -> tuple[list[Gap], int]:
             break
         at = done // DIGEST_BYTES
         gaps.append((at, at + 1, at, at + 1))
-        done = start + common_digests(old[start:], new[start:])[0]
+        done = start + measure_common_digests(old[start:], new[start:])[0]
     return gaps, done
 
 

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeVar, cast
 from locus_store.values.encoding import (
     MAX_DEPTH,
     Grown,
-    checked,
+    decode_canonical,
     digest,
-    pinned,
+    encode_canonical,
+    encode_checked,
     require_levels,
-    unpinned,
 )
 from locus_store.values.frames.alignment import DIGEST_BYTES, LIST_HEAD, Runs, split
 
@@ -65,11 +65,11 @@ class ArrayNode:
         """True if the list was given in its canonical form."""
         return self.fingerprints == self.digests
 
-    def light(self) -> ArrayNode:
+    def without_elements(self) -> ArrayNode:
         """Return the shape without the elements; a later save compares each of them."""
         return replace(self, chunks=[], lengths=_NO_ARRAY.lengths)
 
-    def named(self, token: object) -> ArrayNode:
+    def with_token(self, token: object) -> ArrayNode:
         """Return the shape of the ``Grown`` list with this token; ``replace`` takes much longer."""
         held = self.digests, self.fingerprints, self.large, self.chunks, self.lengths
         return ArrayNode(self.digest, self.size, *held, token, self.has_packed)
@@ -82,7 +82,7 @@ class ArrayNode:
         return 400 + packed + sum(map(len, self.large.values())) + 200 * len(self.large)
 
 
-def array_of(
+def build_array(
     value: list[object], before: object, depth: int, *, decoded: bool, keeps: bool = True
 ) -> ArrayNode:
     """Return the shape of a list whose older shape, if any, is ``before``.
@@ -106,37 +106,37 @@ def array_of(
 
 
 def _chunks(items: list[object]) -> list[bytes]:
-    return [pinned(items[at : at + _CHUNK]) for at in range(0, len(items), _CHUNK)]
+    return [encode_canonical(items[at : at + _CHUNK]) for at in range(0, len(items), _CHUNK)]
 
 
-def grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
+def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
     """Return the shape of a list that names the list it extends."""
     old = before if isinstance(before, ArrayNode) and before.is_kept else _NO_ARRAY
     if old.token is not None and old.token is value.token:
         return old
     if old.token is None or old.token is not value.base:
-        made = array_of(list(value), before, depth, decoded=False)
+        made = build_array(list(value), before, depth, decoded=False)
     else:
         require_depth(depth)
-        made = extended(old, value, depth)
-    return made.named(value.token)
+        made = extend_array(old, value, depth)
+    return made.with_token(value.token)
 
 
-def extended(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
+def extend_array(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
     """Return the shape of a list that begins with all elements of an older one."""
     count = len(old.lengths)
     new, chunks = value[count:], old.chunks.copy()
     begun = count % _CHUNK
     if begun:
         more = new[: _CHUNK - begun]
-        bodies = chunks[-1][LIST_HEAD:], pinned(more)[LIST_HEAD:]
+        bodies = chunks[-1][LIST_HEAD:], encode_canonical(more)[LIST_HEAD:]
         chunks[-1] = b"".join((_list_head(begun + len(more)), *bodies))
     chunks += _chunks(new[_CHUNK - begun :] if begun else new)
     return _appended(old, new, chunks, depth)
 
 
 def _appended(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
-    raws = [pinned(item) for item in new]
+    raws = [encode_canonical(item) for item in new]
     return _replaced(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
 
 
@@ -158,17 +158,21 @@ def _aligned(
     start, behind = same
     new, lengths = _between(same, value), _between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
-        raws = [pinned(item) for item in new]
+        raws = [encode_canonical(item) for item in new]
         return _replaced(old, same, new, raws, chunks=chunks, depth=depth)
     runs = Runs(_joined(old.chunks, same), lengths, _joined(chunks, same), len(new))
     head, tail = runs.head, runs.tail
-    if not behind and head + tail < len(new) and (gone := runs.gone(pinned(new[head]))):
+    if (
+        not behind
+        and head + tail < len(new)
+        and (gone := runs.count_missing(encode_canonical(new[head])))
+    ):
         stays = start + head, len(lengths) - head - gone
         left = _replaced(old, stays, [], [], chunks=[], depth=depth)
         return _appended(left, value[sum(stays) :], chunks, depth)
-    raws = [pinned(item) for item in _between((head, tail), new)]
+    raws = [encode_canonical(item) for item in _between((head, tail), new)]
     if not runs.fit(tail, raws):
-        raws += [pinned(item) for item in new[len(new) - tail :]]
+        raws += [encode_canonical(item) for item in new[len(new) - tail :]]
         tail = 0
     edited = _between((head, tail), new)
     return _replaced(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
@@ -254,7 +258,7 @@ def _admitted(
     is_packed = {*map(type, items)} == {bytes}
     for item, raw, mark in zip(items, raws, marks, strict=True):
         if mark not in known:
-            pin = raw if is_packed else checked(item, len(raw), depth)
+            pin = raw if is_packed else encode_checked(item, len(raw), depth)
             known[mark] = mark if pin == raw else digest(pin)
             if len(pin) > KEEP_BYTES:
                 fresh[known[mark]] = pin
@@ -269,7 +273,7 @@ def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
     lengths, size = array("Q"), LIST_HEAD
     for at in range(0, len(value), _CHUNK):
         items = value[at : at + _CHUNK]
-        raws = [pinned(item) for item in items]
+        raws = [encode_canonical(item) for item in items]
         _require_levels(items, raws, depth)
         found = [digest(raw) for raw in raws]
         marks += found
@@ -347,19 +351,19 @@ class Listed:
 
     @property
     def size(self) -> int:
-        """See ``Shape.state_bytes``."""
+        """See ``DigestTree.state_bytes``."""
         return self.shape.size
 
-    def begins_with(self, elements: list[object]) -> bool:
+    def has_prefix(self, elements: list[object]) -> bool:
         """Return whether the first elements have these canonical forms."""
-        digests = b"".join([digest(pinned(it)) for it in elements])
+        digests = b"".join([digest(encode_canonical(it)) for it in elements])
         return self.shape.digests.startswith(digests)
 
-    def elements(self) -> list[object]:
+    def decode_elements(self) -> list[object]:
         """Return new objects for the elements."""
         found: list[object] = []
         for chunk in self.shape.chunks:
-            found += cast("list[object]", unpinned(chunk))
+            found += cast("list[object]", decode_canonical(chunk))
         return found
 
 

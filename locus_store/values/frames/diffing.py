@@ -13,29 +13,29 @@ from locus_store.values import msgpack
 from locus_store.values.encoding import (
     ENVELOPE_BYTES,
     Json,
+    decode_canonical,
     digest,
     encode,
-    json_size,
+    encode_canonical,
+    measure_json,
     pack_frame,
-    pinned,
-    unpinned,
 )
 from locus_store.values.frames.alignment import (
     LIST_HEAD,
     Gap,
     align,
-    common_ends,
     digest_at,
-    moved,
+    measure_common_ends,
+    shift_gaps,
 )
-from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode, array_of
+from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode, build_array
 from locus_store.values.frames.shapes import (
     Node,
     ObjectNode,
     Path,
     SmallNode,
     TextNode,
-    object_by_entries,
+    build_object_by_entries,
 )
 
 _SPLICE_BYTES = 32
@@ -77,8 +77,8 @@ class Frame:
 
     def add_inner(self, path: Path, inner: Frame) -> None:
         """Add operations within the MessagePack at a path, in which their paths begin."""
-        parts = [msgpack.pack("m"), msgpack.pack(path), msgpack.joined(inner.operations)]
-        operation = msgpack.joined(parts)
+        parts = [msgpack.pack("m"), msgpack.pack(path), msgpack.join_packed(inner.operations)]
+        operation = msgpack.join_packed(parts)
         self.operations.append(operation)
         self.size += len(operation)
 
@@ -90,24 +90,24 @@ class Frame:
         del self.operations[count:]
         self.size = size
 
-    def payload(self) -> bytes:
+    def to_payload(self) -> bytes:
         if not self.operations:
             return b""
         if self.packs:
-            return pack_frame(msgpack.joined(self.operations))
+            return pack_frame(msgpack.join_packed(self.operations))
         return pack_frame(b"[%b]" % b",".join(self.operations))
 
-    def payload_shorter_than(self, whole: object, pinned_bytes: int) -> bytes | None:
+    def to_payload_shorter_than(self, whole: object, canonical_bytes: int) -> bytes | None:
         """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
 
         Long keys that are repeated in many paths do that. A frame that exceeds no accepted state
         exceeds no limit either.
         """
         plain_bytes = self.size + len(self.operations) + 1
-        is_short = plain_bytes * 5 <= pinned_bytes * 2  # "0," against the 5 bytes of an int
-        if not is_short and plain_bytes > json_size(whole) + ENVELOPE_BYTES:
+        is_short = plain_bytes * 5 <= canonical_bytes * 2  # "0," against the 5 bytes of an int
+        if not is_short and plain_bytes > measure_json(whole) + ENVELOPE_BYTES:
             return None
-        return self.payload()
+        return self.to_payload()
 
 
 _encode: Final = partial(orjson.dumps, option=orjson.OPT_SORT_KEYS)
@@ -124,11 +124,11 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
     elif old.digest == new.digest:
         return
     elif isinstance(old, SmallNode) and isinstance(new, SmallNode):
-        diff_values(old.value(), new.value(), path, frame)
+        diff_values(old.decode(), new.decode(), path, frame)
     elif isinstance(old, TextNode) and isinstance(new, TextNode):
         _diff_texts(old.text, new.text, path, frame)
     elif is_object(old) and is_object(new):
-        nodes = by_entries(old, path), by_entries(new, path)
+        nodes = build_by_entries(old, path), build_by_entries(new, path)
         _diff_objects(*nodes, cast("dict[str, object]", value), path, frame)
     elif _is_list(old) and _is_list(new):
         arrays = _by_elements(old, path), _by_elements(new, path)
@@ -139,7 +139,7 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
 
 def _diff_scalars(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
     if isinstance(old, bytes) and isinstance(value, bytes):
-        edit = _patch_packed(unpinned(old), value, path)
+        edit = _patch_packed(decode_canonical(old), value, path)
         if edit is not None:
             frame.extend(edit)
             return
@@ -165,18 +165,18 @@ def _is_list(node: Node) -> TypeGuard[SmallNode | ArrayNode]:
     return isinstance(node, ArrayNode) or (isinstance(node, SmallNode) and node.is_list)
 
 
-def by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
+def build_by_entries(node: SmallNode | ObjectNode, path: Path) -> ObjectNode:
     """Return an object whose entries have nodes of their own, at a path."""
     if isinstance(node, ObjectNode):
         return node
-    value = cast("dict[str, object]", node.value())
-    return object_by_entries(value, None, len(path) + 1, decoded=True)
+    value = cast("dict[str, object]", node.decode())
+    return build_object_by_entries(value, None, len(path) + 1, decoded=True)
 
 
 def _by_elements(node: SmallNode | ArrayNode, path: Path) -> ArrayNode:
     if isinstance(node, ArrayNode):
         return node
-    return array_of(cast("list[object]", node.value()), None, len(path) + 1, decoded=True)
+    return build_array(cast("list[object]", node.decode()), None, len(path) + 1, decoded=True)
 
 
 def _diff_objects(
@@ -205,7 +205,7 @@ def _diff_arrays(
         after = new.large.get(wanted)
         if before is None or after is None or wanted in old.large:  # in it: moved, not edited
             return None
-        was, element = unpinned(before), unpinned(after)
+        was, element = decode_canonical(before), decode_canonical(after)
         if isinstance(was, bytes) or isinstance(element, bytes):
             return _patch_packed(was, element, (*path, i))
         limit = len(encode(element))
@@ -253,7 +253,7 @@ def diff_values(old: Json, new: Json, path: Path, frame: Frame) -> None:
     elif isinstance(old, str) and isinstance(new, str):
         if old != new:
             _diff_texts(old, new, path, frame)
-    elif pinned(old) != pinned(new):  # 1, 1.0 and True are equal in Python
+    elif encode_canonical(old) != encode_canonical(new):  # 1, 1.0 and True are equal in Python
         frame.add("=", path, new)
 
 
@@ -263,21 +263,25 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
         for key in old.keys() - new.keys():
             frame.add("-", (*path, key))
     alike = [it for it in new if it in old and type(new[it]) is not str and old[it] == new[it]]
-    is_exact = not alike or pinned([old[it] for it in alike]) == pinned([new[it] for it in alike])
+    is_exact = not alike or encode_canonical([old[it] for it in alike]) == encode_canonical(
+        [new[it] for it in alike]
+    )
     for key, item in new.items():
         if key not in old:
             frame.add("=", (*path, key), item)
         elif old[key] != item or not (is_exact or type(item) is str):  # 1 equals True
             diff_values(old[key], item, (*path, key), frame)
     added = frame.size - size
-    if added > _LEAST_ENTRY * len(new) and added > len(pinned(new)):  # operations repeat the path
+    if added > _LEAST_ENTRY * len(new) and added > len(
+        encode_canonical(new)
+    ):  # operations repeat the path
         frame.cut(count, size)
         frame.add("=", path, new)
 
 
 def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
-    pin = pinned(new)
-    if len(old) < len(new) and pin.startswith(pinned(old)[LIST_HEAD:], LIST_HEAD):
+    pin = encode_canonical(new)
+    if len(old) < len(new) and pin.startswith(encode_canonical(old)[LIST_HEAD:], LIST_HEAD):
         frame.add("[", path, len(old), 0, new[len(old) :])
         return
     if len(pin) <= _TINY_BYTES:
@@ -285,7 +289,7 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
         return
     least = 0 if _is_in_element(path) else KEEP_BYTES
     # As pins, for 1, 1.0 and True are equal in Python.
-    olds, news = list(map(pinned, old)), list(map(pinned, new))
+    olds, news = list(map(encode_canonical, old)), list(map(encode_canonical, new))
 
     def patch(i: int, j: int) -> Frame | None:
         size = len(news[j])
@@ -293,10 +297,10 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
             return None
         return _patch(old[i], new[j], (*path, i), size, packs=frame.packs)
 
-    head, tail = common_ends(olds, news)
+    head, tail = measure_common_ends(olds, news)
     a, b = olds[head : len(old) - tail], news[head : len(new) - tail]
     gaps = align(b"".join(map(digest, a)), b"".join(map(digest, b)))
-    _splice(moved(gaps, head), cast("list[object]", new), path, frame, patch)
+    _splice(shift_gaps(gaps, head), cast("list[object]", new), path, frame, patch)
 
 
 def _is_in_element(path: Path) -> bool:
@@ -308,7 +312,7 @@ def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
     if min(len(old), len(new)) <= KEEP_BYTES and not _is_in_element(path):
         frame.add("=", path, new)
         return
-    head, tail = _whole_words(new, *common_ends(old, new))
+    head, tail = _whole_words(new, *measure_common_ends(old, new))
     middle = new[head : len(new) - tail]
     if len(middle) + _SPLICE_BYTES < len(new):
         gone = len(old) - tail - head

@@ -13,22 +13,22 @@ from locus_store.values.encoding import (
     TooLargeError,
     decode,
     encode,
-    json_size,
+    measure_json,
     unpack_frames,
 )
 from locus_store.values.frames.diffing import Frame, diff_values
 from locus_store.values.frames.operations import (
-    checked_operation,
-    in_json,
+    check_operation,
     is_json,
-    malformed,
-    operations,
+    iterate_json_operations,
+    make_malformed_error,
+    parse_frame,
 )
 from locus_store.values.frames.shapes import is_packed
 from locus_store.values.msgpack import (
     as_json,
-    packed,
-    with_json,
+    convert_to_json,
+    get_packed,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Packed(Protocol):
     def most_bytes(self) -> int:
         """A length that the state's compact JSON does not exceed."""
 
-    def state(self) -> dict[str, Json]:
+    def to_state(self) -> dict[str, Json]:
         """Return a new copy of the state."""
 
 
@@ -58,7 +58,7 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
     """
-    return _folded(Folder(max_bytes), payloads).state()
+    return _folded(Folder(max_bytes), payloads).get_state()
 
 
 def fold_onto(
@@ -69,8 +69,8 @@ def fold_onto(
     Raises:
         IntegrityError: As ``fold``.
     """
-    folder = _folded(Folder(max_bytes, basis.state(), basis.most_bytes, logs=True), payloads)
-    return folder.state(), _edits(folder.log or [])
+    folder = _folded(Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads)
+    return folder.get_state(), _edits(folder.log or [])
 
 
 def _folded(folder: Folder, payloads: Iterable[bytes]) -> Folder:
@@ -112,7 +112,7 @@ def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, J
     for payload in payloads:
         folder.apply(payload)
         try:
-            yield cast("dict[str, Json]", decode(encode(folder.state())))
+            yield cast("dict[str, Json]", decode(encode(folder.get_state())))
         except TypeError as exc:
             raise IntegrityError("a stored state is nested too deeply") from exc
 
@@ -172,17 +172,19 @@ class Folder:
         for body in unpack_frames(payload, self._most_frame_bytes):
             if self._in_json and (self._exact or not is_json(body)):
                 self._apply_exactly(body)
-                self.perform(op for it in operations(body) for op in self._refined(it))
+                self.perform(op for it in parse_frame(body) for op in self._refined(it))
             else:
                 self._apply_body(body)
 
     def _apply_body(self, body: bytes) -> None:
         self._make_room(len(body) if is_json(body) else LONGEST_JSON * len(body))
-        self.perform(operations(body))
+        self.perform(parse_frame(body))
 
     def _apply_exactly(self, body: bytes) -> None:
         if self._exact is None:
-            root = cast("dict[str, Json]", decode(encode(self.settled()))) if self._root else None
+            root = (
+                cast("dict[str, Json]", decode(encode(self.get_settled()))) if self._root else None
+            )
             self._exact = Folder(self._max_bytes, root, self._most_bytes)
             self._max_bytes = UNLIMITED  # of JSON that is only shown
         self._exact._apply_body(body)  # noqa: SLF001  (of this class)
@@ -191,21 +193,21 @@ class Folder:
         """Return an operation as operations of JSON: of a value that is there, what changes."""
         match operation:
             case ["=", [*path, str() as key], value] if _has_packed(value):
-                self.settled()
+                self.get_settled()
                 holder = self._walk(path)
                 if isinstance(holder, dict) and key in holder:
                     frame = Frame(packs=False)
-                    diff_values(holder[key], with_json(value), (*path, key), frame)
-                    return [op for it in frame.operations for op in operations(b"[%b]" % it)]
-        return in_json(operation)
+                    diff_values(holder[key], convert_to_json(value), (*path, key), frame)
+                    return [op for it in frame.operations for op in parse_frame(b"[%b]" % it)]
+        return iterate_json_operations(operation)
 
-    def exact(self) -> dict[str, Json]:
+    def build_exact(self) -> dict[str, Json]:
         """Return the state as its digest has it.
 
         Raises:
             IntegrityError: See ``state``.
         """
-        return self.state() if self._exact is None else self._exact.state()
+        return self.get_state() if self._exact is None else self._exact.get_state()
 
     def perform(self, found: Iterable[list[Json]]) -> None:
         """Perform operations, whose bytes are not counted.
@@ -229,14 +231,14 @@ class Folder:
         if self._root is None:
             return
         try:
-            size = json_size(self.settled())
+            size = measure_json(self.get_settled())
         except TypeError as exc:
             raise IntegrityError("a stored state is nested too deeply") from exc
         if size > self._max_bytes:
-            raise TooLargeError.of(size, self._max_bytes)
+            raise TooLargeError.make(size, self._max_bytes)
         self._most_bytes = size
 
-    def state(self) -> dict[str, Json]:
+    def get_state(self) -> dict[str, Json]:
         """Return the state itself, not a copy, keys sorted.
 
         Raises:
@@ -244,9 +246,9 @@ class Folder:
         """
         if self._most_bytes > self._max_bytes:
             self._measure()
-        return self.settled()
+        return self.get_settled()
 
-    def settled(self) -> dict[str, Json]:
+    def get_settled(self) -> dict[str, Json]:
         """Return the state of the operations so far, as ``state`` does, without measuring it.
 
         Raises:
@@ -282,7 +284,7 @@ class Folder:
             case ["t", [*path, key], int() as start, int() as gone, str() as text]:
                 self._rope(self._walk(path), key).splice(start, gone, text)
             case _:
-                raise malformed("operation", operation)
+                raise make_malformed_error("operation", operation)
 
     def _walk(self, path: list[Json]) -> Json:
         node = self._root
@@ -310,7 +312,7 @@ class Folder:
         name = cast("str | int", key)
         if name not in opened:
             opened[name] = Folder(UNLIMITED, {_VALUE: as_json(data)})
-        edits = map(checked_operation, inner)
+        edits = map(check_operation, inner)
         opened[name].perform([kind, [_VALUE, *path], *rest] for kind, path, *rest in edits)
 
     def _delete(self, path: list[Json], key: str) -> None:
@@ -320,13 +322,13 @@ class Folder:
                 return
             holder = _item(holder, step)
         if not isinstance(holder, dict):
-            raise malformed("path", [*path, key])
+            raise make_malformed_error("path", [*path, key])
         holder.pop(key, None)
         self._forget(holder, key)
 
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
         if not isinstance(target, list) or not _within(start, gone, len(target)):
-            raise malformed("splice", (start, gone))
+            raise make_malformed_error("splice", (start, gone))
         if self._ropes:
             _, ropes = self._ropes.pop(id(target), (target, {}))
             _write_ropes(target, ropes)
@@ -337,7 +339,7 @@ class Folder:
     def _rope(self, holder: Json, key: Json) -> _Rope:
         text = _item(holder, key)
         if not isinstance(text, str) or not isinstance(holder, dict | list):
-            raise malformed("path", key)
+            raise make_malformed_error("path", key)
         _, ropes = self._ropes.setdefault(id(holder), (holder, {}))
         name = cast("str | int", key)
         if name not in ropes:
@@ -355,7 +357,7 @@ def _item(holder: Json, key: Json) -> Json:
         return holder[key]
     if isinstance(holder, list) and type(key) is int and 0 <= key < len(holder):
         return holder[key]
-    raise malformed("path", key)
+    raise make_malformed_error("path", key)
 
 
 def _within(start: int, gone: int, length: int) -> bool:
@@ -365,7 +367,7 @@ def _within(start: int, gone: int, length: int) -> bool:
 
 def _write_ropes(holder: dict[str, Json] | list[Json], ropes: dict[str | int, _Rope]) -> None:
     for key, rope in ropes.items():
-        cast("dict[str | int, Json]", holder)[key] = rope.text()
+        cast("dict[str | int, Json]", holder)[key] = rope.join()
 
 
 _VALUE: Final = ""
@@ -374,10 +376,10 @@ _VALUE: Final = ""
 
 def _write_opened(holder: Json, opened: dict[str | int, Folder]) -> None:
     for key, folder in opened.items():
-        value = folder.settled()
+        value = folder.get_settled()
         if _VALUE not in value:
-            raise malformed("edit", key)
-        cast("dict[str | int, object]", holder)[key] = packed(value[_VALUE])
+            raise make_malformed_error("edit", key)
+        cast("dict[str | int, object]", holder)[key] = get_packed(value[_VALUE])
 
 
 class _Rope:
@@ -388,12 +390,12 @@ class _Rope:
         self._piece = max(4096, 16 * math.isqrt(len(text)))
         self._pieces = self._cut(text)
 
-    def text(self) -> str:
+    def join(self) -> str:
         return "".join(self._pieces)
 
     def splice(self, start: int, gone: int, text: str) -> None:
         if not _within(start, gone, self._length):
-            raise malformed("splice", (start, gone))
+            raise make_malformed_error("splice", (start, gone))
         first, begin = self._find(start)
         last, end = self._find(start + gone)
         joined = self._pieces[first][:begin] + text + self._pieces[last][end:]
@@ -410,4 +412,4 @@ class _Rope:
             if at <= len(piece):
                 return index, at
             at -= len(piece)
-        raise malformed("splice", at)  # never: the caller looked at the length
+        raise make_malformed_error("splice", at)  # never: the caller looked at the length

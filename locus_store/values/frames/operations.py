@@ -10,17 +10,17 @@ from locus_store.values.encoding import Json, decode, encode, pack_frame, unpack
 from locus_store.values.msgpack import (
     MSGPACK,
     as_json,
+    convert_to_json,
+    decode_sorted,
+    get_packed,
     pack_sorted,
-    packed,
-    plain,
-    with_json,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
+def read_operations(payload: bytes, max_bytes: int) -> list[list[Json]]:
     """Return the operations of one record, as JSON.
 
     Raises:
@@ -28,42 +28,42 @@ def readable(payload: bytes, max_bytes: int) -> list[list[Json]]:
     """
     found: list[list[Json]] = []
     for body in unpack_record(payload, max_bytes):
-        ops = operations(body)
-        found += ops if is_json(body) else [op for it in ops for op in in_json(it)]
+        ops = parse_frame(body)
+        found += ops if is_json(body) else [op for it in ops for op in iterate_json_operations(it)]
     return found
 
 
-def stored(payload: bytes, max_bytes: int) -> list[list[Any]]:
+def read_stored_operations(payload: bytes, max_bytes: int) -> list[list[Any]]:
     """Return the operations of one record as they are stored: with bytes for MessagePack.
 
     Raises:
         IntegrityError: the payload is damaged, or too large.
     """
-    return [op for body in unpack_record(payload, max_bytes) for op in operations(body)]
+    return [op for body in unpack_record(payload, max_bytes) for op in parse_frame(body)]
 
 
-def in_json(operation: list[Any]) -> Iterator[list[Json]]:
+def iterate_json_operations(operation: list[Any]) -> Iterator[list[Json]]:
     """Yield an operation as operations of JSON; those within MessagePack begin at its place."""
     match operation:
         case ["m", list() as path, list() as inner]:
             for it in inner:
-                kind, below, *rest = checked_operation(it)
+                kind, below, *rest = check_operation(it)
                 yield [kind, [*path, *below], *rest]
         case _:
-            kind, path, *rest = checked_operation(operation)
-            yield [kind, path, *map(with_json, rest)]
+            kind, path, *rest = check_operation(operation)
+            yield [kind, path, *map(convert_to_json, rest)]
 
 
-def checked_operation(operation: Any) -> list[Any]:
+def check_operation(operation: Any) -> list[Any]:
     """Return an operation that has a kind and a path."""
     match operation:
         case [str(), list(), *_]:
             return cast("list[Any]", operation)
-    raise malformed("operation", operation)
+    raise make_malformed_error("operation", operation)
 
 
-def written(payload: bytes, max_bytes: int) -> list[Any]:
-    """Return the operations of one record as JSON that restores them; see ``payload_of``.
+def read_restorable_operations(payload: bytes, max_bytes: int) -> list[Any]:
+    """Return the operations of one record as JSON that restores them; see ``encode_operations``.
 
     The list of operations with MessagePack begins with ``"msgpack"``. Its MessagePack is
     ``{"$m": [the JSON of it]}``. An object whose only key is ``$m`` is ``{"$m": the object}``.
@@ -72,17 +72,17 @@ def written(payload: bytes, max_bytes: int) -> list[Any]:
         IntegrityError: the payload is damaged, or too large.
     """
     bodies = unpack_record(payload, max_bytes)
-    found = [op for body in bodies for op in operations(body)]
+    found = [op for body in bodies for op in parse_frame(body)]
     if all(map(is_json, bodies)):
         return found
     try:
         return [MSGPACK, *map(_marked, found)]
     except RecursionError as exc:
-        raise malformed("operation", "nested too deeply") from exc
+        raise make_malformed_error("operation", "nested too deeply") from exc
 
 
-def payload_of(found: list[Any]) -> bytes:
-    """Return the payload of operations in the form of ``written``.
+def encode_operations(found: list[Any]) -> bytes:
+    """Return the payload of operations in the form of ``read_restorable_operations``.
 
     Raises:
         IntegrityError: They are not in this form.
@@ -115,17 +115,17 @@ def _unmarked(value: Any) -> Any:
         return {key: _unmarked(it) for key, it in value.items()}
     held = value[_MARK]
     if isinstance(held, list) and len(held) == 1:
-        return packed(held[0])
+        return get_packed(held[0])
     return {key: _unmarked(it) for key, it in held.items()}
 
 
-def text_of(payload: bytes, max_bytes: int) -> str:
+def extract_text(payload: bytes, max_bytes: int) -> str:
     """Return all strings that a payload adds, one per line; values only, no keys."""
-    return "\n".join(text for op in readable(payload, max_bytes) for text in _texts(op))
+    return "\n".join(text for op in read_operations(payload, max_bytes) for text in _texts(op))
 
 
-def text_in(value: Json) -> str:
-    """Return all strings of a state or other value, in the form of ``text_of``."""
+def collect_text(value: Json) -> str:
+    """Return all strings of a state or other value, in the form of ``extract_text``."""
     return "\n".join(_strings([value]))
 
 
@@ -149,17 +149,17 @@ def is_json(body: bytes) -> bool:
     return body.startswith(b"[")
 
 
-def operations(body: bytes) -> list[list[Any]]:
+def parse_frame(body: bytes) -> list[list[Any]]:
     """Return the operations of a frame, with bytes for MessagePack."""
-    found = decode(body) if is_json(body) else plain(body)
+    found = decode(body) if is_json(body) else decode_sorted(body)
     if not isinstance(found, list) or not _LIST.issuperset(map(type, found)):
-        raise malformed("frame", found)
+        raise make_malformed_error("frame", found)
     return cast("list[list[Any]]", found)
 
 
 _LIST: Final = frozenset({list})
 
 
-def malformed(what: str, found: object) -> IntegrityError:
+def make_malformed_error(what: str, found: object) -> IntegrityError:
     """Return the error of a frame that no save wrote."""
     return IntegrityError(f"a stored frame has an invalid {what} ({short(found)[:60]})")

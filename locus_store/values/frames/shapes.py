@@ -13,27 +13,27 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final, TypeAlias, cast
 
 from locus_store.errors import SerializationError
-from locus_store.values.canonical import canonical, canonical_state, require_scalar
+from locus_store.values.canonical import canonicalize, canonicalize_state, require_scalar
 from locus_store.values.encoding import (
     Grown,
     Json,
-    checked,
+    decode_canonical,
     digest,
-    pinned,
+    encode_canonical,
+    encode_checked,
     require_levels,
-    unpinned,
 )
 from locus_store.values.frames.arrays import (
     KEEP_BYTES,
     NESTED,
     ArrayNode,
     Listed,
-    array_of,
-    extended,
-    grown_array,
+    build_array,
+    build_grown_array,
+    extend_array,
     require_depth,
 )
-from locus_store.values.surrogates import escaped
+from locus_store.values.surrogates import escape
 
 TOKEN_BYTES: Final = 64
 """Up to here a scalar's pinned encoding stands for itself in a digest."""
@@ -81,9 +81,9 @@ class SmallNode:
         """True for a list, False for an object."""
         return self.pin.startswith(b"[")
 
-    def value(self) -> Json:
+    def decode(self) -> Json:
         """Return a new object or list for the value, in its canonical form."""
-        return cast("Json", unpinned(self.pin))
+        return cast("Json", decode_canonical(self.pin))
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class ObjectNode:
     children: dict[str, Node]
     """The entries, in the order of the keys."""
     tokens: dict[str, bytes]
-    """The bytes that represent each entry in the digest; see ``token_of``."""
+    """The bytes that represent each entry in the digest; see ``encode_reference``."""
     weight: int
     """The memory in bytes (an estimate)."""
     has_packed: bool = False
@@ -113,7 +113,7 @@ Edits: TypeAlias = "dict[str, Edits] | int | None"
 or the first index of a list; ``None``: all of it."""
 
 
-class Shape:
+class DigestTree:
     """A version's values in packed form. Immutable, may be shared."""
 
     __slots__ = ("_root",)
@@ -141,13 +141,13 @@ class Shape:
         """True if a value of the state is MessagePack."""
         return self._root.has_packed
 
-    def light(self) -> Shape:
+    def without_elements(self) -> DigestTree:
         """Return the shape without the lists' bodies; a later save compares every element."""
-        return Shape(cast("ObjectNode", _light(self._root)))
+        return DigestTree(cast("ObjectNode", _light(self._root)))
 
 
 def measure(
-    state: object, basis: Shape | None, *, packed: bool = False
+    state: object, basis: DigestTree | None, *, packed: bool = False
 ) -> tuple[dict[str, object], ObjectNode]:
     """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked.
 
@@ -160,15 +160,15 @@ def measure(
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
         try:
-            root = object_by_entries(plain, before, 1)
+            root = build_object_by_entries(plain, before, 1)
             if packed or not root.has_packed:
                 return plain, root
         except (TypeError, ValueError):
             pass  # the slow check says where and why
-    form = _canonical_packed(state) if packed else canonical_state(state)
+    form = _canonical_packed(state) if packed else canonicalize_state(state)
     copy = cast("dict[str, object]", form)
     try:
-        return copy, object_by_entries(copy, before, 1)
+        return copy, build_object_by_entries(copy, before, 1)
     except (TypeError, ValueError) as exc:
         raise SerializationError("the state cannot be kept exactly as JSON") from exc
 
@@ -176,8 +176,8 @@ def measure(
 def _canonical_packed(value: object) -> object:
     """Return the canonical form of a value in which bytes are MessagePack."""
     if isinstance(value, Mapping):
-        return {escaped(key): _canonical_packed(it) for key, it in sorted(value.items())}
-    return value if is_packed(value) else canonical(value)
+        return {escape(key): _canonical_packed(it) for key, it in sorted(value.items())}
+    return value if is_packed(value) else canonicalize(value)
 
 
 def is_packed(value: object) -> bool:
@@ -194,7 +194,7 @@ def are_packed(value: object) -> bool:
     )
 
 
-def object_by_entries(
+def build_object_by_entries(
     value: dict[str, object],
     before: Node | None,
     depth: int,
@@ -216,7 +216,7 @@ def object_by_entries(
     require_depth(depth)
     old = before if isinstance(before, ObjectNode) else _NO_OBJECT
     keys = sorted(value)
-    names = pinned(keys)
+    names = encode_canonical(keys)
     is_same = names == old.names
     if not is_same:
         "".join(keys).encode()  # neither other types nor lone surrogates
@@ -235,7 +235,7 @@ def object_by_entries(
             size += child.size
             weight += child.weight - child.size
             has_packed |= child.has_packed
-        elif type(was) is bytes and pinned(item) == was:
+        elif type(was) is bytes and encode_canonical(item) == was:
             child = was
             size += len(was)
             has_packed |= type(item) is bytes
@@ -247,7 +247,7 @@ def object_by_entries(
         if child is was:
             tokens[key] = old_tokens[key]
         else:
-            tokens[key] = token_of(child)
+            tokens[key] = encode_reference(child)
             is_same = False
     if is_same:
         return old
@@ -271,10 +271,10 @@ def _nested(
             small = _if_small(plain, before, depth, decoded=decoded)
             if small is not None:
                 return small
-    made = object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+    made = build_object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES and not made.has_packed:
         plain = _plain(value)
-        return _small(plain, pinned(plain), depth, decoded=decoded)
+        return _small(plain, encode_canonical(plain), depth, decoded=decoded)
     return made
 
 
@@ -297,13 +297,13 @@ def _list(
     items = value if type(value) is list else list(value)
     if is_packed(items):
         return _long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
-    if not isinstance(before, ArrayNode) and len(pinned(items[:_SAMPLE])) <= SMALL_BYTES:
+    if not isinstance(before, ArrayNode) and len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES:
         small = _if_small(items, before, depth, decoded=decoded)
         if small is not None:
             return small
     made = _long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES:
-        return _small(items, pinned(items), depth, decoded=decoded)
+        return _small(items, encode_canonical(items), depth, decoded=decoded)
     return made
 
 
@@ -317,18 +317,18 @@ def _long_list(
     keeps: bool,
 ) -> ArrayNode:
     if type(value) is Grown:
-        return grown_array(value, before, depth)
+        return build_grown_array(value, before, depth)
     if isinstance(edits, int) and isinstance(before, ArrayNode) and before.is_kept:
         if edits >= len(before.lengths):
-            return extended(before, value, depth)
+            return extend_array(before, value, depth)
         decoded = not before.is_canonical  # if not, each element would have to be checked
-    return array_of(value, before, depth, decoded=decoded, keeps=keeps)
+    return build_array(value, before, depth, decoded=decoded, keeps=keeps)
 
 
 def _scalar(value: object, before: Node | None) -> bytes | TextNode:
     if type(before) is TextNode and value == before.text and type(value) is str:
         return before
-    raw = pinned(value)
+    raw = encode_canonical(value)
     if type(value) is bytes:
         return raw
     require_scalar(value)
@@ -339,7 +339,7 @@ def _scalar(value: object, before: Node | None) -> bytes | TextNode:
 
 def _if_small(value: object, before: Node | None, depth: int, *, decoded: bool) -> SmallNode | None:
     """Return the shape of a value of up to ``SMALL_BYTES``; else ``None``."""
-    pin = pinned(value)
+    pin = encode_canonical(value)
     if isinstance(before, SmallNode) and pin == before.given:
         return before
     return _small(value, pin, depth, decoded=decoded) if len(pin) <= SMALL_BYTES else None
@@ -349,13 +349,13 @@ def _small(value: object, pin: bytes, depth: int, *, decoded: bool) -> SmallNode
     if decoded:
         require_levels(value, pin, depth - 1)
         return SmallNode(digest(pin), len(pin), pin, pin)
-    canon = checked(value, len(pin), depth - 1)
+    canon = encode_checked(value, len(pin), depth - 1)
     return SmallNode(digest(canon), len(pin), pin, pin if canon == pin else canon)
 
 
 def _light(node: Node) -> Node:
     if isinstance(node, ArrayNode):
-        return node.light()
+        return node.without_elements()
     if not isinstance(node, ObjectNode):
         return node
     children = {key: _light(child) for key, child in node.children.items()}
@@ -374,32 +374,32 @@ def is_canonical(node: Node) -> bool:
     return not isinstance(node, ArrayNode) or node.is_canonical
 
 
-def value_of_node(node: Node) -> object:
+def decode_node(node: Node) -> object:
     """Return the value of a shape, in new objects; see ``is_canonical``."""
-    return thawed(opened(node))
+    return decode_opened(open_node(node))
 
 
-def opened(node: Node) -> object:
-    """Return the value of a shape, with a ``Listed`` for each longer list; see ``thawed``."""
+def open_node(node: Node) -> object:
+    """Return a node's value, with a ``Listed`` for each longer list; see ``decode_opened``."""
     if isinstance(node, bytes):
-        return unpinned(node)
+        return decode_canonical(node)
     if isinstance(node, ObjectNode):
-        return {key: opened(it) for key, it in node.children.items()}
+        return {key: open_node(it) for key, it in node.children.items()}
     if isinstance(node, ArrayNode):
         return Listed(node)
-    return node.text if isinstance(node, TextNode) else node.value()
+    return node.text if isinstance(node, TextNode) else node.decode()
 
 
-def thawed(part: object) -> object:
-    """Return the value of ``opened``, or of a part of it."""
+def decode_opened(part: object) -> object:
+    """Return the value of ``open_node``, or of a part of it."""
     if isinstance(part, Listed):
-        return part.elements()
+        return part.decode_elements()
     if isinstance(part, dict):
-        return {key: thawed(item) for key, item in part.items()}
+        return {key: decode_opened(item) for key, item in part.items()}
     return part
 
 
-def token_of(node: Node) -> bytes:
+def encode_reference(node: Node) -> bytes:
     """Return the bytes that represent a node in its parent's digest."""
     if isinstance(node, bytes):
         return node if len(node) <= TOKEN_BYTES else _HASHED + digest(node)
@@ -417,5 +417,10 @@ _EMPTY_WEIGHT: Final = 400
 _ENTRY_WEIGHT: Final = 250
 
 _NO_OBJECT: Final = ObjectNode(
-    digest(b"D" + pinned([])), 2, pinned([]), {}, {}, _EMPTY_WEIGHT + 2 * len(pinned([]))
+    digest(b"D" + encode_canonical([])),
+    2,
+    encode_canonical([]),
+    {},
+    {},
+    _EMPTY_WEIGHT + 2 * len(encode_canonical([])),
 )

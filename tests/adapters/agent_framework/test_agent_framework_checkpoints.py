@@ -28,7 +28,7 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store.testing.kit import HOSTILE_IDS
-from locus_store.timeline.readable import differences
+from locus_store.timeline.readable import find_differences
 
 if TESTS_RUN:
     import approval_workflow
@@ -375,7 +375,7 @@ async def test_checkpoints_are_versions_of_a_thread(storage: LocusCheckpointStor
         (it.checkpoint_id, it.previous_checkpoint_id) for it in (*saved, fork)
     ]
     old, new = [await backend.load(thread_id, it.checkpoint_id) for it in saved[:2]]
-    assert ("state", "n") in [it.path for it in differences(old, new)]
+    assert ("state", "n") in [it.path for it in find_differences(old, new)]
     assert await storage.checkpointer.list_threads() == [thread_id]
     assert await storage.checkpointer.vacuum(1) == 0
     assert await storage.load(fork.checkpoint_id) == fork

@@ -23,7 +23,7 @@ from locus_store import (
     open_checkpointer,
     open_message_log,
 )
-from locus_store.adapters.logs import names_in, thread_of
+from locus_store.adapters.logs import make_thread_id, split_thread_id
 from locus_store.testing.kit import HOSTILE_IDS
 
 if TESTS_RUN:
@@ -153,7 +153,7 @@ async def test_a_slash_in_a_name_separates_nothing(store: LocusSessionStore) -> 
 
 @pytest.mark.parametrize("name", HOSTILE_IDS)
 def test_a_thread_gives_its_names(name: str) -> None:
-    assert names_in(thread_of(name, "x", name)) == [name, "x", name]
+    assert split_thread_id(make_thread_id(name, "x", name)) == [name, "x", name]
 
 
 async def test_a_name_that_is_too_long_is_refused(store: LocusSessionStore) -> None:

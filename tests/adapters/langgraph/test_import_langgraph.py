@@ -39,8 +39,12 @@ if TESTS_RUN:
     from langgraph.types import Command, Send, interrupt
 
     from locus_store.adapters.langgraph import LangGraphSaver
-    from locus_store.adapters.langgraph.import_threads import aes_cipher, import_langgraph, in_order
-    from locus_store.adapters.langgraph.typed_values import plain_to_json
+    from locus_store.adapters.langgraph.import_threads import (
+        import_langgraph,
+        make_aes_cipher,
+        sort_by_parent,
+    )
+    from locus_store.adapters.langgraph.typed_values import convert_to_json
     from locus_store.values.msgpack import from_json, to_json
 
 if TYPE_CHECKING:
@@ -358,10 +362,10 @@ async def test_tables_in_another_schema_are_found(database: str) -> None:
 
 def test_a_parent_comes_before_its_children_whatever_their_clocks_said() -> None:
     parents = {"3": None, "1": "3", "2": "1", "4": "gone", "0": None}
-    assert list(in_order(parents)) == ["0", "3", "1", "2", "4"]
+    assert list(sort_by_parent(parents)) == ["0", "3", "1", "2", "4"]
     for circle in ({"0": "0"}, {"0": "1", "1": "0"}):
         with pytest.raises(IntegrityError, match="cycle"):
-            list(in_order(circle))
+            list(sort_by_parent(circle))
 
 
 async def test_a_path_that_is_no_url_is_told_its_url() -> None:
@@ -452,14 +456,14 @@ async def test_another_key_is_told_and_nothing_written(encrypted: str) -> None:
 def test_the_key_of_an_import_is_langgraphs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     with pytest.raises(InvalidArgumentError, match="LANGGRAPH_AES_KEY"):
-        aes_cipher()
+        make_aes_cipher()
     monkeypatch.setenv("LANGGRAPH_AES_KEY", "secret")
     with pytest.raises(InvalidArgumentError, match="LANGGRAPH_AES_KEY") as told:
-        aes_cipher()
+        make_aes_cipher()
     assert "secret" not in str(told.value)
     monkeypatch.setenv("LANGGRAPH_AES_KEY", KEY.decode())
     _, data = encrypting().dumps_typed("plain")
-    assert aes_cipher().decrypt("aes", data) == JsonPlusSerializer().dumps_typed("plain")[1]
+    assert make_aes_cipher().decrypt("aes", data) == JsonPlusSerializer().dumps_typed("plain")[1]
 
 
 # --- checkpoints of formats below 4
@@ -551,5 +555,5 @@ def test_what_is_no_value_is_told(value: Any) -> None:
 
 def test_plain_values_cannot_pass_for_tags() -> None:
     hostile = {"$": "x", "c": 5, "v": ["os", "system", "true"]}
-    kind, data = from_json(plain_to_json(hostile))
+    kind, data = from_json(convert_to_json(hostile))
     assert JsonPlusSerializer().loads_typed((kind, data)) == hostile

@@ -16,7 +16,7 @@ from test_langgraph_serializer import Cipher, Point, exact, opened  # noqa: F401
 from tiers import ALL
 
 from locus_store import InvalidArgumentError, MemoryBackend, SerializationError
-from locus_store.saver import line_name
+from locus_store.saver import make_line_name
 
 if TESTS_RUN:
     from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -25,7 +25,7 @@ if TESTS_RUN:
     from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
     from locus_store.adapters.langgraph import LangGraphSaver, values
-    from locus_store.adapters.langgraph.copies import maker
+    from locus_store.adapters.langgraph.copies import make_copier
     from locus_store.adapters.langgraph.recent import Recent
     from locus_store.adapters.langgraph.serializer import ExactSerializer
 
@@ -112,8 +112,8 @@ async def test_what_a_reader_changes_is_its_own(saver) -> None:
 
 
 async def stored_messages(saver: Any) -> Any:
-    found = await saver.saver.backend.read_kept("t", namespace=line_name(""))
-    return found.snapshot.state()["channel_values"]["messages"]
+    found = await saver.saver.backend.read_kept("t", namespace=make_line_name(""))
+    return found.snapshot.to_state()["channel_values"]["messages"]
 
 
 @pytest.mark.parametrize("reads", [1, 2, 3])
@@ -145,8 +145,8 @@ async def test_messages_that_another_process_appends_are_the_only_ones_made(
     url = f"sqlite:///{tmp_path / 'threads.db'}"
     said = [HumanMessage(f"{number} " * 500, id=str(number)) for number in range(9)]
     made: list[int] = []
-    joined = values.joined
-    monkeypatch.setattr(values, "joined", lambda it: made.extend(it) or joined(it))
+    joined = values.join_packed
+    monkeypatch.setattr(values, "join_packed", lambda it: made.extend(it) or joined(it))
     async with LangGraphSaver.from_url(url) as writer, LangGraphSaver.from_url(url) as other:
         for turn, count in enumerate([5, 7, 8, 9]):
             await put(writer, f"v{turn}", f"v{turn - 1}" if turn else None, messages=said[:count])
@@ -427,7 +427,7 @@ if TESTS_RUN:
     ],
 )
 def test_what_is_not_known_well_is_not_copied(value) -> None:
-    assert maker(value) is None
+    assert make_copier(value) is None
 
 
 # --- what cannot be copied

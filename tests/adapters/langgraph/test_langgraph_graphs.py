@@ -21,7 +21,7 @@ from servers import wait_until
 from tiers import first_of
 
 from locus_store import ConflictError, InvalidArgumentError
-from locus_store.runtime.stepping import in_thread
+from locus_store.runtime.stepping import run_in_thread
 
 if TESTS_RUN:
     import langgraph.checkpoint.base
@@ -393,11 +393,11 @@ def test_a_subgraph_with_a_memory_of_its_own_remembers_over_runs(storage, call):
         found = call.invoke(counting(storage), {"said": ["in"]})
     assert found["said"] == ["in", 1, "in", 2, "in", 3, "in", 4]
     graph = counting(storage)
-    spaces = {
+    histories = {
         it.config["configurable"]["checkpoint_ns"]
         for it in call.all(graph.checkpointer, "list", {"configurable": {"thread_id": "t"}})
     }
-    assert len(spaces) == 2
+    assert len(histories) == 2
 
 
 def test_a_subgraph_with_a_memory_goes_back_in_time_with_its_graph(storage, call):
@@ -688,7 +688,7 @@ def test_the_writes_of_one_run_may_arrive_in_any_order(storage, call):
     async def late(**options):
         sent.append(options)
         if len(sent) == 1:
-            await in_thread(lambda: other_is_there.wait(on_graph.DEADLINE_SECONDS))
+            await run_in_thread(lambda: other_is_there.wait(on_graph.DEADLINE_SECONDS))
         try:
             await put_writes(**options)
         finally:

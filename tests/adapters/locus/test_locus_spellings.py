@@ -9,9 +9,9 @@ from sqlalchemy import make_url
 
 from locus_store import FileCheckpointer, MemoryCheckpointer, open_checkpointer
 from locus_store.backends import PostgreSQLBackend, PostgreSQLStore, postgresql_checkpointer
-from locus_store.backends.postgresql.options import PostgreSQLOptions, dsn_of, pool_of
+from locus_store.backends.postgresql.options import PostgreSQLOptions, make_dsn, make_pool_size
 from locus_store.errors import InvalidArgumentError
-from locus_store.types.options import complete
+from locus_store.types.options import fill_defaults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def chosen(**options: Any) -> PostgreSQLOptions:
-    return complete(PostgreSQLOptions, options, "chosen")
+    return fill_defaults(PostgreSQLOptions, options, "chosen")
 
 
 async def test_a_postgresql_database_is_named_by_its_parts(database: str) -> None:
@@ -43,10 +43,10 @@ async def test_a_postgresql_database_is_named_by_its_parts(database: str) -> Non
 
 
 def test_parts_that_are_missing_have_the_sdks_defaults() -> None:
-    assert dsn_of(None, chosen()) is None
-    found = dsn_of(None, chosen(database="myapp"))
+    assert make_dsn(None, chosen()) is None
+    found = make_dsn(None, chosen(database="myapp"))
     assert str(found) == "postgresql://postgres@localhost:5432/myapp"
-    found = dsn_of(None, chosen(host="db", port=6432, user="me"))
+    found = make_dsn(None, chosen(host="db", port=6432, user="me"))
     assert str(found) == "postgresql://me@db:6432/locus"
     backend = PostgreSQLBackend(database="myapp", password="secret")  # noqa: S106  (a test's)
     assert "myapp" in repr(backend)
@@ -61,7 +61,7 @@ def test_parts_that_are_missing_have_the_sdks_defaults() -> None:
 def test_the_sdks_pool_sizes_are_kept_and_at_most(
     least: int | None, most: int | None, expected: tuple[int, int]
 ) -> None:
-    assert pool_of(chosen(min_pool_size=least, max_pool_size=most)) == expected
+    assert make_pool_size(chosen(min_pool_size=least, max_pool_size=most)) == expected
 
 
 @pytest.mark.parametrize(

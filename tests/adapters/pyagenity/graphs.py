@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyAgenity's own
     from locus_store.adapters import pyagenity as ours
-from locus_store.adapters.pyagenity.library import installed
+from locus_store.adapters.pyagenity.library import find_installed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-MODELS = installed().models
+MODELS = find_installed().models
 AgentState, Message, ThreadInfo = MODELS
 NAME = AgentState.__module__.partition(".")[0]
 IS_AGENTFLOW = NAME == "agentflow"
@@ -34,7 +34,7 @@ GRAPHS = "agentflow.core.graph" if IS_AGENTFLOW else "pyagenity.graph"
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyAgenity's own
     StateGraph = importlib.import_module(GRAPHS).StateGraph
-BASE = installed().base
+BASE = find_installed().base
 END = importlib.import_module(f"{NAME}.utils").END
 ALICE = {"thread_id": "t", "user_id": "alice"}
 BOB = {"thread_id": "t", "user_id": "bob"}

@@ -50,7 +50,7 @@ from locus_store.backends.documents import threads as file_access
 from locus_store.backends.file import descriptors
 from locus_store.backends.file import directory as file_directory
 from locus_store.backends.file.documents import FileDocuments
-from locus_store.backends.file.names import name_of, thread_of
+from locus_store.backends.file.names import decode_name, encode_name
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
 from locus_store.types import Expected, PendingWrite
@@ -139,7 +139,7 @@ async def test_a_deletion_changes_but_its_neighbours(backend, directory):
 
 async def test_a_save_reads_no_file_again(backend, monkeypatch):
     await grown(backend, 2)
-    monkeypatch.setattr(file_format, "parsed", None)
+    monkeypatch.setattr(file_format, "parse_thread", None)
     await backend.save("t", {"n": 1})
     assert await backend.load("t") == {"n": 1}
 
@@ -207,9 +207,9 @@ async def turns(is_so: Callable[[], Any]) -> None:
 
 async def test_a_cancelled_save_goes_on(backend):
     await backend.save("t", {"n": 0})
-    await turns(lambda: not backend._threads._lanes._lanes)
+    await turns(lambda: not backend._threads._lanes._queues)
     save = asyncio.create_task(backend.save("t", {"n": 1}))
-    await turns(lambda: backend._threads._lanes._lanes)
+    await turns(lambda: backend._threads._lanes._queues)
     save.cancel()
     with pytest.raises(asyncio.CancelledError):
         await save
@@ -222,10 +222,10 @@ async def test_a_cancelled_save_goes_on(backend):
 
 
 def test_a_name_is_of_one_thread_and_stays_in_its_directory():
-    names = {it: name_of(it) for it in HOSTILE_IDS}
+    names = {it: encode_name(it) for it in HOSTILE_IDS}
     assert len({it.casefold() for it in names.values()}) == len(HOSTILE_IDS)
     for thread_id, name in names.items():
-        assert thread_of(name) == thread_id
+        assert decode_name(name) == thread_id
         assert re.fullmatch(r"[a-z0-9%_-][a-z0-9%._+/-]*\.json", name)
         for piece in name.split("/"):
             assert len(piece + ".tmp") <= 255
@@ -237,7 +237,7 @@ def test_a_name_is_of_one_thread_and_stays_in_its_directory():
 )
 async def test_a_name_at_the_edge_is_written_listed_and_removed(backend, directory, thread_id):
     await backend.save(thread_id, {"n": 1})
-    assert thread_of(name_of(thread_id)) == thread_id
+    assert decode_name(encode_name(thread_id)) == thread_id
     assert await FileBackend(directory).list_threads() == [thread_id]
     assert await backend.delete(thread_id)
     assert [it.name for it in directory.iterdir()] == [".locus-store"]
@@ -247,7 +247,7 @@ async def test_a_name_at_the_edge_is_written_listed_and_removed(backend, directo
     "name", ["T.json", "%41%.json", "t .json", "%c3.json", "a%2Fb.json", ".json", "%00.json"]
 )
 def test_what_no_thread_is_called_is_none(name):
-    assert thread_of(name) is None
+    assert decode_name(name) is None
 
 
 # --- damage
@@ -281,7 +281,7 @@ async def test_a_file_that_is_cut_off_anywhere_is_told(backend, directory):
     content = path.read_bytes()
     for size in range(len(content)):
         with pytest.raises(IntegrityError, match=re.escape(str(path))):
-            file_format.parsed(content[:size], "t", str(path))
+            file_format.parse_thread(content[:size], "t", str(path))
     for size in (0, 1, len(content) // 2, len(content) - 1):
         path.write_bytes(content[:size])
         await require_refusal(directory, path)
@@ -297,7 +297,7 @@ async def test_any_flipped_bit_is_told(backend, directory):
             flipped = bytearray(content)
             flipped[at] ^= 1 << bit
             with pytest.raises(IntegrityError):
-                file_format.parsed(bytes(flipped), "t", str(path))
+                file_format.parse_thread(bytes(flipped), "t", str(path))
         path.write_bytes(flipped)
         with pytest.raises(IntegrityError, match=re.escape(str(path))):
             await FileBackend(directory).load("t")
@@ -329,9 +329,9 @@ async def test_damaged_operations_with_a_right_checksum_are_told(backend, direct
     await grown(backend, 2)
     files = file_access.DocumentThreads(FileDocuments(str(directory), 1.0))
     thread = files.read("t")
-    row = thread.spaces[""].rows[2]
-    row._held = False, row.body().replace(b"turn 1", b"turn 7")
-    (directory / "t.json").write_bytes(file_format.whole(thread)[0].whole())
+    row = thread.histories[""].rows[2]
+    row._held = False, row.to_json().replace(b"turn 1", b"turn 7")
+    (directory / "t.json").write_bytes(file_format.encode_thread(thread)[0].whole())
     with pytest.raises(IntegrityError):
         await FileBackend(directory).load("t")
     found = [it async for it in verify(FileBackend(directory)) if hasattr(it, "what")]
@@ -668,7 +668,7 @@ def told_by_a_child(look: Callable[[], int]) -> int:
 async def test_a_child_process_keeps_no_lock_of_its_parents(backend, directory):
     """A child that is forked in the middle of a save, and lives on when its parent is killed."""
     await grown(backend, 1)
-    with backend._directory.holding("t.json"):
+    with backend._directory.lock("t.json"):
         assert told_by_a_child(lambda: len(descriptors._open)) == 0
         assert len(descriptors._open) == 2  # the directory, and the file that is locked
     await backend.save("t", {"n": 1})
@@ -678,9 +678,9 @@ def test_a_child_that_was_forked_in_the_middle_of_a_save_saves(backend):
     asyncio.run(grown(backend, 1))
     files = backend._threads._lanes
     with files._lock:
-        files._lanes["t"] = deque([lanes._Job(list)])  # by a thread that no child has
+        files._queues["t"] = deque([lanes._Job(list)])  # by a thread that no child has
         saved = told_by_a_child(lambda: len(asyncio.run(backend.save("t", {"n": 1}))))
-        del files._lanes["t"]
+        del files._queues["t"]
     assert saved == 24
     assert asyncio.run(backend.load("t")) == {"n": 1}
 

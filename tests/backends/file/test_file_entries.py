@@ -398,16 +398,16 @@ def test_a_version_is_the_same_when_another_thread_reads_it_in_between(nth):
     told: list[bytes] = []
 
     def at_line(frame: Any, event: str, _: Any) -> Any:
-        if frame.f_code is not file_threads.Row.payload.__code__:
+        if frame.f_code is not file_threads.Row.to_payload.__code__:
             return None
         if event == "line" and next(lines) == nth:
-            told.append(row.payload())
+            told.append(row.to_payload())
         return at_line
 
     before = sys.gettrace()
     sys.settrace(at_line)
     try:
-        told.append(row.payload())
+        told.append(row.to_payload())
     finally:
         sys.settrace(before)
     assert set(told) == {pack_frame(body)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from locus_store import FileBackend, IntegrityError, LocusStoreError
-from locus_store.backends.file.names import name_of
+from locus_store.backends.file.names import encode_name
 from locus_store.transfer.verifying import verify
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 LONG = "é" * 200
 """An id whose name has two directories above its file."""
 
-FIRST, SECOND = name_of(LONG).split("/")[:2]
+FIRST, SECOND = encode_name(LONG).split("/")[:2]
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_a_broken_link_and_a_file_in_place_of_a_directory_are_refused(dire
 
 @pytest.mark.parametrize("thread_id", ["short", LONG], ids=["short", "long"])
 async def test_a_link_in_place_of_a_file_is_refused(backend, directory, outside, thread_id):
-    moved(directory / name_of(thread_id), outside)
+    moved(directory / encode_name(thread_id), outside)
     before = files_below(outside)
     for call in calls(backend, thread_id):
         with pytest.raises(IntegrityError, match="not a regular file"):
@@ -134,7 +134,7 @@ async def test_a_link_in_place_of_a_temporary_file_is_neither_written_nor_remove
 ):
     target = outside / "target"
     target.write_text("theirs")
-    link = directory / f"{name_of(thread_id)}.tmp"
+    link = directory / f"{encode_name(thread_id)}.tmp"
     link.symlink_to(target)
     with pytest.raises(IntegrityError, match="not a regular file"):
         await backend.save(thread_id, {"n": 2})
@@ -168,7 +168,7 @@ async def test_a_directory_that_is_exchanged_for_a_link_meanwhile_is_not_left(
     monkeypatch.setattr(os, "rename", exchanged)
     await backend.save(LONG, {"n": 2})
     assert files_below(outside / "elsewhere") == {}
-    assert b'"n"' in (outside / name_of(LONG)).read_bytes()  # in the directory that was opened
+    assert b'"n"' in (outside / encode_name(LONG)).read_bytes()  # in the directory that was opened
 
 
 async def test_the_directory_itself_may_be_a_link(backend, directory, tmp_path):

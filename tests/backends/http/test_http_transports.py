@@ -239,7 +239,7 @@ async def test_a_kept_connection_that_was_closed_is_opened_again() -> None:
 async def test_a_body_above_the_limit_is_refused_before_it_was_sent(size: int) -> None:
     service = Service(MemoryBackend(), max_body=2_000)
     async with HTTPBackend(service.url) as backend:
-        home = await backend.service._connections.mine()
+        home = await backend.service._connections.get()
         await backend.open()
         home.max_body = None
         with pytest.raises(SerializationError, match="2,000 bytes"):

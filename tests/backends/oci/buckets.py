@@ -14,7 +14,7 @@ from locus_store.backends.oci.access import BucketPlace
 from locus_store.backends.oci.backend import BucketBackend
 from locus_store.backends.oci.client import BucketObjects
 from locus_store.backends.oci.options import DEFAULT_PREFIX, OCIOptions
-from locus_store.types.options import complete
+from locus_store.types.options import fill_defaults
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ class DoubleBucket:
 
     def access(self, **options: Any) -> OCIOptions:
         told = {"config_file": str(self.config_file), "endpoint": self.double.url}
-        return complete(OCIOptions, {**told, **options}, "access")
+        return fill_defaults(OCIOptions, {**told, **options}, "access")
 
     def place(self) -> BucketPlace:
         return BucketPlace(namespace=NAMESPACE, bucket=self.name)

@@ -421,9 +421,9 @@ def test_options_are_checked_first(wrong: dict[str, Any]) -> None:
 
 
 async def test_a_given_client_is_used_and_left_open(bucket: DoubleBucket) -> None:
-    from locus_store.backends.oci.access import maker
+    from locus_store.backends.oci.access import make_factory
 
-    client = maker(bucket.access())()
+    client = make_factory(bucket.access())()
     checkpointer = oci_bucket_checkpointer(bucket.name, NAMESPACE, client=client, state_type=dict)
     await checkpointer.save({"n": 0}, "t")
     await checkpointer.close()

@@ -24,7 +24,7 @@ from locus_store import (
 from locus_store.adapters.locus.import_threads import import_locus
 from locus_store.backends.documents import segmented
 from locus_store.backends.oci import lifecycle
-from locus_store.backends.oci.access import maker
+from locus_store.backends.oci.access import make_factory
 from locus_store.backends.oci.options import DEFAULT_PREFIX
 from locus_store.transfer.counts import Counts
 
@@ -61,7 +61,7 @@ def rule(name: str, *, action: str = "DELETE", is_enabled: bool = True, **names:
 
 def put_rules(bucket: DoubleBucket, *rules: Any) -> None:
     details = oci.object_storage.models.PutObjectLifecyclePolicyDetails(items=list(rules))
-    maker(bucket.access())().put_object_lifecycle_policy(NAMESPACE, bucket.name, details)
+    make_factory(bucket.access())().put_object_lifecycle_policy(NAMESPACE, bucket.name, details)
 
 
 # --- lifecycle
@@ -74,7 +74,7 @@ async def test_the_rule_removes_idle_threads_and_no_segment_of_a_live_one(
     backend = bucket.backend()
     for name in ("idle", "live"):
         await backend.write_state(name, {"n": 0})
-    lifecycle.write(backend.bucket, lifecycle.rule_for(DEFAULT_PREFIX, 90))
+    lifecycle.write(backend.bucket, lifecycle.make_rule(DEFAULT_PREFIX, 90))
     bucket.double.age(91 * 86_400)
     await backend.write_state("live", {"n": 1})
     assert bucket.double.expire() == 1
@@ -87,9 +87,9 @@ async def test_the_rule_removes_idle_threads_and_no_segment_of_a_live_one(
 async def test_other_rules_of_the_policy_stay(bucket: DoubleBucket) -> None:
     put_rules(bucket, rule("theirs", inclusion_prefixes=["logs/"]))
     objects = bucket.objects()
-    assert lifecycle.write(objects, lifecycle.rule_for("a/", 90)) == 1
-    assert lifecycle.write(objects, lifecycle.rule_for("b/", 90)) == 2
-    assert lifecycle.write(objects, lifecycle.rule_for("a/", 30)) == 2
+    assert lifecycle.write(objects, lifecycle.make_rule("a/", 90)) == 1
+    assert lifecycle.write(objects, lifecycle.make_rule("b/", 90)) == 2
+    assert lifecycle.write(objects, lifecycle.make_rule("a/", 30)) == 2
     found = {it["name"]: it["timeAmount"] for it in lifecycle.read(objects).rules}
     assert found["theirs"] == 9
     assert sorted(found.values()) == [9, 30, 90]
@@ -100,7 +100,7 @@ async def test_rules_that_the_sdk_does_not_know_stay_as_they_are(bucket: DoubleB
     put_rules(bucket, rule("theirs"))
     bucket.stored.policy[1]["items"].append(later)
     before = list(bucket.stored.policy[1]["items"])
-    assert lifecycle.write(bucket.objects(), lifecycle.rule_for("a/", 90)) == 2
+    assert lifecycle.write(bucket.objects(), lifecycle.make_rule("a/", 90)) == 2
     assert bucket.stored.policy[1]["items"][:2] == before
 
 
@@ -110,7 +110,7 @@ async def test_a_policy_with_as_many_rules_as_the_service_allows_stays(
     put_rules(bucket, *(rule(f"rule {n}") for n in range(1000)))
     before, objects = bucket.stored.policy, bucket.objects()
     with pytest.raises(BackendError, match="1000"):
-        lifecycle.write(objects, lifecycle.rule_for("a/", 90))
+        lifecycle.write(objects, lifecycle.make_rule("a/", 90))
     assert bucket.stored.policy == before
 
 
@@ -126,7 +126,7 @@ async def test_a_policy_that_changes_meanwhile_is_not_overwritten(
 
     monkeypatch.setattr(lifecycle, "read", late)
     with pytest.raises(ConflictError, match="changed meanwhile"):
-        lifecycle.write(objects, lifecycle.rule_for("a/", 90))
+        lifecycle.write(objects, lifecycle.make_rule("a/", 90))
     assert [it["name"] for it in read(objects).rules] == ["theirs"]
 
 
@@ -172,14 +172,14 @@ async def test_doctor_reports_numbers_and_the_clock(bucket: DoubleBucket) -> Non
 @pytest.mark.parametrize("days", [0, -1, 10**6])
 async def test_days_are_checked(days: int) -> None:
     with pytest.raises(InvalidArgumentError, match="days="):
-        lifecycle.rule_for("", days)
+        lifecycle.make_rule("", days)
 
 
 async def test_the_command_prints_and_writes_the_rule(bucket: DoubleBucket) -> None:
     url = bucket.url("agents")
     printed = ran("oci", "lifecycle", "--days", "7", "--url", url)
     assert printed.returncode == 0, printed.stderr
-    wanted = lifecycle.rule_for("agents/", 7)
+    wanted = lifecycle.make_rule("agents/", 7)
     assert json.loads(printed.stdout) == wanted
     assert bucket.stored.policy is None
     written = ran("oci", "lifecycle", "--days", "7", "--write", "--url", url)
@@ -198,7 +198,7 @@ async def test_the_command_prints_and_writes_the_rule(bucket: DoubleBucket) -> N
 
 def theirs(bucket: DoubleBucket, prefix: str) -> BucketOfTheirs:
     made = BucketOfTheirs(bucket.name, NAMESPACE, prefix)
-    made._client = maker(bucket.access())()
+    made._client = make_factory(bucket.access())()
     return made
 
 

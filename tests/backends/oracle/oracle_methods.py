@@ -106,7 +106,7 @@ async def _known(it: Opened) -> None:
 
 async def _states(it: Opened) -> None:
     found = await it.backend.history("t")
-    await it.backend.read_states(found, lambda version, folder: folder.state())
+    await it.backend.read_states(found, lambda version, folder: folder.get_state())
 
 
 async def _contents(it: Opened) -> None:

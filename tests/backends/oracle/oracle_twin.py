@@ -33,10 +33,10 @@ from sqlalchemy.dialects.oracle.dictionary import DB_LINK_PLACEHOLDER
 from sqlalchemy.ext.compiler import compiles
 
 from locus_store.backends.oracle import dialect
-from locus_store.backends.oracle.columns import JsonExists, json_value
+from locus_store.backends.oracle.columns import JsonExists, bind_value
 from locus_store.sql import migrate
 from locus_store.sql.columns.dialect_columns import Json, JsonValue, _ReadJson, load_value
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import make_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -76,7 +76,7 @@ class TwinServer:
         self.watch: Callable[[str], None] | None = None
         """Sees each statement before anything is done, and may raise."""
         self.path = path
-        self.tables = tables(prefix)
+        self.tables = make_tables(prefix)
         self.lock = threading.Lock()
         self.table_locks: dict[tuple[str, TwinConnection], str] = {}
         """Modes, by table and holder; of ``LOCK TABLE`` alone."""
@@ -566,7 +566,7 @@ def json_exists(text: str | None, path: str, passed: Any) -> int:
     """The few forms of paths that are used, lax: a list is looked into."""
     if text is None:
         return 0
-    at, found = 1, [json_value(load_value(text.encode()))]
+    at, found = 1, [bind_value(load_value(text.encode()))]
     while step := _STEP.match(path, at):
         name, at = orjson.loads(step[1]), step.end()
         found = [it[name] for it in _unwrapped(found) if isinstance(it, dict) and name in it]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.engine import URL, make_url
 
-from locus_store.backends.postgresql.connecting import connect, connection_error
+from locus_store.backends.postgresql.connecting import connect, make_connection_error
 from locus_store.backends.postgresql.dsn import Target, parse
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, MissingExtraError
 
@@ -644,7 +644,7 @@ def test_a_failure_of_a_statement_is_none_to_connect() -> None:
         TimeoutError(),
         ValueError("x"),
     ):
-        assert connection_error(error, "here") is None
+        assert make_connection_error(error, "here") is None
 
 
 def test_a_connection_lost_in_use_and_one_that_others_failed_to_make_are_told() -> None:
@@ -657,7 +657,7 @@ def test_a_connection_lost_in_use_and_one_that_others_failed_to_make_are_told() 
         ConnectionResetError(),
         socket.gaierror(),
     ):
-        assert isinstance(connection_error(error, "here"), ConnectionFailedError)
+        assert isinstance(make_connection_error(error, "here"), ConnectionFailedError)
 
 
 def test_make_urls_text_and_object_agree() -> None:

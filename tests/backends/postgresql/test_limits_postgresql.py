@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from locus_store import ConnectionFailedError, PostgreSQLBackend
 from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import make_tables
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,9 @@ from locus_store.sql.schema.tables import tables
     ],
 )
 def test_the_error_names_the_limit(state: str, setting: str) -> None:
-    database = PostgreSQLDatabase("url", tables(), tenant="default", auto_migrate=False)
+    database = PostgreSQLDatabase("url", make_tables(), tenant="default", auto_migrate=False)
     error = asyncpg.PostgresError.new({"C": state, "M": "the server's words"})
-    told = str(database.translated(error))
+    told = str(database.translate_error(error))
     assert state in told
     assert setting in told
 

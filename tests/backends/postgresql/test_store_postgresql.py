@@ -246,7 +246,7 @@ async def test_a_database_of_a_revision_before_names_the_command(database, later
 @asynccontextmanager
 async def counted(store: PostgreSQLStore):
     """The statements that are sent meanwhile."""
-    home = await store.backend._runner.home()
+    home = await store.backend._runner.get_pool()
     sent: list[str] = []
 
     def note(*given: Any) -> None:

@@ -29,7 +29,7 @@ from locus_store import (
     open_checkpointer,
     open_saver,
 )
-from locus_store.errors import pip_install
+from locus_store.errors import make_install_command
 from locus_store.sql import migrate
 from locus_store.types import PendingWrite, VersionsWanted
 
@@ -39,7 +39,7 @@ if TESTS_RUN:
     from locus_store import RedisBackend, RedisCheckpointSaver, redis_checkpointer
     from locus_store.backends.documents import packed
     from locus_store.backends.redis import scripts
-    from locus_store.backends.redis.keys import RedisKeys, bucket_of
+    from locus_store.backends.redis.keys import RedisKeys, compute_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -230,7 +230,7 @@ async def test_a_thread_that_the_server_evicted_is_as_one_that_was_deleted(redis
         state = await checkpointer.load("t")
         await checkpointer.save({"n": [1]}, "u")
         with redis.Redis.from_url(redis_url) as client:
-            assert client.delete(*map(RedisKeys("locus:state:").document, ("t", "u"))) == 2
+            assert client.delete(*map(RedisKeys("locus:state:").get_document, ("t", "u"))) == 2
         with pytest.raises(ConflictError):
             await checkpointer.save({**state, "n": [1, 2]}, "t")
         assert await checkpointer.load("t") is None
@@ -288,7 +288,7 @@ async def test_a_restore_whose_answer_was_lost_is_done(
                 copy = replace(archived, thread_id="copy")
                 under_way = asyncio.ensure_future(backend.restore(copy))
                 with redis.Redis.from_url(redis_url) as client:
-                    key = RedisKeys("locus:state:").document("copy")
+                    key = RedisKeys("locus:state:").get_document("copy")
                     await asyncio.to_thread(
                         servers.wait_until, lambda: bool(client.exists(key)), "it to arrive"
                     )
@@ -325,7 +325,7 @@ async def test_the_server_deletes_a_thread_a_minute_after_its_time(redis_url: st
                 of_thread = {at for name, at in ends(client).items() if "|" in name}
                 assert abs(of_thread.pop() - expires_ms - LINGER_MS) <= 1
             await backend.restore(replace(thread, thread_id="u", expires_at=None))
-            assert ends(client)[RedisKeys("locus:state:").document("u")] == -1
+            assert ends(client)[RedisKeys("locus:state:").get_document("u")] == -1
 
 
 async def test_an_old_thread_of_messages_only_is_vacuumed(redis_url: str) -> None:
@@ -371,7 +371,7 @@ async def test_a_save_takes_threads_out_that_the_server_has_deleted(redis_url: s
         one, other = names_of_a_bucket(2)
         await backend.write_state(one, {"n": 1}, ttl_seconds=LONG)
         with redis.Redis.from_url(redis_url) as client:
-            client.delete(RedisKeys("locus:state:").document(one))
+            client.delete(RedisKeys("locus:state:").get_document(one))
             client.zadd("locus:state:{7}:expiry", {one: now(client) - LINGER_MS - 1})
             await backend.write_state(other, {"n": 1}, ttl_seconds=LONG)
             assert client.zrange("locus:state:{7}:ids", 0, -1) == [other.encode()]
@@ -379,7 +379,7 @@ async def test_a_save_takes_threads_out_that_the_server_has_deleted(redis_url: s
 
 def names_of_a_bucket(count: int) -> list[str]:
     """Threads whose indexes are the same keys."""
-    return [name for n in range(10_000) if bucket_of(name := f"t{n}") == 7][:count]
+    return [name for n in range(10_000) if compute_bucket(name := f"t{n}") == 7][:count]
 
 
 # --- lists
@@ -391,11 +391,11 @@ async def test_pages_of_10_000_threads_of_one_minute_are_the_whole_list(redis_ur
         await backend.save("t0", {"n": 1})
         with redis.Redis.from_url(redis_url) as client, client.pipeline(transaction=False) as pipe:
             for n in range(10_000):
-                active, ids, _ = RedisKeys("locus:state:").indexes(bucket_of(f"t{n}"))
+                active, ids, _ = RedisKeys("locus:state:").list_indexes(compute_bucket(f"t{n}"))
                 pipe.zadd(active, {f"t{n}": 1_700_000_000_000_000})
                 pipe.zadd(ids, {f"t{n}": 0})
-                pipe.copy(RedisKeys("locus:state:").document("t0"), f"of {n}")
-                pipe.rename(f"of {n}", RedisKeys("locus:state:").document(f"t{n}"))
+                pipe.copy(RedisKeys("locus:state:").get_document("t0"), f"of {n}")
+                pipe.rename(f"of {n}", RedisKeys("locus:state:").get_document(f"t{n}"))
             pipe.execute()
         expected = [f"t{n}" for n in range(10_000)]
         assert await backend.list_threads(20_000) == sorted(expected, reverse=True)
@@ -472,7 +472,7 @@ async def test_a_user_with_the_least_rights_can_do_everything_on_a_cluster() -> 
         async with RedisBackend(cluster.url("app"), wait_replicas=1) as backend:
             await everything(backend)
             await asyncio.gather(*(backend.save(f"t{n}", {"n": n}) for n in range(20)))
-            slot = redis.crc.key_slot(str(bucket_of("t7")).encode())
+            slot = redis.crc.key_slot(str(compute_bucket("t7")).encode())
             source = cluster.master_of(slot)
             to = next(it for it in cluster.masters() if it is not source)
             await asyncio.to_thread(cluster.migrate, slot, to)
@@ -973,5 +973,5 @@ for call in (*(lambda it=it: import_module(it) for it in {names!r}), opened, nam
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
     )
-    told = f"Redis needs redis-py: {pip_install('redis')}"
+    told = f"Redis needs redis-py: {make_install_command('redis')}"
     assert done.stdout.splitlines() == [told] * (len(names) + 2)

@@ -40,7 +40,7 @@ class Past:
 
     def __init__(self, url: str) -> None:
         self._client = redis.Redis.from_url(url)
-        self._key = RedisKeys("locus:state:").document("t")
+        self._key = RedisKeys("locus:state:").get_document("t")
         self._dump = self._client.dump(self._key)
 
     def bring_back(self) -> None:
@@ -258,7 +258,7 @@ async def test_a_save_that_is_refused_fails_alone(redis_url: str, groups: list[i
     async with RedisBackend(redis_url) as backend:
         await all_saved(backend, 0)
         with redis.Redis.from_url(redis_url) as client:
-            client.set(RedisKeys("locus:state:").document(TOGETHER[7]), "of another program")
+            client.set(RedisKeys("locus:state:").get_document(TOGETHER[7]), "of another program")
         groups.clear()
         found = await asyncio.gather(
             *(backend.save(it, {"n": 1}) for it in TOGETHER), return_exceptions=True

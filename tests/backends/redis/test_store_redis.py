@@ -89,7 +89,7 @@ async def test_another_prefix_is_another_store(redis_url) -> None:
 
 
 def test_all_keys_of_a_store_share_a_slot() -> None:
-    assert len({key_slot(it.encode()) for it in items.keys_of("any: ")}) == 1
+    assert len({key_slot(it.encode()) for it in items.make_keys("any: ")}) == 1
 
 
 async def test_what_is_no_prefix_is_refused() -> None:
@@ -160,7 +160,7 @@ async def test_every_call_is_one_round_trip(redis_url) -> None:
     async with RedisStore(redis_url, dimension=8) as store:
         await store.put_batch(embedded(50))
         target = embedded(1)[0][-1]
-        home = await store._home()
+        home = await store._get_client()
         calls = (
             lambda: store.put(NS, "k", 1, expected_version=0),
             lambda: store.put_with_embedding(NS, "k", 1, target, expected_version=1),

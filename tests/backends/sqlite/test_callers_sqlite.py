@@ -87,7 +87,7 @@ def test_64_threads_that_save_at_once_share_a_commit(
     checkpointer: BlockingCheckpointer[Any], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commits: list[int] = []
-    monkeypatch.setattr(observe, "committed", lambda _, writes: commits.append(writes))
+    monkeypatch.setattr(observe, "record_commit", lambda _, writes: commits.append(writes))
     path = url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path, isolation_level=None)) as lock, ThreadPoolExecutor(64) as at:
         lock.execute("BEGIN IMMEDIATE")

@@ -33,7 +33,7 @@ from locus_store.errors import (
 )
 from locus_store.sql import migrate
 from locus_store.sql.schema import status
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import make_tables
 
 if TESTS_RUN:
     from alembic import command
@@ -51,7 +51,7 @@ COMPARES = pytest.mark.skipif(
     reason="this Alembic misses identity columns on SQLite, which has none",
 )
 KEPT = sorted((ROOT / "tests" / "data" / "sqlite").glob("*.sql"))
-NAMES = sorted(tables().names)
+NAMES = sorted(make_tables().names)
 
 FOREIGN = """
 CREATE TABLE {0} (thread_id TEXT PRIMARY KEY, state TEXT);
@@ -167,7 +167,7 @@ def alembic(*arguments: str, cwd: Path, **environment: str) -> subprocess.Comple
 
 def test_a_database_without_a_schema_is_given_the_newest(url: str) -> None:
     assert ensure(url).revision == migrate.current(url) == status.HEAD
-    assert things(url) >= tables().names
+    assert things(url) >= make_tables().names
 
 
 def test_the_settings_record_identity_floor_and_chain(url: str) -> None:
@@ -235,7 +235,7 @@ def test_the_command_line_module_knows_the_same_defaults() -> None:
     from locus_store import cli
 
     assert cli.DEFAULT_URL == migrate.DEFAULT_URL
-    assert tables().prefix == cli.DEFAULT_PREFIX
+    assert make_tables().prefix == cli.DEFAULT_PREFIX
 
 
 # --- several at once
@@ -582,7 +582,7 @@ def test_down_to_base_leaves_nothing_and_up_again_works(url: str) -> None:
 @COMPARES
 @pytest.mark.parametrize("prefix", ["locus_", "mine_", "MyTable_", "a" * 51 + "_"])
 def test_the_orm_schema_is_the_migrated_schema(url: str, prefix: str) -> None:
-    ours = tables(prefix)
+    ours = make_tables(prefix)
     ensure(url, prefix=prefix)
     with connect(url) as connection:
         context = MigrationContext.configure(
@@ -608,7 +608,7 @@ def test_the_autogeneration_of_our_own_chain_finds_nothing(tmp_path: Path) -> No
 def test_a_kept_database_is_upgraded_and_used(url: str, kept: Path) -> None:
     run_sql(url, kept.read_text())
     assert migrate.current(url) == kept.stem
-    ours = tables()
+    ours = make_tables()
     with connect(url) as connection:
         settings = migrate.ensure(connection, auto_migrate="upgrade")
         assert f"'store_id','{settings.store_id}'" in kept.read_text()

@@ -11,7 +11,7 @@ from test_store_sql import items_of
 from locus_store import (
     SQLiteStore,
 )
-from locus_store.backends.sqlite.store import loads_vec
+from locus_store.backends.sqlite.store import can_load_vec
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +26,7 @@ async def test_sqlite_vec_gives_the_same_as_numpy(tmp_path, metric) -> None:
     options = {"dimension": 8, "metric": metric}
     engine = sa.create_engine(f"sqlite:///{path}", module=module, poolclass=NullPool)
     with engine.connect() as connection:
-        assert loads_vec(connection)
+        assert can_load_vec(connection)
     async with SQLiteStore(path, **options) as plain:
         await plain.put_batch(items_of(500))
         async with SQLiteStore(engine=engine, **options) as store:

@@ -12,7 +12,7 @@ from payloads import MARKUP, payloads
 from services import parts
 
 from locus_store import NewMessage
-from locus_store.inspector.escapes import visible
+from locus_store.inspector.escapes import escape
 from locus_store.open import Storage
 from locus_store.types import PendingWrite
 
@@ -96,7 +96,7 @@ async def test_content_is_shown_and_does_nothing(
                 assert tab.page.url.startswith(site.home), address
                 assert await tab.page.evaluate("() => window.hit") is None, address
                 shown = await tab.page.evaluate("() => document.body.textContent")
-                missing = [it for it in texts if visible(it)[:200] not in shown]
+                missing = [it for it in texts if escape(it)[:200] not in shown]
                 assert missing == [], address
 
 

@@ -96,7 +96,7 @@ async def test_a_page_of_another_origin_reads_and_changes_nothing(
     try:
         async with chromium.tab(site) as tab:
             tab.may_fail = True
-            await tab.goto(f"login?code={site.codes.new_code()}")
+            await tab.goto(f"login?code={site.codes.generate_code()}")
             assert "trip" in await tab.page.inner_text("main")
             for _ in range(ROUNDS):
                 await tab.page.goto(f"http://{host}:{other.port}/")
@@ -117,7 +117,7 @@ async def test_a_rebound_host_name_and_a_used_link_open_nothing(
 ) -> None:
     site, backend = operated
     await grow(backend)
-    code = site.codes.new_code()
+    code = site.codes.generate_code()
     async with chromium.tab(site) as tab:
         tab.may_fail = True
         for address in (f"login?code={code}", "threads", "version?thread=trip"):

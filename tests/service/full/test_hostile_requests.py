@@ -119,7 +119,7 @@ class Generator:
         if self.dice.random() < 0.3:
             packed = {it: self._packed(value) for it, value in arguments.items()}
             with suppress(InvalidArgumentError):  # no JSON of ours, but perhaps of another client
-                body, kind = bodies.framed(packed)
+                body, kind = bodies.encode_body(packed)
                 return body, kind.encode()
         return json.dumps(arguments).encode(), b"application/json"
 

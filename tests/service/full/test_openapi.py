@@ -17,7 +17,7 @@ from tiers import LONG
 
 from locus_store import InMemoryMessageLog, InMemoryStore, MemoryBackend
 from locus_store.service import app
-from locus_store.service.openapi import document
+from locus_store.service.openapi import make_document
 from locus_store.wire.calls import CALLS
 
 BACKEND = MemoryBackend()
@@ -56,14 +56,14 @@ def test_what_is_generated_is_answered_as_documented(label: str) -> None:
 
 
 def test_each_call_is_documented() -> None:
-    paths = document()["paths"]
+    paths = make_document()["paths"]
     assert {it.path for it in CALLS} <= paths.keys()
     for call in CALLS:
         assert paths[call.path]["post"]["summary"]
 
 
 def test_each_limit_is_documented() -> None:
-    for path, operations in document()["paths"].items():
+    for path, operations in make_document()["paths"].items():
         for method in operations.keys() - {"parameters"}:
             answers = operations[method]["responses"].keys()
             assert answers >= {"421", "431"}, path
@@ -77,6 +77,6 @@ def test_every_reference_leads_somewhere(kind: str) -> None:
     import json
     import re
 
-    text = json.dumps(document())
+    text = json.dumps(make_document())
     found = set(re.findall(rf"#/components/{kind}/(\w+)", text))
-    assert found <= document()["components"][kind].keys()
+    assert found <= make_document()["components"][kind].keys()

@@ -88,7 +88,7 @@ async def asking(url: str, seconds: float = 30) -> AsyncIterator[Any]:
 
         async def ask(asked: Asked) -> str:
             result = await backend.service.ask(asked.call, asked.arguments)
-            return PASSING.sub("", bodies.plain(result).decode())
+            return PASSING.sub("", bodies.encode_json(result).decode())
 
         await backend.open()
         yield ask

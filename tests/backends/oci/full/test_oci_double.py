@@ -12,7 +12,7 @@ from lazily import TESTS_RUN
 from oci_double import NAMESPACE, Fault
 from tiers import ALL
 
-from locus_store.backends.oci.access import maker
+from locus_store.backends.oci.access import make_factory
 
 if TESTS_RUN:
     import oci
@@ -28,7 +28,7 @@ RACERS = 8
 
 @pytest.fixture
 def client(bucket: DoubleBucket) -> Any:
-    return maker(bucket.access())()
+    return make_factory(bucket.access())()
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_faults_are_injected(kind: str, is_done: bool, put: Any, bucket: DoubleB
 
 def test_the_sdks_own_retry_makes_a_lost_reply_a_conflict(bucket: DoubleBucket) -> None:
     """The reason why the client of this library retries by itself."""
-    client = maker(bucket.access())()
+    client = make_factory(bucket.access())()
     lost = [Fault("reset", is_done=True)]
     bucket.double.fault = lambda *_: lost.pop() if lost else None
     retrying = oci.retry.DEFAULT_RETRY_STRATEGY
@@ -173,7 +173,7 @@ def test_the_sdks_own_retry_makes_a_lost_reply_a_conflict(bucket: DoubleBucket) 
 
 def raced(bucket: DoubleBucket, condition: Callable[[Any, str], dict[str, str]]) -> list[int]:
     """The winners of each race."""
-    clients, wins = [maker(bucket.access())() for _ in range(RACERS)], []
+    clients, wins = [make_factory(bucket.access())() for _ in range(RACERS)], []
 
     def race(client: Any, name: str, told: dict[str, str], barrier: Barrier) -> bool:
         barrier.wait()

@@ -48,7 +48,7 @@ def segments(bucket: DoubleBucket) -> set[str]:
 def named(bucket: DoubleBucket) -> set[str]:
     """The segments that heads name."""
     contents = bucket.probe().contents()
-    heads = [it.told() for name, it in contents.items() if "/heads/" in name]
+    heads = [it.describe() for name, it in contents.items() if "/heads/" in name]
     return {entry[0] for it in heads for entry in it["segments"]}
 
 

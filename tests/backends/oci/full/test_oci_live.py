@@ -23,7 +23,7 @@ from locus_store.backends.oci.client import BucketObjects
 from locus_store.backends.oci.options import OCIOptions
 from locus_store.testing import CheckpointerContract, StorageBackendContract
 from locus_store.testing.documents import DocumentsContract
-from locus_store.types.options import complete
+from locus_store.types.options import fill_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ if not BUCKET:
     pytest.skip("no LOCUS_TEST_OCI_BUCKET: see make test-oci", allow_module_level=True)
 
 PLACE = BucketPlace(namespace=NAMESPACE, bucket=BUCKET)
-ACCESS = complete(OCIOptions, {"profile_name": PROFILE, "prefix": PREFIX}, "access")
+ACCESS = fill_defaults(OCIOptions, {"profile_name": PROFILE, "prefix": PREFIX}, "access")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.objects import ObjectDocuments
-from locus_store.backends.opensearch.search import all_versions
+from locus_store.backends.opensearch.search import iterate_versions
 from locus_store.backends.opensearch.versions import VersionPlace
 from locus_store.testing.documents import DocumentsContract, WriteFaultsContract
 
@@ -34,13 +34,13 @@ class TestFaultsOnIndex(WriteFaultsContract):
         return index.refresh
 
     def stored(self, backend: Any) -> set[tuple[Any, ...]]:
-        return super().stored(backend) | {it.place for it in all_versions(backend.index)}
+        return super().stored(backend) | {it.place for it in iterate_versions(backend.index)}
 
     def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
-        parsed = [backend._threads.parsed(backend._documents, it) for it in threads]
+        parsed = [backend._threads.read_parsed(backend._documents, it) for it in threads]
         places = {
             VersionPlace(it.thread.thread_id, *name)
             for it in parsed
-            for name in deriving.named(it.thread)
+            for name in deriving.map_versions(it.thread)
         }
         return super().named(backend, threads) | places

@@ -31,7 +31,7 @@ from locus_store import (
 from locus_store.backends.documents.objects import CUT, HEADS, IDENTITY, SEGMENTS, digest
 from locus_store.backends.opensearch import OpenSearchBackend, access, client, documents, names
 from locus_store.backends.opensearch.index import NEWEST
-from locus_store.backends.opensearch.search import all_versions
+from locus_store.backends.opensearch.search import iterate_versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,8 +231,8 @@ def test_a_head_and_its_segments_share_a_shard() -> None:
     long = "é" * 600
     for thread in ("t", "a b", long):
         cut = f"{long[:400]}{CUT}{digest(long)}" if thread is long else thread.replace(" ", " ~")
-        assert names.routing_of(HEADS + cut) == digest(thread)
-        assert names.routing_of(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
+        assert names.make_routing(HEADS + cut) == digest(thread)
+        assert names.make_routing(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
 
 
 # --- requests
@@ -311,7 +311,7 @@ async def test_two_writers_lose_no_acknowledged_save(index: TestIndex) -> None:
     index.refresh()
     await writers[0].vacuum_report()
     index.refresh()
-    documents = [it.place.sequence for it in all_versions(writers[0].index) if it.place]
+    documents = [it.place.sequence for it in iterate_versions(writers[0].index) if it.place]
     assert sorted(documents) == list(range(1, 1 + 2 * SAVES))
     for it in writers:
         await it.close()
@@ -449,7 +449,7 @@ def test_credentials_are_not_shown() -> None:
 
 async def test_credentials_are_sent(index: TestIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = OpenSearchBackend(index.server.url, username="me", password="pass")  # noqa: S106
-    made = access.opened(backend.index.place, backend.index.access)
+    made = access.open_client(backend.index.place, backend.index.access)
     (sent,) = (it.headers["authorization"] for it in made.transport.connection_pool.connections)
     assert sent == "Basic bWU6cGFzcw=="
 

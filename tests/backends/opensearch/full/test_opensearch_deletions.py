@@ -11,7 +11,7 @@ from watched import Watched
 from locus_store import BackendError, opensearch_checkpointer
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.objects import LAYOUT
-from locus_store.backends.opensearch.names import id_of
+from locus_store.backends.opensearch.names import make_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ async def test_a_deletion_that_leaves_documents_is_an_error(
         index.refresh()
         assert await checkpointer.backend.damage() == []
         objects = checkpointer.backend.index
-        refusing.refused = frozenset(id_of(it.name) for it in objects.list(f"{LAYOUT}{kind}s/"))
+        refusing.refused = frozenset(make_id(it.name) for it in objects.list(f"{LAYOUT}{kind}s/"))
         with pytest.raises(BackendError, match="1 documents were not deleted and stay"):
             await checkpointer.delete("a")
         refusing.refused = frozenset()

@@ -17,8 +17,8 @@ from locus_store import (
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.objects import digest
 from locus_store.backends.opensearch import bulk, names, versions
-from locus_store.backends.opensearch.documents import decided, version_name
-from locus_store.backends.opensearch.search import all_versions
+from locus_store.backends.opensearch.documents import get_decided, make_version_name
+from locus_store.backends.opensearch.search import iterate_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,9 +187,9 @@ async def test_documents_that_no_head_names_are_removed(index: TestIndex) -> Non
         await backend.write_state("t", {"said": "alpha"}, checkpoint_id="v1")
         await backend.write_state("u", {"said": "alpha"}, checkpoint_id="v1")
         objects = backend.index
-        name = names.VERSIONS + versions.VersionName(digest("gone"), 1, 9).text()
+        name = names.VERSIONS + versions.VersionName(digest("gone"), 1, 9).encode()
         fields = {"thread": "gone", "namespace": "", "line": 1, "sequence": 9, "words": "alpha"}
-        objects.bulk([objects.document(name, "create", fields)])
+        objects.bulk([objects.write_document(name, "create", fields)])
         assert len(await backend.search("alpha")) == 2
         await backend.vacuum_report()
         assert 9 not in stored(index)
@@ -222,15 +222,17 @@ async def test_a_late_write_of_a_document_does_not_replace_a_newer_one(index: Te
             await backend.write_state("t", {"said": f"w{n}"}, checkpoint_id=f"v{n}")
         documents = backend._index_documents
         thread = backend._threads.read("t")
-        (space,) = thread.spaces.values()
-        row = deriving.Derived("", space.line.line, space.row(2), is_new=False, is_changed=True)
+        (history,) = thread.histories.values()
+        row = deriving.Derived(
+            "", history.line.line, history.get_row(2), is_new=False, is_changed=True
+        )
         for revision, kept in ((5, 5), (4, 5), (6, 6)):
             late = deriving.Changes("t", revision, {("", 2): row}, [])
             documents.settle("t", late, [])
             assert late.written == {}
-            path = names.path_of(version_name("t", space.line.line, 2))
+            path = names.make_path(make_version_name("t", history.line.line, 2))
             found = index.ask("GET", f"/{index.name}/{path}?routing={digest('t')}")
-            assert found["_version"] == decided(kept)
+            assert found["_version"] == get_decided(kept)
 
 
 async def test_a_document_that_differs_is_written_again_by_vacuum(index: TestIndex) -> None:
@@ -275,7 +277,7 @@ async def test_documents_that_name_no_version_are_ignored_and_removed(index: Tes
         assert len(await backend.search("alpha")) == 1
         await backend.vacuum_report()
         index.refresh()
-        assert [it.id for it in all_versions(backend.index) if len(it.id) < 10] == []
+        assert [it.id for it in iterate_versions(backend.index) if len(it.id) < 10] == []
         assert len(await backend.search("alpha")) == 1
 
 
@@ -299,7 +301,7 @@ def test_each_value_of_nested_metadata_becomes_json_once(monkeypatch: pytest.Mon
     asked: list[Any] = []
     real = versions._canonical
     monkeypatch.setattr(versions, "_canonical", lambda it: asked.append(it) or real(it))
-    found = versions.tokens(nested(100, "x", beside=20))
+    found = versions.make_tokens(nested(100, "x", beside=20))
     assert len(found) == 100 * 21 + 1
     assert len(asked) <= 2 * len(found)  # keys and values
 
@@ -312,7 +314,7 @@ async def test_nested_metadata_with_long_values_is_found(index: TestIndex) -> No
         await checkpointer.save({}, "v", metadata=nested(3, long))
         path = ".".join(["in"] * 100)
         with pytest.raises(OverflowError):
-            versions.tokens(nested(100, long, beside=3))
+            versions.make_tokens(nested(100, long, beside=3))
         for key, value, threads in (
             (f"{path}.leaf", long, ["t"]),
             (f"{path}.leaf", "short", ["u"]),

@@ -251,7 +251,7 @@ async def test_an_item_that_was_changed_by_another_program_is_told(
     store: OpenSearchStore, index: TestIndex
 ) -> None:
     await store.put(NS, "k", 1)
-    path = f"/{index.name}-store/_update/{items.document_id((NS, 'k'))}"
+    path = f"/{index.name}-store/_update/{items.make_document_id((NS, 'k'))}"
     index.ask("POST", path, {"doc": {"kept": {"content": "AgAK"}}})
     with pytest.raises(IntegrityError, match=r"'k' in index .* not as it was written"):
         await store.get(NS, "k")

@@ -39,7 +39,7 @@ from locus_store import (
     oracle_checkpointer,
 )
 from locus_store.backends.oracle import addresses, dialect
-from locus_store.backends.oracle.definition import vector_index
+from locus_store.backends.oracle.definition import define_vector_index
 from locus_store.backends.oracle.options import URL_OPTIONS, place
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.sql import migrate
@@ -63,12 +63,12 @@ def anyio_backend() -> str:
 
 
 def test_host_port_and_service_are_one_way_to_say_it() -> None:
-    place = addresses.place(None, **WHO, host="db", service_name="x")
+    place = addresses.make_address(None, **WHO, host="db", service_name="x")
     assert place.shown == "locus@db:1521/x"
     assert {**place.arguments} == {**WHO, "dsn": "db:1521/x"}
-    place = addresses.place("db", **WHO, service_name="x")
+    place = addresses.make_address("db", **WHO, service_name="x")
     assert place.arguments["dsn"] == "db/x"
-    place = addresses.place(None, **WHO, host="::1", port=1, service_name="x")
+    place = addresses.make_address(None, **WHO, host="::1", port=1, service_name="x")
     assert place.arguments["dsn"] == "[::1]:1/x"
 
 
@@ -136,7 +136,7 @@ def encrypted_key(password: bytes) -> str:
 
 
 def test_the_certificates_of_the_system_are_no_directory() -> None:
-    place = addresses.place("db_low", **WHO, wallet_location="SYSTEM")
+    place = addresses.make_address("db_low", **WHO, wallet_location="SYSTEM")
     assert place.arguments["wallet_location"] == "SYSTEM"
     assert "config_dir" not in place.arguments
 
@@ -147,26 +147,26 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
     monkeypatch.setenv("HOME", str(tmp_path))
     made = wallet(tmp_path / "wallet")
     for password in (None, ""):
-        place = addresses.place(
+        place = addresses.make_address(
             "db_low", **WHO, wallet_location="~/wallet", wallet_password=password
         )
         assert place.arguments["wallet_location"] == place.arguments["config_dir"] == str(made)
         assert "wallet_password" not in place.arguments
     wallet(tmp_path / "wallet", "-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
     with pytest.raises(InvalidArgumentError, match="is encrypted"):
-        addresses.place("db_low", **WHO, wallet_location=str(made))
+        addresses.make_address("db_low", **WHO, wallet_location=str(made))
     for password in ("w", "another"):
         wallet(made, encrypted_key(b"w"))
         options: dict[str, Any] = {"wallet_location": str(made), "wallet_password": password}
         if password == "w":  # noqa: S105
-            place = addresses.place("db_low", **WHO, **options)
+            place = addresses.make_address("db_low", **WHO, **options)
             assert place.arguments["wallet_password"] == "w"  # noqa: S105
         else:
             with pytest.raises(InvalidArgumentError, match="another wallet_password made it"):
-                addresses.place("db_low", **WHO, **options)
+                addresses.make_address("db_low", **WHO, **options)
     (made / "ewallet.pem").unlink()
     with pytest.raises(InvalidArgumentError, match="has no ewallet"):
-        addresses.place("db_low", **WHO, wallet_location=str(made))
+        addresses.make_address("db_low", **WHO, wallet_location=str(made))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_wallet_is_looked_at_before_anything_is_sent(
 def test_a_url_names_a_place(url: str, dsn: str) -> None:
     named, query = place(url)
     given = {"dsn": None, **named, **read_query((URL_OPTIONS,), query)}
-    found = addresses.place(**given).arguments
+    found = addresses.make_address(**given).arguments
     assert found == {"user": "u", "password": "p@s", "dsn": dsn}
 
 
@@ -518,7 +518,7 @@ async def test_a_pool_of_the_callers_is_borrowed_from(twin: TwinServer) -> None:
 
 
 async def test_a_save_is_committed_and_undone_with_the_callers_rows(twin: TwinServer) -> None:
-    place = addresses.place(**PLACE)
+    place = addresses.make_address(**PLACE)
     engine = create_async_engine(
         "oracle+oracledb_async://", connect_args={"async_creator_fn": place.connect}
     )
@@ -546,7 +546,7 @@ async def test_a_save_is_committed_and_undone_with_the_callers_rows(twin: TwinSe
         assert await checkpointer.load("t") == {"n": 1}
         assert await checkpointer.get_metadata("t") == {"k": "x"}
         assert await store.get(("a",), "k") == 1
-        own = dialect.engine(place)
+        own = dialect.make_engine(place)
         async with own.connect() as connection:
             with pytest.raises(InvalidArgumentError, match="AUTOCOMMIT"):
                 await checkpointer.save(state, "t", "v2", connection=connection)
@@ -555,7 +555,7 @@ async def test_a_save_is_committed_and_undone_with_the_callers_rows(twin: TwinSe
 
 
 async def test_an_engine_of_the_callers_is_left_open_and_as_it_was(twin: TwinServer) -> None:
-    engine = dialect.engine(addresses.place(**PLACE))
+    engine = dialect.make_engine(addresses.make_address(**PLACE))
     async with oracle_checkpointer(engine=engine, state_type=dict) as checkpointer:
         await checkpointer.save({"n": 1}, "t")
     async with engine.connect() as connection:
@@ -617,9 +617,9 @@ async def test_with_an_engine_of_the_callers_the_cause_is_told_too() -> None:
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 @pytest.mark.parametrize("method", ["hnsw", "ivfflat"])
 def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> None:
-    from locus_store.sql.schema.tables import tables
+    from locus_store.sql.schema.tables import make_tables
 
-    made = vector_index(tables(), metric, method, dialect._engine(None).dialect)
+    made = define_vector_index(make_tables(), metric, method, dialect._engine(None).dialect)
     words = {"cosine": "COSINE", "l2": "EUCLIDEAN", "ip": "DOT"}
     kinds = {"hnsw": "INMEMORY NEIGHBOR GRAPH", "ivfflat": "NEIGHBOR PARTITIONS"}
     assert made == (
@@ -629,9 +629,9 @@ def test_a_vector_index_is_made_by_one_statement(metric: Any, method: Any) -> No
 
 
 def test_the_longest_keys_stay_within_an_index_of_oracles() -> None:
-    from locus_store.sql.schema.tables import tables
+    from locus_store.sql.schema.tables import make_tables
 
-    for table in tables().metadata.sorted_tables:
+    for table in make_tables().metadata.sorted_tables:
         for keys in (*table.indexes, *table.constraints):
             if "postgresql" in str(getattr(keys, "info", "")):
                 continue

@@ -142,7 +142,7 @@ def test_the_offline_definitions_are_accepted(oracle_grammar, options):
 
 @pytest.mark.parametrize("users", ["string", "int", "bigint"])
 def test_the_definitions_of_users_ids_are_accepted(oracle_grammar, users):
-    preface, script = user_ids.offline_sql("oracle", users, schema="agents").split("\n\n", 1)
+    preface, script = user_ids.render_sql("oracle", users, schema="agents").split("\n\n", 1)
     assert preface == "WHENEVER SQLERROR EXIT FAILURE ROLLBACK\nSET DEFINE OFF"
     statements = [it.strip() for it in script.split(";\n") if it.strip()]
     assert len(statements) == 10

@@ -23,7 +23,7 @@ from conformance import COUNTS, conforms
 from locus_store import OracleBackend, OracleStore, oracle_checkpointer
 from locus_store.backends.oracle import addresses, dialect
 from locus_store.sql import migrate
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import make_tables
 from locus_store.sql.schema.vectors import create_vector_index
 from locus_store.testing import CheckpointerContract, StorageBackendContract, StoreContract
 from locus_store.values.encoding import MAX_STATE_BYTES, unpack_frames
@@ -60,7 +60,7 @@ def run(place: dict[str, Any], body: Callable[[Any], Any]) -> Any:
     """Run a body on a synchronous connection of SQLAlchemy's, and commit."""
 
     async def done() -> Any:
-        engine = dialect.engine(addresses.place(**place))
+        engine = dialect.make_engine(addresses.make_address(**place))
         try:
             async with engine.connect() as connection:
                 return await connection.run_sync(body)
@@ -83,7 +83,7 @@ def migrated(place: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture
 def empty(migrated: dict[str, Any]) -> dict[str, Any]:
     """No rows but those that say what the database is, and nothing that is made on request."""
-    ours = tables(PREFIX)
+    ours = make_tables(PREFIX)
     made = ("full_text_index", "vector_dimension")
 
     def cleared(connection: Any) -> None:

@@ -50,7 +50,7 @@ async def backend(twin: TwinServer) -> AsyncIterator[OracleBackend]:
 async def of_segments(backend: OracleBackend) -> list[tuple[int, int]]:
     line = await backend.version("t")
     assert line is not None
-    found = await backend._read(lambda it: it.all_segments(line.mark.line))
+    found = await backend._read(lambda it: it.read_all_segments(line.mark.line))
     return [(one.first, one.last) for _, one in found]
 
 
@@ -72,7 +72,7 @@ async def test_every_version_is_read_as_it_was_saved(backend: OracleBackend) -> 
     found: dict[str, Any] = {}
     versions = await backend.history("t", limit=100)
     await backend.read_states(
-        versions, lambda it, folder: found.update({it.checkpoint_id: deepcopy(folder.state())})
+        versions, lambda it, folder: found.update({it.checkpoint_id: deepcopy(folder.get_state())})
     )
     assert found == STATES
 
@@ -86,7 +86,7 @@ async def test_a_load_of_what_changed_since_any_version_is_one_statement(
         assert len(twin.calls) == 1
         assert stored is not None
         assert stored.basis == version.mark
-        known = frames.change(STATES[version.checkpoint_id], None).whole()
+        known = frames.compare_states(STATES[version.checkpoint_id], None).to_payload()
         state = frames.fold([known, *stored.payloads], backend.max_state_bytes)
         assert state == STATES["v13"]
 
@@ -95,7 +95,7 @@ async def test_records_and_archives_have_the_payloads(backend: OracleBackend) ->
     folder = frames.Folder(backend.max_state_bytes)
     for sequence, _, payload in await backend.records("t", first=1, last=len(STATES)):
         folder.apply(payload)
-        assert folder.state() == STATES[f"v{sequence}"]
+        assert folder.get_state() == STATES[f"v{sequence}"]
     archived = await backend.read_thread("t")
     assert archived is not None
     records = await backend.records("t", first=1, last=len(STATES))

@@ -18,7 +18,7 @@ import asyncpg
 import pytest
 import servers
 
-from locus_store.backends.postgresql.connecting import connect, connection_error
+from locus_store.backends.postgresql.connecting import connect, make_connection_error
 from locus_store.backends.postgresql.dsn import parse
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 
@@ -703,7 +703,7 @@ async def test_a_session_that_the_server_ends_is_told(primary: servers.PostgreSQ
             await asyncio.gather(
                 connection.fetchval("SELECT pg_sleep(60)"), ask(several(primary), end)
             )
-    assert "try again" in str(connection_error(caught.value, "here"))
+    assert "try again" in str(make_connection_error(caught.value, "here"))
 
 
 async def test_a_setting_that_the_server_does_not_know_is_told(

@@ -37,7 +37,7 @@ from locus_store.errors import (
 )
 from locus_store.sql import migrate
 from locus_store.sql.schema import status, vectors
-from locus_store.sql.schema.tables import tables
+from locus_store.sql.schema.tables import make_tables
 
 if TESTS_RUN:
     from alembic import command
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[4]
 KEPT = sorted((Path(__file__).parents[3] / "data" / "postgresql").glob("*.sql"))
-NAMES = sorted(tables().names)
+NAMES = sorted(make_tables().names)
 ODD = 'Locus "threads" %s 50%'
 """Name of a database schema that has to be quoted everywhere."""
 
@@ -281,7 +281,7 @@ def ran(
 def test_a_database_without_a_schema_is_given_the_newest(made: Made) -> None:
     settings = ensure(made.url)
     assert settings.revision == migrate.current(made.url) == status.HEAD
-    assert made.things() >= tables().names
+    assert made.things() >= make_tables().names
     assert len(settings.store_id) == 32
     assert ensure(made.url) == settings
 
@@ -440,7 +440,7 @@ def lock_held(made: Made, what: str) -> Iterator[Callable[[], None]]:
     async def hold(connection: Any) -> None:
         async with connection.transaction():
             await connection.execute(
-                "SELECT pg_advisory_xact_lock($1)", definition.advisory_key(what)
+                "SELECT pg_advisory_xact_lock($1)", definition.compute_advisory_key(what)
             )
             taken.set()
             await asyncio.to_thread(release.wait)
@@ -570,7 +570,7 @@ def test_a_migration_that_fails_half_way_leaves_nothing(
 @pytest.mark.parametrize("schema", ["locus_threads", ODD])
 def test_a_schema_is_made_where_it_is_missing(made: Made, schema: str) -> None:
     ensure(made.url, schema=schema)
-    assert made.things(schema) >= tables().names
+    assert made.things(schema) >= make_tables().names
     assert made.things() == set()
     assert migrate.check(made.url, schema=schema).state == "ok"
     assert migrate.check(made.url).state == "missing"
@@ -582,7 +582,7 @@ def test_a_schema_is_made_where_it_is_missing(made: Made, schema: str) -> None:
 def test_a_schema_is_made_with_another_prefix_and_beside_the_default(ours: Made) -> None:
     first = migrate.check(ours.url).settings
     assert migrate.upgrade(ours.url, schema="locus_threads", prefix="mine_") == status.HEAD
-    assert ours.things("locus_threads") >= tables("mine_").names
+    assert ours.things("locus_threads") >= make_tables("mine_").names
     assert migrate.check(ours.url).settings == first
 
 
@@ -786,7 +786,7 @@ def test_without_a_schema_the_search_path_of_the_role_says_where(made: Made, rol
         ALTER ROLE {role} SET search_path = missing, app, public;
     """)
     settings = ensure(as_role(made, role))
-    assert made.things("app") >= tables().names
+    assert made.things("app") >= make_tables().names
     assert made.things() == set()
     assert migrate.check(as_role(made, role)).settings == settings
     assert migrate.check(made.url, schema="app").settings == settings
@@ -852,7 +852,7 @@ CREATE TRIGGER slow BEFORE UPDATE ON locus_threads FOR EACH ROW EXECUTE FUNCTION
 @pytest.mark.usefixtures("later_release")
 def test_a_long_migration_is_not_cut_short(made: Made) -> None:
     migrate.upgrade(made.url, "0001")
-    on(made.url, lambda it: (fill(it, tables(), "t"), it.commit()))
+    on(made.url, lambda it: (fill(it, make_tables(), "t"), it.commit()))
     made.execute(SLOW)
     url = limited(
         made.url,
@@ -949,7 +949,7 @@ def test_a_migration_goes_up_and_down_one_step(made: Made, schema: str | None) -
 @pytest.mark.usefixtures("later_release")
 def test_offline_sql_between_two_revisions_is_run_as_well(made: Made) -> None:
     migrate.upgrade(made.url, "0001", schema="there")
-    on(made.url, lambda it: (fill(it, tables("locus_", "there"), "t"), it.commit()))
+    on(made.url, lambda it: (fill(it, make_tables("locus_", "there"), "t"), it.commit()))
     made.execute(migrate.offline_sql("postgresql", "0001:0003", schema="there"))
     assert ensure(made.url, auto_migrate=False, schema="there").revision == "0003"
     assert titles(made, "there.") == ["t"]
@@ -1073,7 +1073,7 @@ def test_an_old_library_saves_while_a_newer_one_migrates(
     [("locus_", None), ("mine_", ODD), ("MyTable_", None), ("a" * 51 + "_", None)],
 )
 def test_the_orm_schema_is_the_migrated_schema(made: Made, prefix: str, schema: str | None) -> None:
-    mine = tables(prefix, schema)
+    mine = make_tables(prefix, schema)
     ensure(made.url, prefix=prefix, schema=schema)
 
     def compare(connection: sa.Connection) -> Any:
@@ -1100,7 +1100,7 @@ def test_the_tables_of_the_orm_have_the_shape_of_the_migrated_ones(ours: Made) -
 
     SQLAlchemy 2.0 cannot give a table a fill factor; only the migration sets it.
     """
-    orm = tables("locus_", "orm").metadata
+    orm = make_tables("locus_", "orm").metadata
 
     def make(connection: sa.Connection) -> None:
         connection.execute(sa.schema.CreateSchema("orm"))
@@ -1159,7 +1159,7 @@ def fill(connection: sa.Connection, mine: Any, thread_id: str, **thread: Any) ->
 @pytest.mark.parametrize("schema", [None, ODD])
 def test_the_view_shows_the_root_head_of_every_live_thread(made: Made, schema: str | None) -> None:
     ensure(made.url, schema=schema)
-    mine = tables("locus_", schema)
+    mine = make_tables("locus_", schema)
 
     def use(connection: sa.Connection) -> list[Any]:
         fill(connection, mine, "/slash")
@@ -1271,10 +1271,10 @@ def test_every_form_of_a_dsn_reaches_the_database(
 def test_schema_and_prefix_may_stand_in_the_dsn_as_for_the_backend(made: Made) -> None:
     url = f"{made.url}?schema=there&prefix=mine_"
     assert migrate.upgrade(url) == status.HEAD
-    assert made.things("there") >= tables("mine_").names
+    assert made.things("there") >= make_tables("mine_").names
     assert migrate.check(made.url, schema="there", prefix="mine_").state == "ok"
     assert migrate.upgrade(url, schema="other", prefix="named_") == status.HEAD
-    assert made.things("other") >= tables("named_").names
+    assert made.things("other") >= make_tables("named_").names
     with pytest.raises(InvalidArgumentError, match="--prefix"):
         migrate.upgrade(f"{made.url}?table_name=x_checkpoints")
     with pytest.raises(InvalidArgumentError, match="sslmod"):

@@ -39,7 +39,7 @@ DAY = 86_400.0
 LARGE = {f"locus_{name}" for name in ("threads", "lines", "checkpoints", "writes", "messages")}
 
 STATE = {"n": 1, "text": "x" * 100}
-BASIS = frames.change(STATE, None)
+BASIS = frames.compare_states(STATE, None)
 STEP = pack_frame(b'[["=",["text"],"%b"]]' % (b"x" * 100))
 
 # Three quarters of the threads are the default tenant's; one in 20 has a time to live, which is
@@ -65,13 +65,13 @@ ORDER BY t.thread, k.namespace;
 INSERT INTO locus_checkpoints (line, sequence, chain, parent, checkpoint_id, digest, metadata,
   labels, created_at, payload)
 SELECT l.line, s, s - (s - 1) % 32, nullif(s - 1, 0), substr(md5(l.line || '/' || s), 1, 24),
-  '\\x{BASIS.shape.digest.hex()}'::bytea,
+  '\\x{BASIS.tree.digest.hex()}'::bytea,
   CASE WHEN s % 3 = 0 THEN jsonb_build_object(
     'step', s, 'source', 'loop', 'user', 'user-' || l.line % 5000) END,
   jsonb_build_object('agent_id', 'agent-' || l.line % 50,
     'tags', jsonb_build_array('tag-' || l.line % 7, 'all')),
   now() - make_interval(mins => (l.line * 7919 % 43200)::int, secs => (l.last_sequence - s) * 10),
-  CASE WHEN s % 32 = 1 THEN '\\x{BASIS.whole().hex()}'::bytea ELSE '\\x{STEP.hex()}'::bytea END
+  CASE WHEN s % 32 = 1 THEN '\\x{BASIS.to_payload().hex()}'::bytea ELSE '\\x{STEP.hex()}'::bytea END
 FROM locus_lines l JOIN locus_threads t USING (tenant, thread_id),
   generate_series(1, l.last_sequence) s
 WHERE t.thread >= $first;
@@ -378,7 +378,7 @@ async def write_first(backend: PostgreSQLBackend, thread_id: str) -> None:
 
 
 def new(thread_id: str, *, id: str = "new-id", **options: Any) -> Save:  # noqa: A002
-    change = frames.change({**STATE, "n": 2}, BASIS.shape)
+    change = frames.compare_states({**STATE, "n": 2}, BASIS.tree)
     kept = {"metadata": {"step": 1}, "labels": {"agent_id": "a"}}
     return Save(thread_id=thread_id, checkpoint_id=id, change=change, **kept, **options)
 

@@ -50,8 +50,8 @@ def young(postgresql: servers.Server) -> Iterator[str]:
 
 async def entries_read(url: str, checkpointer: Any, query: str = READ) -> int:
     """The versions that the database has looked at."""
-    home = checkpointer.backend._runner._homes._homes[asyncio.get_running_loop()]
-    async with home.driver() as connection:
+    home = checkpointer.backend._runner._pools._homes[asyncio.get_running_loop()]
+    async with home.lease_driver() as connection:
         await connection.fetch("SELECT pg_stat_force_next_flush()")
     reader = await asyncpg.connect(url)
     try:
@@ -110,7 +110,7 @@ async def test_logs_and_items_are_found_by_indexes(young: str) -> None:
     async with postgresql_checkpointer(young, state_type=dict, pool_size=1) as checkpointer:
         log = PostgreSQLMessageLog(backend=checkpointer.backend)
         store = PostgreSQLStore(backend=checkpointer.backend)
-        message, space = NewMessage("a", message_id="m"), ("space",)
+        message, history = NewMessage("a", message_id="m"), ("space",)
 
         async def calls() -> None:
             await log.append("t", [NewMessage("a")])
@@ -120,15 +120,15 @@ async def test_logs_and_items_are_found_by_indexes(young: str) -> None:
             await log.contents("t", newest=2)
             await log.info("t")
             await log.pop("t")
-            await store.put(space, "k", {"n": 1})
-            await store.get(space, "k")
-            await asyncio.gather(*(store.get(space, f"k{it}") for it in range(3)))
-            await store.delete(space, "k")
+            await store.put(history, "k", {"n": 1})
+            await store.get(history, "k")
+            await asyncio.gather(*(store.get(history, f"k{it}") for it in range(3)))
+            await store.delete(history, "k")
 
         for _ in range(CALLS):  # the server keeps the plans that it has then
             await calls()
         await log.append("t", [], also={(f"t{it}", ""): [message] for it in range(VERSIONS)})
-        await asyncio.gather(*(store.put(space, f"k{it}", {"n": 1}) for it in range(VERSIONS)))
+        await asyncio.gather(*(store.put(history, f"k{it}", {"n": 1}) for it in range(VERSIONS)))
         before = await entries_read(young, checkpointer, WHOLE)
         for _ in range(CALLS):
             await calls()
@@ -171,8 +171,8 @@ async def test_the_server_keeps_the_plans_of_frequent_statements(young: str) -> 
                 await backend.put_writes(thread, "c", made)
             await backend.read_state(thread)
             await backend.remove(thread)
-        home = backend._runner._homes._homes[asyncio.get_running_loop()]
-        async with home.driver() as connection:
+        home = backend._runner._pools._homes[asyncio.get_running_loop()]
+        async with home.lease_driver() as connection:
             counts = await connection.fetch(
                 "SELECT custom_plans FROM pg_prepared_statements "
                 "WHERE custom_plans + generic_plans >= $1",

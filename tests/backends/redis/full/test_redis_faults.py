@@ -24,7 +24,7 @@ from locus_store import (
     RedisBackend,
     redis_checkpointer,
 )
-from locus_store.backends.redis.keys import bucket_of
+from locus_store.backends.redis.keys import compute_bucket
 from locus_store.testing.steps import problems
 from locus_store.types import ArchivedMessage, PendingWrite
 
@@ -37,8 +37,8 @@ WRITERS = 6
 KILLS = 20 if ALL else 3
 DEADLINE_SECONDS = 60.0
 NAMES = [f"t{n}" for n in range(1000)]
-BUCKET = bucket_of(NAMES[0])
-HERE = [it for it in NAMES if bucket_of(it) == BUCKET][:WRITERS]
+BUCKET = compute_bucket(NAMES[0])
+HERE = [it for it in NAMES if compute_bucket(it) == BUCKET][:WRITERS]
 """Threads of one slot, whose master is to suffer."""
 
 SLOT = key_slot(str(BUCKET).encode())
@@ -171,8 +171,8 @@ async def test_what_a_slot_that_moves_refuses_was_not_begun(
 ) -> None:
     """A script that empties a key may not use it again there: it must not come so far."""
     redis_cluster.flush()
-    url, slot = redis_cluster.url(), key_slot(str(bucket_of("t")).encode())
-    other = next(it for it in NAMES if bucket_of(it) == bucket_of("t"))
+    url, slot = redis_cluster.url(), key_slot(str(compute_bucket("t")).encode())
+    other = next(it for it in NAMES if compute_bucket(it) == compute_bucket("t"))
     async with RedisBackend(url) as patient, RedisBackend(url, retry_seconds=0.2) as backend:
         await with_every_key(backend)
         await backend.save(other, {"n": 1})
