@@ -221,7 +221,7 @@ def vacuum_takes_an_old_head(patch: Patch) -> None:
 
 @caught_by("test_an_expired_thread_is_in_no_list")
 def lists_ignore_expiry(patch: Patch) -> None:
-    def recent(self):
+    def recent(self, size=0):
         names = self._documents.keys(after="")
         threads = [self._threads.read_parsed(self._documents, it).thread for it in names]
         return sorted(threads, key=lambda it: it.active_at, reverse=True)

@@ -253,9 +253,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         return await self._look(recent)
 
     def _recent(self, size: int = 0) -> Iterator[Thread]:
-        """Yield the threads that exist, the most recently active first; see "
-        "``iterate_by_activity``.
-        """
+        """Yield the threads that exist; see ``DocumentThreads.iterate_by_activity``."""
         return (it for _, it in self._threads.iterate_by_activity(size) if it.exists)
 
     def _roots(self, size: int = 0) -> Iterator[tuple[Thread, History]]:

@@ -11,8 +11,6 @@ from locus_store import PostgreSQLBackend
 from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.backends.postgresql.save_groups import Saves
 from locus_store.backends.postgresql.write_statements import LONE_WRITES
-from locus_store.sql.schema.tables import make_tables
-from locus_store.sql.threads.server_repository import Merge
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -77,13 +75,6 @@ async def test_a_lone_batch_of_any_length_is_stored(backend, length: int) -> Non
     await backend.put_writes("t", "v", writes, must_exist="checkpoint", ttl_seconds=60)
     await backend.put_writes("t", "v", [written("one", it, b"later") for it in range(length)])
     assert await backend.get_writes("t", "v") == writes
-
-
-def test_sqlalchemy_keeps_a_compiled_merge_by_its_table_and_columns() -> None:
-    writes, others = make_tables("a_").writes, make_tables("b_").writes
-    made = Merge(writes, ["line", "idx"]), Merge(others, ["line", "idx"]), Merge(writes, ["line"])
-    keys = {it._generate_cache_key().key for it in (*made, Merge(writes, ["line", "idx"]))}
-    assert len(keys) == len(made)
 
 
 async def test_writers_of_one_task_do_not_meet_in_a_statement(backend) -> None:
