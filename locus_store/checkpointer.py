@@ -451,7 +451,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
     def _find_origin(
         self, thread_id: str, carried: LoadOrigin | None, run: str | None
     ) -> LoadOrigin | None:
-        """Return the lineage of a state; a mark of another thread does not count."""
+        """Return the origin of a state; a mark of another thread does not count."""
         if carried and carried.thread == make_thread_key(thread_id):
             return carried
         if here := loaded_here.get().get((self._number, thread_id)):

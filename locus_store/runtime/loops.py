@@ -98,7 +98,7 @@ class LoopResources(ABC):
         """True if nothing is open any more, as after ``asyncio.run``."""
 
     async def begin(self) -> None:
-        """Make the loop close this home before it ends, as ``asyncio.run`` does."""
+        """Make the loop close these resources before it ends, as ``asyncio.run`` does."""
         if self._until_the_end is None:
             self._until_the_end = self._ending()
             await anext(self._until_the_end)
@@ -173,7 +173,7 @@ class LoopResources(ABC):
                 del self._last[name]
 
     def leave(self) -> None:
-        """Close the home; called in its own loop."""
+        """Close the resources; called in their own loop."""
         self._leaving = asyncio.ensure_future(self.close())
 
     async def close(self) -> None:
@@ -196,7 +196,7 @@ class LoopResources(ABC):
 
 
 class ResourcesPerLoop(Generic[H]):
-    """The homes of a backend, one for each event loop.
+    """The resources of a backend, one object for each event loop.
 
     Args:
         make: Gives one, in its loop.
@@ -211,7 +211,7 @@ class ResourcesPerLoop(Generic[H]):
         finalize(self, _abandon, self._clients)
 
     async def get(self) -> H:
-        """Return the home of the running loop.
+        """Return the resources of the running loop.
 
         Raises:
             InvalidArgumentError: Another loop has what is not to be shared.
@@ -236,7 +236,7 @@ class ResourcesPerLoop(Generic[H]):
             return home
 
     async def close(self) -> None:
-        """Close the home of the running loop; the others close in their own loops."""
+        """Close the resources of the running loop; the others close in their own loops."""
         loop = asyncio.get_running_loop()
         with self._lock:
             mine, others = self._clients.pop(loop, None), dict(self._clients)
@@ -249,7 +249,7 @@ class ResourcesPerLoop(Generic[H]):
 
 
 def is_at_work(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether a home of a loop has unfinished work; call it in the loop's thread."""
+    """Return whether a loop has unfinished work of this library; call it in the loop's thread."""
     return bool(_stepping.get(loop)) or any(
         it.get_name() == _TASK for it in asyncio.all_tasks(loop)
     )

@@ -38,11 +38,11 @@ class Call:
     """Of the state that the caller saves, where the configuration has it."""
 
     def select_for_thread(self, origin: LoadOrigin | None) -> LoadOrigin | None:
-        """Return the lineage if it is of this call's thread: a state may be saved elsewhere."""
+        """Return the origin if it is of this call's thread: a state may be saved elsewhere."""
         return origin if origin and origin.thread == make_thread_key(self.thread_id) else None
 
     def make_origin(self, mark: Mark | None, before: LoadOrigin | None = None) -> LoadOrigin:
-        """Return the lineage of a state that was made from, or saved as, a version."""
+        """Return the origin of a state that was made from, or saved as, a version."""
         load_id = {"load_id": before.load_id} if before else {}
         return LoadOrigin(
             thread=make_thread_key(self.thread_id), made_from=mark, head=mark, **load_id

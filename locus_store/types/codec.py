@@ -40,7 +40,7 @@ class StateCodec:
         self._tried: set[type[Any]] = set()
 
     def dump(self, state: Any) -> tuple[dict[str, Any], LoadOrigin | None]:
-        """Return the state as a JSON object, and the lineage that it carried.
+        """Return the state as a JSON object, and the origin that it carried.
 
         A mark counts only where ``load`` puts it: in our own classes, and in the ``metadata`` of
         a pydantic state that has room for it.

@@ -1,4 +1,4 @@
-"""The mark of a loaded state: the version that the state was made from, and its load."""
+"""The origin of a loaded state: the version that the state was made from, and its load."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class LoadedDict(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOrigin:
-    """One load and everything that is made from it.
+    """One load, which everything that is made from it shares.
 
-    ``nonce`` is minted by the load, so that two runs that loaded the same version differ.
+    ``load_id`` differs for each load, so that two runs that loaded the same version differ.
     """
 
     thread: str
@@ -92,11 +92,11 @@ class LoadOrigin:
     load_id: str | None = field(default_factory=lambda: uuid4().hex[:16])
 
     def with_new_load(self) -> LoadOrigin:
-        """Return the lineage of a copy, which is saved by itself."""
+        """Return the origin of a copy, which is saved by itself."""
         return LoadOrigin(thread=self.thread, made_from=self.made_from, head=self.head)
 
     def to_token(self) -> str:
-        """As text, for a place inside a state."""
+        """Return the origin as text, for a place inside a state."""
         marks = [
             _packed(self.made_from),
             _packed(self.head if self.head != self.made_from else None),
@@ -106,7 +106,7 @@ class LoadOrigin:
 
     @classmethod
     def from_token(cls, token: object) -> LoadOrigin | None:
-        """Return the lineage in a token; ``None`` for anything that is not one of ours."""
+        """Return the origin in a token; ``None`` for anything that is not one of ours."""
         try:
             version, thread, load_id, body = str(token).split(".")
             if version != "1" or not _LOAD_ID.fullmatch(load_id):

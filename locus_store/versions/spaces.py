@@ -1,4 +1,4 @@
-"""One namespace in memory: its versions, and the form of their operations."""
+"""The history of a namespace in memory: its versions, and the form of their operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY_BITS: Final = 52
 
 @dataclass(slots=True)
 class History:
-    """A namespace: a line, and what it owns."""
+    """The history of a namespace: a line, and the versions and pending writes that it owns."""
 
     namespace: str
     line: Line

@@ -1,4 +1,4 @@
-"""The connections of one event loop, and the loans of them for the driver's own statements."""
+"""The connections of one event loop, and their leases to the driver's own statements."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 PING_SECONDS: Final = 1.0
 """A connection that was idle for longer is tried before it is used.
 
-A connection that is lent again and again goes through SQLAlchemy's checkout once in this time.
+A connection that is leased again and again goes through SQLAlchemy's checkout once in this time.
 """
 
 PING_LIMIT_SECONDS: Final = 2.0
@@ -99,7 +99,7 @@ class LeasingPool(loops.LoopResources):
             event.listen(self._sync, "checkin", _note_use)
             event.listen(self._sync, "checkout", self._try_idle)
 
-    # --- loans
+    # --- leases
 
     @asynccontextmanager
     async def lease_driver(self) -> AsyncIterator[Any]:
