@@ -281,7 +281,7 @@ def _indexes(url: str, prefix: str, schema: str | None) -> Iterator[tuple[IndexC
         )
     backend: Any = open_backend(url)
     items = importlib.import_module("locus_store.backends.opensearch.item_index")
-    store = items.item_index(backend.index.place, backend.index.access)
+    store = items.open_item_index(backend.index.place, backend.index.access)
     try:
         yield backend.index, store
     finally:
@@ -319,7 +319,7 @@ def _bucket(url: str) -> BucketBackend:
 
 
 async def _applied(backend: BucketBackend, rules: Any, days: int, *, write: bool) -> None:
-    rule = rules.rule_for(backend.documents.prefix, days)
+    rule = rules.make_rule(backend.documents.prefix, days)
     try:
         if write:
             others = rules.write(backend.bucket, rule)
