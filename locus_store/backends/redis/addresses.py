@@ -66,7 +66,7 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
     Raises:
         InvalidArgumentError: It names nothing, or another database than ``db``.
     """
-    settings = fill_defaults(RedisOptions, options, "named")
+    settings = fill_defaults(RedisOptions, options, "connect")
     found = _URL.fullmatch(url) if isinstance(url, str) else None
     if found is None:
         raise InvalidArgumentError(
@@ -165,7 +165,7 @@ def connect_client(**options: Unpack[RedisOptions]) -> Connections:
     Raises:
         InvalidArgumentError: It is none that can be used.
     """
-    settings = fill_defaults(RedisOptions, options, "handed_in")
+    settings = fill_defaults(RedisOptions, options, "connect_client")
     client = settings["client"]
     if not isinstance(client, driver.Redis | driver.RedisCluster):
         raise InvalidArgumentError(

@@ -45,9 +45,10 @@ __all__ = [
     "Folder",
     "Grown",
     "Listed",
-    "Snapshot",
-    "change",
+    "PackedState",
+    "build_digest_tree",
     "collect_text",
+    "compare_states",
     "decode_opened",
     "decode_value",
     "diff_value",
@@ -57,10 +58,9 @@ __all__ = [
     "fold",
     "fold_each",
     "fold_onto",
+    "pack_state",
     "read_operations",
     "read_restorable_operations",
-    "shape_of",
-    "snapshot_of",
 ]
 
 
