@@ -172,7 +172,7 @@ class IndexClient:
             else:
                 return answer
 
-    def ask_for_documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+    def request_documents(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the answer to a request about documents, once the index was found to be ours."""
         self._check()
         where = f"/{self.place.name}/{path}"
@@ -194,7 +194,7 @@ class IndexClient:
         """
         limit = f"{int(self.access['timeout_seconds'] * SERVERS_PART * 1000)}ms"
         body = encode_body(writes)
-        return self.ask_for_documents(
+        return self.request_documents(
             "POST", "_bulk", body, require_alias="true", timeout=limit, **options
         )
 
@@ -277,7 +277,7 @@ class IndexObjects(IndexClient, Objects):
     def _get(self, name: str, fields: Sequence[str]) -> Any:
         path, own = make_path(name), self.get_own_alias()
         options = {"routing": make_routing(name), "_source_includes": ",".join(fields)}
-        found = self.ask_for_documents("GET", path, seen=(failures.MISSING,), **options)
+        found = self.request_documents("GET", path, seen=(failures.MISSING,), **options)
         return {**found, "own": own}
 
     def put(self, name: str, content: bytes, *, tag: Tag | None) -> Tag:
@@ -306,11 +306,8 @@ class IndexObjects(IndexClient, Objects):
         done, *others = self.bulk([first, *beside], creates=creates, on_repeat=note)
         if done.tag is None:
             made = [(it, its) for it, its in zip(beside, others, strict=True) if its.is_done]
-            gone = [
-                self.write_deletion(write.name, its.tag)
-                for write, its in made
-                if write.kind == "create"
-            ]
+            new = ((it.name, its.tag) for it, its in made if it.kind == "create")
+            gone = [self.write_deletion(*it) for it in new]
             self._undo([] if repeats else gone)  # the first attempt may have stored the head
             raise ChangedError
         return (*done.tag, at), others
@@ -455,13 +452,13 @@ class IndexObjects(IndexClient, Objects):
             for name, tag in known.items()
         ]
         own = self.get_own_alias()
-        answer = self.ask_for_documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
+        answer = self.request_documents("POST", "_mget", {"docs": wanted}, seen=(failures.MISSING,))
         named = zip(known, answer.get("docs", ()), strict=False)
         return {name: _found({**it, "own": own}) for name, it in named if it.get("found")}
 
     def search(self, body: Mapping[str, Any]) -> Any:
         """Return the answer to a search, of all shards or not at all; ``None``: no index."""
-        found = self.ask_for_documents(
+        found = self.request_documents(
             "POST",
             "_search",
             body,

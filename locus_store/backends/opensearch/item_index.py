@@ -67,7 +67,7 @@ class ItemIndex(IndexClient):
         for at in range(0, len(ids), AT_ONCE):
             some = ids[at : at + AT_ONCE]
             own, body = self.get_own_alias(), {"docs": [{"_id": it} for it in some]}
-            answer = self.ask_for_documents(
+            answer = self.request_documents(
                 "POST", "_mget", body, seen=(failures.MISSING,), check=_check_read, **params
             )
             docs = answer.get("docs", [{}] * len(some))
@@ -106,7 +106,7 @@ class ItemIndex(IndexClient):
 
     def refresh_now(self) -> None:
         """Let the following searches show all acknowledged writes."""
-        self.ask_for_documents("POST", "_refresh", seen=(failures.MISSING,))
+        self.request_documents("POST", "_refresh", seen=(failures.MISSING,))
 
     def search(self, body: Mapping[str, Any], *, view: str | None = None) -> Any:
         """Return the answer to a search of all shards; without an index, none."""
@@ -115,7 +115,7 @@ class ItemIndex(IndexClient):
             "allow_partial_search_results": "false",
         }
         if view is None:
-            return self.ask_for_documents("POST", "_search", body, **options)
+            return self.request_documents("POST", "_search", body, **options)
         at = {"pit": {"id": view, "keep_alive": KEEP_ALIVE}}
         return self.call("POST", "/_search", {**body, **at}, allow_partial_search_results="false")
 
@@ -135,7 +135,7 @@ class ItemIndex(IndexClient):
         """Yield a view of the index, which later writes do not change; ``None``: no index."""
         path, seen = "_search/point_in_time", (failures.MISSING,)
         options = {"keep_alive": KEEP_ALIVE, "allow_partial_pit_creation": "false"}
-        view = self.ask_for_documents("POST", path, seen=seen, **options).get("pit_id")
+        view = self.request_documents("POST", path, seen=seen, **options).get("pit_id")
         try:
             yield view
         finally:

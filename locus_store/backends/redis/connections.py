@@ -405,7 +405,7 @@ class LoopClient(loops.LoopResources):
                     answer = await work()
                 except DRIVER_ERRORS as exc:
                     _limit.set(None)
-                    await patience.wait_before_retry(exc, may_again)
+                    await patience.wait_after(exc, may_again)
                     if not repeats and failures.is_lost(exc):
                         raise ChangedError from exc
                 else:
@@ -463,9 +463,7 @@ class RetryTime:
         self.is_unsure = False
         self.has_waited = False
 
-    async def wait_before_retry(
-        self, exc: Exception, may_again: Callable[[BaseException], bool]
-    ) -> None:
+    async def wait_after(self, exc: Exception, may_again: Callable[[BaseException], bool]) -> None:
         """Wait before the next attempt.
 
         Raises:
