@@ -170,7 +170,7 @@ async def test_search_matches_on_another_thread_and_without_a_connection(
         migrated_database, state_type=dict, pool_size=1
     ) as checkpointer:
         await grow(checkpointer, 1, 2)
-        homes: Any = checkpointer.backend._runner._pools._homes  # type: ignore[attr-defined]
+        homes: Any = checkpointer.backend._runner._pools._resources  # type: ignore[attr-defined]
         pool = homes[asyncio.get_running_loop()]._sync.pool
         add, here = Match.add, threading.get_ident()
         seen: set[tuple[int, bool]] = set()

@@ -206,9 +206,9 @@ class ResourcesPerLoop(Generic[H]):
     def __init__(self, make: Callable[[], H], refusal: str | None) -> None:
         self._make = make
         self._refusal = refusal
-        self._clients: dict[asyncio.AbstractEventLoop, H] = {}
+        self._resources: dict[asyncio.AbstractEventLoop, H] = {}
         self._lock = threading.Lock()
-        finalize(self, _abandon, self._clients)
+        finalize(self, _abandon, self._resources)
 
     async def get(self) -> H:
         """Return the resources of the running loop.
@@ -217,7 +217,7 @@ class ResourcesPerLoop(Generic[H]):
             InvalidArgumentError: Another loop has what is not to be shared.
         """
         loop = asyncio.get_running_loop()
-        home = self._clients.get(loop)
+        home = self._resources.get(loop)
         if home is None or home.pid != os.getpid():
             home = self._new(loop)
             await home.begin()
@@ -225,22 +225,22 @@ class ResourcesPerLoop(Generic[H]):
 
     def _new(self, loop: asyncio.AbstractEventLoop) -> H:
         with self._lock:
-            for other in list(self._clients):
-                if self._clients[other].pid != os.getpid():  # the parent's: not even closed here
-                    _inherited.append(self._clients.pop(other))
+            for other in list(self._resources):
+                if self._resources[other].pid != os.getpid():  # the parent's: not even closed here
+                    _inherited.append(self._resources.pop(other))
                 elif other.is_closed():
-                    _abandon({other: self._clients.pop(other)})
+                    _abandon({other: self._resources.pop(other)})
                 elif self._refusal is not None and other.is_running():
                     raise InvalidArgumentError(self._refusal)
-            home = self._clients[loop] = self._make()
+            home = self._resources[loop] = self._make()
             return home
 
     async def close(self) -> None:
         """Close the resources of the running loop; the others close in their own loops."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            mine, others = self._clients.pop(loop, None), dict(self._clients)
-            self._clients.clear()
+            mine, others = self._resources.pop(loop, None), dict(self._resources)
+            self._resources.clear()
         if mine is not None and mine.pid != os.getpid():
             others[loop], mine = mine, None
         _abandon(others)

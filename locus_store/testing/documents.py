@@ -407,7 +407,7 @@ class WriteFaultsContract(LoopKit):
 
     def stored(self, backend: Any) -> set[tuple[Any, ...]]:
         """Return the names of the documents beside the heads."""
-        return {(thread, name) for thread, name, _ in backend._documents.segments()}  # noqa: SLF001
+        return {(thread, name) for thread, name, _ in backend._documents.list_segments()}  # noqa: SLF001
 
     def named(self, backend: Any, threads: list[str]) -> set[tuple[Any, ...]]:
         """Return the names of the documents that the heads name."""

@@ -358,7 +358,7 @@ class Reading(BackendKit):
         states = await grow(backend, *(f"v{n}" for n in range(120)))
         wanted = (await backend.history("t", limit=120))[::7]
         read = await backend.read_states(
-            wanted, lambda version, folder: (version.checkpoint_id, str(folder.state()))
+            wanted, lambda version, folder: (version.checkpoint_id, str(folder.get_state()))
         )
         assert read == [(it.checkpoint_id, str(states[it.checkpoint_id])) for it in wanted]
         assert await backend.read_states([], lambda version, _: version) == []
@@ -368,7 +368,7 @@ class Reading(BackendKit):
         wanted = await backend.history("t")
         await backend.remove("t", ["v1"])
         assert await backend.read_states(
-            wanted, lambda version, folder: (version.checkpoint_id, folder.state())
+            wanted, lambda version, folder: (version.checkpoint_id, folder.get_state())
         ) == [(it, states[it]) for it in ("v2", "v0")]
         await backend.remove("t")
         assert await backend.read_states(wanted, lambda version, _: version) == []

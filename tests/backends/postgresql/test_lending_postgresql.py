@@ -138,7 +138,7 @@ async def held_save(url: str, checkpointer: Any) -> AsyncIterator[asyncio.Task[s
 
 
 def pool_of(checkpointer: Any) -> Any:
-    return checkpointer.backend._runner._pools._homes[asyncio.get_running_loop()]._sync.pool
+    return checkpointer.backend._runner._pools._resources[asyncio.get_running_loop()]._sync.pool
 
 
 def calls_of(checkpointer: Any) -> dict[str, Any]:
@@ -245,7 +245,7 @@ async def test_a_connection_that_is_never_idle_is_recycled(
 
         async def replaced() -> bool:
             await checkpointer.load("t")
-            home = checkpointer.backend._runner._pools._homes[asyncio.get_running_loop()]
+            home = checkpointer.backend._runner._pools._resources[asyncio.get_running_loop()]
             async with home.lease_driver() as connection:
                 pids.add(connection.get_server_pid())
             return len(pids) > 1

@@ -36,7 +36,7 @@ def queries_of(log):
     def note(it) -> None:
         sent.append(it.query)
 
-    home = log.backend._runner._pools._homes[asyncio.get_running_loop()]
+    home = log.backend._runner._pools._resources[asyncio.get_running_loop()]
     connections = [*home._connections]
     for it in connections:
         it.add_query_logger(note)

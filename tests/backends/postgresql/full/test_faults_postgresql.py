@@ -46,7 +46,7 @@ def name_of(url: str) -> str:
 
 
 def home_of(checkpointer: Any) -> Any:
-    return checkpointer.backend._runner._pools._homes[asyncio.get_running_loop()]
+    return checkpointer.backend._runner._pools._resources[asyncio.get_running_loop()]
 
 
 def connections_out(checkpointer: Any) -> int:

@@ -50,7 +50,7 @@ def young(postgresql: servers.Server) -> Iterator[str]:
 
 async def entries_read(url: str, checkpointer: Any, query: str = READ) -> int:
     """The versions that the database has looked at."""
-    home = checkpointer.backend._runner._pools._homes[asyncio.get_running_loop()]
+    home = checkpointer.backend._runner._pools._resources[asyncio.get_running_loop()]
     async with home.lease_driver() as connection:
         await connection.fetch("SELECT pg_stat_force_next_flush()")
     reader = await asyncpg.connect(url)
@@ -171,7 +171,7 @@ async def test_the_server_keeps_the_plans_of_frequent_statements(young: str) -> 
                 await backend.put_writes(thread, "c", made)
             await backend.read_state(thread)
             await backend.remove(thread)
-        home = backend._runner._pools._homes[asyncio.get_running_loop()]
+        home = backend._runner._pools._resources[asyncio.get_running_loop()]
         async with home.lease_driver() as connection:
             counts = await connection.fetch(
                 "SELECT custom_plans FROM pg_prepared_statements "
