@@ -163,7 +163,7 @@ async def world(
 
 
 def out(world: World) -> int:
-    homes: Any = world.backend._runner._pools._clients
+    homes: Any = world.backend._runner._pools._resources
     return int(homes[asyncio.get_running_loop()]._sync.pool.checkedout())
 
 
