@@ -113,8 +113,8 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
         **_deliveries(thread),
     }
     histories = thread.histories.items()
-    of_spaces = ((name, of_one.values()) for name, it in histories for of_one in it.writes.values())
-    writes = [(name, it) for name, some in of_spaces for it in some]
+    groups = ((name, of_one.values()) for name, it in histories for of_one in it.writes.values())
+    writes = [(name, it) for name, some in groups for it in some]
     return facts, Bundle({name: it.rows for name, it in histories}, writes, thread.messages)
 
 

@@ -210,7 +210,7 @@ class DocumentStore(ItemStore):
 
     def reset(self) -> None:
         """Forget all items."""
-        self._spaces, self._before = {}, {}
+        self._namespaces, self._before = {}, {}
 
     def replay(self, row: dict[str, Any]) -> None:
         """Apply the changes of a line."""

@@ -86,7 +86,7 @@ class RemoteService:
             ConnectionFailedError: There is no such service.
         """
         await self.get_client()
-        assert self.description is not None  # noqa: S101  (home asked)
+        assert self.description is not None  # noqa: S101  (get_client asked)
         return self.description
 
     async def get_sdk_backend(self) -> SdkServiceBackend | None:

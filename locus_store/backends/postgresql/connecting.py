@@ -112,7 +112,7 @@ async def _first(driver: Any, target: Target, arguments: dict[str, Any]) -> Any:
 
 
 def _passes(wanted: str | None) -> tuple[str, ...]:
-    """Return what is asked of a host, in turn; unless told, a server that writes is preferred."""
+    """Return what is asked of a host, in turn; by default a server that writes is preferred."""
     if wanted is None:
         return "read-write", "any"
     return ("standby", "any") if wanted == "prefer-standby" else (wanted,)

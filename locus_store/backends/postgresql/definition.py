@@ -151,7 +151,7 @@ class PostgreSQLDefinition(SchemaDefinition):
     def find_taken(
         self, connection: Connection, schema: str | None, table_names: frozenset[str]
     ) -> set[str]:
-        """Tables, views, indexes and sequences have one space of names."""
+        """Tables, views, indexes and sequences share one namespace."""
         query = sa.text("""
             SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = :schema AND c.relname IN :names

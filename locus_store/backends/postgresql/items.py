@@ -390,7 +390,7 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         store: Name of the table, quoted, as the next two.
         settings: Name of the table of settings.
         embeddings: Name of the table of embeddings.
-        home: Where pgvector is; ``""``: there is no table of embeddings.
+        home: Schema of pgvector; ``""``: there is no table of embeddings.
         waits: For rows that others have locked; else they are busy, and the statement fails where
             an insert waits for longer than 100 ms.
     """
