@@ -55,7 +55,7 @@ class Bisected:
 
 
 class _Asking:
-    """The answers along a lineage."""
+    """The answers for an ancestry."""
 
     def __init__(self, condition: Condition, exact: list[bool]) -> None:
         self.turns: list[Turn] = []

@@ -133,7 +133,7 @@ class Trace:
 
 
 class _Tracer:
-    """The origins of values along a lineage."""
+    """The origins of values along an ancestry."""
 
     def __init__(self) -> None:
         self.origins = Origins()
