@@ -186,7 +186,7 @@ class Inspector:
             text = f"{text}&{await self._form(request, viewer)}"
         query = Query(text)
         tenant = query.get_optional("tenant") if viewer.is_operator else None
-        visit = PageRequest(
+        page_request = PageRequest(
             method=cast("Method", request.method),
             query=query,
             viewer=viewer,
@@ -199,8 +199,8 @@ class Inspector:
             looks=self._looks,
             may_write=self._may_write(viewer),
         )
-        answer = await _unless_gone(request, route, visit)
-        return render(answer, as_json=as_json, request=visit, to=visit.links.to)
+        answer = await _unless_gone(request, route, page_request)
+        return render(answer, as_json=as_json, request=page_request, to=page_request.links.to)
 
     # --- the session
 
@@ -273,9 +273,9 @@ def _file(name: str) -> Response:
     return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, _FILES[name])
 
 
-async def _unless_gone(request: LimitedRequest, route: Route, visit: PageRequest) -> Answer:
+async def _unless_gone(request: LimitedRequest, route: Route, page_request: PageRequest) -> Answer:
     """Return the answer of a page; cancel its work if the browser leaves."""
-    working = asyncio.ensure_future(route.handler(visit))
+    working = asyncio.ensure_future(route.handler(page_request))
     leaving = asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)

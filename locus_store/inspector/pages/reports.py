@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def show_report(request: PageRequest) -> Page:
-    """Return what a report tells; as JSON it is the report itself."""
+    """Return the content of a report; as JSON it is the report itself."""
     return Page("report", "Report without content", await _report(request))
 
 
