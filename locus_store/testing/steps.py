@@ -191,8 +191,8 @@ class FramedWrites(BackendKit):
     async def framed(self, backend: Any, said: list[str]) -> tuple[Any, PendingWrite]:
         """Save version ``v`` with a channel; return its mark and a write as frames against it."""
         await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
-        mark, shape = backend.known_version("t", "v")
-        payload = frames.diff_value(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
+        mark, tree = backend.known_version("t", "v")
+        payload = frames.diff_value(said, tree, (CHANNELS, "c"), MAX_STATE_BYTES)
         assert payload is not None
         return mark, replace(written("a", payload), basis=mark.sequence)
 
