@@ -155,8 +155,8 @@ def _is_changed(old: History | None, history: History) -> bool:
 
 
 def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, int]:
-    told, payloads = bundles.describe_bundle(bundle)
-    head = orjson.dumps({**facts, **told})
+    fields, payloads = bundles.describe_bundle(bundle)
+    head = orjson.dumps({**facts, **fields})
     joined = b"".join(payloads)
     checksum = crc32(joined, crc32(head, checksum))
     return b"".join((START.pack(len(head), len(joined), checksum), head, joined)), checksum
@@ -193,22 +193,22 @@ def _new_thread(facts: dict[str, Any]) -> Thread:
     if facts["form"] != FORMAT:
         raise SchemaError("was written by a newer locus-store; upgrade this one")
     created_at = datetime.fromisoformat(facts["created_at"])
-    told = dict(zip(_THREAD, facts["thread"], strict=True))
-    return Thread(**told, created_at=created_at, active_at=created_at)
+    fields = dict(zip(_THREAD, facts["thread"], strict=True))
+    return Thread(**fields, created_at=created_at, active_at=created_at)
 
 
 def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> None:
     """Add what a pack holds to a thread."""
-    for told in facts.get("lines", ()):
-        if told[0] not in thread.histories:
-            namespace, line = bundles.parse_line(told)
+    for row in facts.get("lines", ()):
+        if row[0] not in thread.histories:
+            namespace, line = bundles.parse_line(row)
             thread.histories[namespace] = History(namespace, line, is_settled=True)
-    for told in facts.get("rows", ()):
-        bundles.put_row(thread.histories[told[0]], told, next(payloads))
-    for told in facts.get("writes", ()):
-        thread.histories[told[0]].put_write(bundles.write_of(told, next(payloads)))
-    for told in facts.get("messages", ()):
-        thread.messages.append(bundles.make_message(told, next(payloads)))
+    for row in facts.get("rows", ()):
+        bundles.put_row(thread.histories[row[0]], row, next(payloads))
+    for row in facts.get("writes", ()):
+        thread.histories[row[0]].put_write(bundles.write_of(row, next(payloads)))
+    for row in facts.get("messages", ()):
+        thread.messages.append(bundles.make_message(row, next(payloads)))
     for log in map(bundles.log_of, facts.get("logs", ())):
         thread.logs[log.namespace] = log
     if "outbox" in facts:

@@ -202,12 +202,12 @@ class DocumentThreads:
             left &= self.form.find_leftovers(read)
         if not left:
             return []
-        told = (
+        message = (
             f"data of {len(left)} versions or segments is named by no thread, {min(left)!r} among "
             "it: a deletion or a writer did not finish. `locus-store threads vacuum` deletes it "
             "once it is a day old"
         )
-        return [told]
+        return [message]
 
     def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, also its outbox; from the cache if it is unchanged."""

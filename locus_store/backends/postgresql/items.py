@@ -212,7 +212,7 @@ class PostgreSQLItems(Items):
             self.store, self.embeddings, e.item == c.item
         )
         where, *others = self.are_wanted(wanted)
-        # Planned once for all values, the statement has to tell how much of an index it takes.
+        # Planned once for all values, the statement has to say how much of an index it takes.
         where = cloned_traverse(where, {}, {"bindparam": _in_the_text})
         most = sa.literal(size, sa.Integer(), literal_execute=True)
         below = below.where(where, *others).limit(most)
