@@ -146,8 +146,8 @@ class Inspector:
         except LocusStoreError as error:
             if not failures.is_shown(error):
                 log.warning("%s: %s", request.path[:80], error, exc_info=error)
-            status, told = failures.encode_error(error)
-            return _failed(status, told["message"], as_json=as_json)
+            status, failure = failures.encode_error(error)
+            return _failed(status, failure["message"], as_json=as_json)
         except Exception:
             log.exception("%s failed", request.path[:80])
             return _failed(500, failures.HIDDEN, as_json=as_json)

@@ -69,10 +69,10 @@ async def download_picture(request: PageRequest) -> Download:
     """
     seen = await read(request, request.query.get_optional("version"))
     found = find_in_state(seen, parsed(request.query.require("path")))
-    told = decode_image(found.value) if isinstance(found.value, str) else None
-    if told is None:
+    image = decode_image(found.value) if isinstance(found.value, str) else None
+    if image is None:
         raise NotFoundError("there is no PNG, JPEG, GIF or WebP image at this path")
-    return Download("image", told[1], told[0], is_inline=True)
+    return Download("image", image[1], image[0], is_inline=True)
 
 
 async def show_live(request: PageRequest) -> Page:
