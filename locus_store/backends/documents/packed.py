@@ -217,7 +217,7 @@ def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> No
 
 def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
     """Set the lines and times of a thread to the last ones of its packs."""
-    lines = {told[0]: told for facts in each for told in facts.get("lines", ())}
+    lines = {row[0]: row for facts in each for row in facts.get("lines", ())}
     for namespace, line in map(bundles.parse_line, lines.values()):
         thread.histories[namespace].line = line
     active_at = expires_at = None

@@ -226,7 +226,7 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.hot = FastStatements(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        self.fast = FastStatements(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)

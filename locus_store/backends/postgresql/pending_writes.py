@@ -135,13 +135,13 @@ class WriteBatches:
 
     def _statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that stores batches, and its parameters."""
-        database, hot = self._database, self._database.hot
+        database, fast = self._database, self._database.fast
         common = encode_key(database.tenant), database.store
         [batch, *others] = batches
-        lone = None if others else hot.put_lone.get(len(batch.writes))
+        lone = None if others else fast.put_lone.get(len(batch.writes))
         if lone is not None:
             return lone, (*common, *batch.make_head(), *chain.from_iterable(batch.make_rows()))
         heads = [(number, *it.make_head()) for number, it in enumerate(batches)]
         rows = [(number, *row) for number, it in enumerate(batches) for row in it.make_rows()]
         places, writes = zip(*heads, strict=True), zip(*rows, strict=True)
-        return hot.put_writes, (*common, *places, *writes)
+        return fast.put_writes, (*common, *places, *writes)

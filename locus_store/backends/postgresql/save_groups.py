@@ -190,7 +190,7 @@ class Saves:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, alone.line, over)
-        append, limit = self._database.hot.append, self._timeout_seconds
+        append, limit = self._database.fast.append, self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
         is_sent = self._pool.send(append, alone, answered, timeout_seconds=limit)
@@ -348,12 +348,12 @@ class Saves:
         """Run the statement; return each written save's place, with its line's key and sequence."""
         database = self._database
         alone, common = self._alone_of(items), self._common()
-        group = database.hot.group[database.has_index, database.user_id_type]
+        group = database.fast.group[database.has_index, database.user_id_type]
         async with self._pool.lease_driver() as connection:
             with self._patience():
                 if alone is not None:
                     left = deadline.compute_seconds_left()
-                    found = await connection.fetch(database.hot.append, *alone, timeout=left)
+                    found = await connection.fetch(database.fast.append, *alone, timeout=left)
                     if found:
                         return {items[0].line: (alone.line, found[0]["sequence"])}
                 fields = tuple(zip(*(it.row for it in items if it.row), strict=True))

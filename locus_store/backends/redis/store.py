@@ -293,7 +293,7 @@ class RedisStore(BaseStore):
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
         count = wanted.offset + wanted.limit
-        size = max(FIRST, count) if _looks(wanted) else count
+        size = max(FIRST, count) if _must_inspect(wanted) else count
         taken: list[StoreItem] = []
         before, newest = b"", None
         while True:
@@ -350,7 +350,7 @@ class RedisStore(BaseStore):
         least = -inf if threshold is None else threshold
         ranked = sorted([it async for it in self._scored(wanted, vector) if -it.negative >= least])
         count = wanted.offset + wanted.limit
-        size = max(FIRST, count) if _looks(wanted) else count
+        size = max(FIRST, count) if _must_inspect(wanted) else count
         taken: list[StoreItem] = []
         at = 0
         while at < len(ranked) and len(taken) < count:
@@ -409,6 +409,6 @@ class _Scored(NamedTuple):
     """The microsecond, by which a later put differs from this one."""
 
 
-def _looks(wanted: Wanted) -> bool:
+def _must_inspect(wanted: Wanted) -> bool:
     """Return whether each item has to be inspected in Python."""
     return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)
