@@ -124,7 +124,7 @@ class Inspector:
         self._jobs = Jobs()
         self._states = States(self._jobs)
         self._blames = Blames(self._jobs)
-        self._looks = Poller()
+        self._poller = Poller()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
@@ -196,7 +196,7 @@ class Inspector:
             jobs=self._jobs,
             states=self._states,
             blames=self._blames,
-            looks=self._looks,
+            poller=self._poller,
             may_write=self._may_write(viewer),
         )
         answer = await _unless_gone(request, route, page_request)

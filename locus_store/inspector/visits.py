@@ -116,7 +116,7 @@ class PageRequest:
     jobs: Jobs
     states: States
     blames: Blames
-    looks: Poller
+    poller: Poller
     may_write: bool
 
     @property

@@ -83,7 +83,7 @@ async def show_live(request: PageRequest) -> Page:
     """
     after = request.query.get_number("after")
     threads, namespace = request.parts.threads, request.namespace
-    newer = await request.looks.find_newer(threads, request.thread, after, namespace=namespace)
+    newer = await request.poller.find_newer(threads, request.thread, after, namespace=namespace)
     found = request.require(newer)
     versions = [
         {
