@@ -90,7 +90,7 @@ class WritesItemByItem(InMemoryStore):
 @caught_by("test_nothing_shows_an_expired_item")
 class ListsNamespacesOfTheExpired(InMemoryStore):
     async def namespaces(self, match, limit, offset):
-        return sorted({match.cut(it) for it in self._spaces} - {None})[offset : offset + limit]
+        return sorted({match.cut(it) for it in self._namespaces} - {None})[offset : offset + limit]
 
 
 @caught_by("test_a_removal_counts_no_expired_item")

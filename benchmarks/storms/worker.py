@@ -375,8 +375,8 @@ def _grouped_and_undone() -> None:
     async def forgetful(self: Any, *args: Any) -> Any:
         if next(calls) % 20:
             return await run(self, *args)
-        home = self._home
-        driver = home.lease_driver
+        pool = self._pool
+        driver = pool.lease_driver
 
         @asynccontextmanager
         async def undone() -> AsyncIterator[Any]:
@@ -386,11 +386,11 @@ def _grouped_and_undone() -> None:
                 yield connection
                 await transaction.rollback()
 
-        home.lease_driver = undone
+        pool.lease_driver = undone
         try:
             return await run(self, *args)
         finally:
-            home.lease_driver = driver
+            pool.lease_driver = driver
 
     Saves._run = forgetful  # type: ignore[method-assign]
 

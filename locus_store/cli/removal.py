@@ -115,7 +115,7 @@ def vacuum(
         )
         if not approve(found, what, at, dry_run=dry_run):
             return
-    tell(at.ask_each("removing", lambda it, _: _vacuumed(it, older_than)), _vacuum_told, at)
+    tell(at.ask_each("removing", lambda it, _: _vacuumed(it, older_than)), _describe_vacuum, at)
 
 
 async def _vacuumed(backend: FullBackend, days: float) -> dict[str, int]:
@@ -133,7 +133,7 @@ def _swept(counts: dict[str, int], done: str = "") -> str:
     return summary
 
 
-def _vacuum_told(counts: dict[str, int]) -> str:
+def _describe_vacuum(counts: dict[str, int]) -> str:
     summary = _swept(counts, " removed")
     if counts["skipped"]:
         skipped = format_count(counts["skipped"], "thread")
@@ -211,7 +211,7 @@ def prune(
         what = f"{_versions(add_up(found))}{format_tenants(found)}, and keeps {keep_last:,} of each"
         if not approve(found, what, at, dry_run=dry_run):
             return
-    tell(_prune_each(at, threads, keep_last, removes=True), _told, at)
+    tell(_prune_each(at, threads, keep_last, removes=True), _describe_counts, at)
 
 
 def _prune_each(
@@ -256,7 +256,7 @@ def _versions(counts: dict[str, int]) -> str:
     return f"{format_count(counts.get('removed', 0), 'version')} of {of_threads}"
 
 
-def _told(counts: dict[str, int]) -> str:
+def _describe_counts(counts: dict[str, int]) -> str:
     summary = f"{_versions(counts)} removed"
     if counts["skipped"]:
         skipped = format_count(counts["skipped"], "namespace")

@@ -171,7 +171,7 @@ def _require_json(text: str) -> None:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError:
-        if "NaN" not in text and "Infinity" not in text:  # of which more is told
+        if "NaN" not in text and "Infinity" not in text:  # a later check reports these
             raise
 
 

@@ -131,9 +131,9 @@ def make_cells(version: Version | None, *, raw: bool = False) -> tuple[str, ...]
     if version is None:
         return "", "", ""
     labels = {name: value for name, value in version.labels.items() if name != STATE_CLASS}
-    told = labels | version.metadata
-    told = told if raw else readable.select_metadata(told)
-    return version.checkpoint_id, format_time(version.created_at), cut(told, CELL) if told else ""
+    shown = labels | version.metadata
+    shown = shown if raw else readable.select_metadata(shown)
+    return version.checkpoint_id, format_time(version.created_at), cut(shown, CELL) if shown else ""
 
 
 @add_command(threads, "show")
@@ -352,9 +352,9 @@ def fork(
         name = head.checkpoint_id
         return name, versions, f"{format_count(versions, 'version')}, the head is {name}"
 
-    head, versions, told = at.ask(forked)
+    head, versions, summary = at.ask(forked)
     document = {"thread_id": new, "checkpoint_id": head, "versions": versions}
-    put_outcome(document, f"{new}: {told}", as_json=at.as_json)
+    put_outcome(document, f"{new}: {summary}", as_json=at.as_json)
 
 
 # --- messages

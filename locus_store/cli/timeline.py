@@ -108,14 +108,14 @@ def blame(
 
     async def found(backend: FullBackend) -> tuple[Blame, list[Blamed], Writers]:
         name, version = await find_named(backend, thread, checkpoint, namespace)
-        told = await blamed(backend, name, version, namespace=namespace)
-        return await _explained(backend, require(told, name, version), wanted, limit, raw)
+        origins = await blamed(backend, name, version, namespace=namespace)
+        return await _explained(backend, require(origins, name, version), wanted, limit, raw)
 
-    told, values, tasks = at.ask(found)
+    origins, values, tasks = at.ask(found)
     document = {
-        "thread_id": told.version.thread_id,
+        "thread_id": origins.version.thread_id,
         "namespace": namespace,
-        "checkpoint_id": told.version.checkpoint_id,
+        "checkpoint_id": origins.version.checkpoint_id,
         "path": path,
         "values": [_value_json(it, tasks) for it in values],
     }
@@ -127,18 +127,18 @@ def blame(
 
 
 async def _explained(
-    backend: FullBackend, told: Blame, path: Any, limit: int, raw: bool
+    backend: FullBackend, origins: Blame, path: Any, limit: int, raw: bool
 ) -> tuple[Blame, list[Blamed], Writers]:
     """Return the values to show: the parts of the value at a path, or the value itself."""
-    at = told.find(path)
+    at = origins.find(path)
     if at is None:
         raise NotFoundError(
-            f"there is no {format_path(path)} in checkpoint {told.version.checkpoint_id!r}; "
+            f"there is no {format_path(path)} in checkpoint {origins.version.checkpoint_id!r}; "
             "'locus-store threads blame' without a path shows the parts of the state"
         )
-    values = told.list_parts(path, limit=limit, is_raw=raw) or [at]
+    values = origins.list_parts(path, limit=limit, is_raw=raw) or [at]
     versions = {it.version.checkpoint_id: it.version for v in values for it in (v.made, v.changed)}
-    return told, values, await find_writers(backend, list(versions.values()))
+    return origins, values, await find_writers(backend, list(versions.values()))
 
 
 def _value_row(value: Blamed, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
@@ -271,8 +271,8 @@ def bisect(
 
     async def found(backend: FullBackend) -> tuple[Bisected, Writers]:
         name, version = await find_named(backend, thread, checkpoint, namespace)
-        told = await bisected(backend, name, wanted, version, namespace=namespace)
-        answers = require(told, name, version)
+        result = await bisected(backend, name, wanted, version, namespace=namespace)
+        answers = require(result, name, version)
         return answers, await find_writers(backend, [it.version for it in answers.turns])
 
     answers, tasks = at.ask(found)
@@ -292,8 +292,8 @@ def bisect(
     if at.as_json:
         return
     skipped = f", {answers.skipped:,} skipped" if answers.skipped else ""
-    told = f"first in {first.version.checkpoint_id}" if first else "in none"
-    print_line(f"The condition holds {told} of {format_count(answers.asked, 'version')}{skipped}.")
+    span = f"first in {first.version.checkpoint_id}" if first else "in none"
+    print_line(f"The condition holds {span} of {format_count(answers.asked, 'version')}{skipped}.")
 
 
 def _turn_row(turn: Turn, tasks: Writers, *, raw: bool) -> tuple[str, ...]:
@@ -428,7 +428,7 @@ def report(
 
     async def found(backend: FullBackend) -> dict[str, Any]:
         name, version = await find_named(backend, thread, checkpoint, namespace)
-        told = await reported(backend, name, version, namespace=namespace)
-        return require(told, name, version)
+        report = await reported(backend, name, version, namespace=namespace)
+        return require(report, name, version)
 
     put_json(at.ask(found))

@@ -124,7 +124,7 @@ class Inspector:
         self._jobs = Jobs()
         self._states = States(self._jobs)
         self._blames = Blames(self._jobs)
-        self._looks = Poller()
+        self._poller = Poller()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; see the specification of ASGI."""
@@ -146,8 +146,8 @@ class Inspector:
         except LocusStoreError as error:
             if not failures.is_shown(error):
                 log.warning("%s: %s", request.path[:80], error, exc_info=error)
-            status, told = failures.encode_error(error)
-            return _failed(status, told["message"], as_json=as_json)
+            status, failure = failures.encode_error(error)
+            return _failed(status, failure["message"], as_json=as_json)
         except Exception:
             log.exception("%s failed", request.path[:80])
             return _failed(500, failures.HIDDEN, as_json=as_json)
@@ -186,7 +186,7 @@ class Inspector:
             text = f"{text}&{await self._form(request, viewer)}"
         query = Query(text)
         tenant = query.get_optional("tenant") if viewer.is_operator else None
-        visit = PageRequest(
+        page_request = PageRequest(
             method=cast("Method", request.method),
             query=query,
             viewer=viewer,
@@ -196,11 +196,11 @@ class Inspector:
             jobs=self._jobs,
             states=self._states,
             blames=self._blames,
-            looks=self._looks,
+            poller=self._poller,
             may_write=self._may_write(viewer),
         )
-        answer = await _unless_gone(request, route, visit)
-        return render(answer, as_json=as_json, request=visit, to=visit.links.to)
+        answer = await _unless_gone(request, route, page_request)
+        return render(answer, as_json=as_json, request=page_request, to=page_request.links.to)
 
     # --- the session
 
@@ -273,9 +273,9 @@ def _file(name: str) -> Response:
     return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, _FILES[name])
 
 
-async def _unless_gone(request: LimitedRequest, route: Route, visit: PageRequest) -> Answer:
+async def _unless_gone(request: LimitedRequest, route: Route, page_request: PageRequest) -> Answer:
     """Return the answer of a page; cancel its work if the browser leaves."""
-    working = asyncio.ensure_future(route.handler(visit))
+    working = asyncio.ensure_future(route.handler(page_request))
     leaving = asyncio.ensure_future(_left(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -76,13 +76,13 @@ def _bar(size: int, largest: int) -> int:
 
 
 _WIDTH: Final = 14
-"""Of a lane, in pixels."""
+"""Of a column, in pixels."""
 
 _HEIGHT: Final = 28
 """Of a row; lines of neighbouring rows meet."""
 
 _MOST: Final = 12
-"""Lanes that are drawn."""
+"""Columns that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ def _drawn(versions: Iterable[tuple[str, str | None]]) -> list[_Drawn]:
 
 
 def _row(columns: list[str | None], version_id: str, parent_id: str | None) -> _Drawn:
-    """Return the lines of a version; change the lanes to those below it.
+    """Return the lines of a version; change the columns to those below it.
 
-    A lane holds the id of the version that it leads to.
+    A column holds the id of the version that its line ends at.
     """
     came = [at for at, it in enumerate(columns) if it == version_id]
     at = came[0] if came else _free(columns)
@@ -123,7 +123,7 @@ def _row(columns: list[str | None], version_id: str, parent_id: str | None) -> _
     while columns and columns[-1] is None:
         columns.pop()
     width = _WIDTH * min(max([len(columns), at + 1, *(it + 1 for it in came)]), _MOST)
-    return _Drawn(_middle(at), " ".join(dict.fromkeys(lines)), width)  # the last lane has many
+    return _Drawn(_middle(at), " ".join(dict.fromkeys(lines)), width)  # the last column has many
 
 
 def _free(columns: list[str | None]) -> int:
@@ -132,12 +132,12 @@ def _free(columns: list[str | None]) -> int:
     return columns.index(None)
 
 
-def _middle(lane: int) -> int:
-    return _WIDTH * min(lane, _MOST - 1) + _WIDTH // 2
+def _middle(column: int) -> int:
+    return _WIDTH * min(column, _MOST - 1) + _WIDTH // 2
 
 
-def _line(lane: int, top: int, to_lane: int, bottom: int) -> str:
-    return f"M{_middle(lane)} {top}L{_middle(to_lane)} {bottom}"
+def _line(column: int, top: int, to_column: int, bottom: int) -> str:
+    return f"M{_middle(column)} {top}L{_middle(to_column)} {bottom}"
 
 
 def _environment() -> Environment:

@@ -1,4 +1,4 @@
-"""One request for a page: its parameters, the caller, and what it may look at."""
+"""One request for a page: its parameters, the caller, and what it may read."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ class PageRequest:
     jobs: Jobs
     states: States
     blames: Blames
-    looks: Poller
+    poller: Poller
     may_write: bool
 
     @property
     def may_choose_tenant(self) -> bool:
-        """The viewer may look at other tenants."""
+        """The viewer may read other tenants."""
         return self.viewer.is_operator and self.parts.threads.capabilities.tenants
 
     @cached_property
@@ -222,13 +222,13 @@ class Links:
 
 
 SECONDS: Final = 0.5
-"""Between the beginnings of two looks at one line."""
+"""Between the beginnings of two polls of one line."""
 
 
 class Poller:
-    """The looks of one process: at most one each half second for each line.
+    """The polls of one process: at most one each half second for each line.
 
-    A look begins after all of the requests that it answers, so that no viewer gets an older head
+    A poll begins after all of the requests that it answers, so that no viewer gets an older head
     than before. The first one begins at once; later requests wait for the next one.
     """
 
@@ -253,7 +253,7 @@ class _Line:
     thread_id: str
     namespace: str
     next: asyncio.Task[Found] | None = None
-    """The look that has not begun to read."""
+    """The poll that has not begun to read."""
 
     least: int = 0
     """The lowest sequence above which versions were asked for."""
@@ -267,18 +267,18 @@ class _Line:
         """Return the versions above a sequence, and maybe some before it."""
         if self.next is None:
             self.least = sequence
-            self.next = asyncio.create_task(self._look())
+            self.next = asyncio.create_task(self._poll())
             self.next.add_done_callback(_read)
         self.least = min(self.least, sequence)
         return await asyncio.shield(self.next)
 
-    async def _look(self) -> Found:
+    async def _poll(self) -> Found:
         await asyncio.sleep(self.begun + SECONDS - monotonic())
         self.next, self.begun = None, monotonic()
         return await find_newer(self.backend, self.thread_id, self.least, namespace=self.namespace)
 
 
-def _read(look: asyncio.Task[Found]) -> None:
-    """Read the error of a look whose viewers have all left."""
-    if not look.cancelled():
-        look.exception()
+def _read(poll: asyncio.Task[Found]) -> None:
+    """Read the error of a poll whose viewers have all left."""
+    if not poll.cancelled():
+        poll.exception()

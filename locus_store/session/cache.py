@@ -38,7 +38,7 @@ class CachedState:
     """It is not committed; any commit newer than ``mark`` outranks it."""
 
     born: str = ""
-    """Of a working state without ``mark``: tells its thread from a later one of the same id."""
+    """Of a working state without ``mark``: differs for a later thread of the same id."""
 
     labels: Mapping[str, Any]
     """Of the version: its state's class and its owner."""

@@ -49,10 +49,10 @@ class SessionCheckpointer(RunMethods):
     reaches all threads.
 
     A save is written to the database first, then to the cache. Writes continue when their caller
-    is cancelled. Methods with ``a`` before their names are asynchronous; each has a blocking twin.
+    is cancelled. Methods with ``a`` before their names are asynchronous; each has a blocking form.
 
     A load or save notes its version in the config as ``_checkpoint_version``; a save with it raises
-    ``ConflictError`` if the thread was moved on. A state without one is made from the newest seen.
+    ``ConflictError`` if the thread was moved on. A state without one derives from the newest seen.
 
     Args:
         backend: SQLite, PostgreSQL, Oracle or memory; or a function that returns it, which the

@@ -107,7 +107,7 @@ class StateReads:
         return self._confirmed.get(thread_id, float("inf"))
 
     async def _born(self, thread_id: str) -> str:
-        """Return what tells a thread from a later one of the same id."""
+        """Return what distinguishes a thread from a later one of the same id."""
         found = await require_describing(self._backend()).facts_of(thread_id)
         return found.created_at.isoformat() if found else self._here
 

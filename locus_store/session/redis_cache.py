@@ -94,9 +94,9 @@ class RedisCache(StateCache):
 
     async def get(self, key: str) -> CachedState | None:
         """See ``StateCache``, also for the following methods."""
-        home = await self._connections.get_client()
+        client = await self._connections.get_client()
         is_limited = int(self.max_threads is not None)
-        found = await home.read(scripts.CACHE["get"], self._keys(key), self._ttl(), is_limited)
+        found = await client.read(scripts.CACHE["get"], self._keys(key), self._ttl(), is_limited)
         if found is None:
             return None
         try:
@@ -109,12 +109,12 @@ class RedisCache(StateCache):
     async def put(
         self, key: str, entry: CachedState, *, instead_of: CachedState | None = None
     ) -> None:
-        home, wrong = await self._connections.get_client(), instead_of.mark if instead_of else None
+        client = await self._connections.get_client()
         args = (
             *(self._ttl(), self.max_threads or 0, *_place(entry.mark), int(entry.is_working)),
-            *(_packed(entry), "".join(_place(wrong))),
+            *(_packed(entry), "".join(_place(instead_of.mark if instead_of else None))),
         )
-        await home.run_once(lambda: home.write(scripts.CACHE["put"], self._keys(key), *args))
+        await client.run_once(lambda: client.write(scripts.CACHE["put"], self._keys(key), *args))
 
     async def drop(self, key: str) -> None:
         await (await self._connections.get_client()).run_command("DEL", self._keys(key)[0])

@@ -30,11 +30,11 @@ class Conflicts(Kit):
 
     async def test_a_second_writer_is_told(self, checkpointer: Any, another: Another) -> None:
         mine, head, parent = await self.contested(checkpointer, another)
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(mine, "mine"), "t")
-        assert (told.value.head_id, told.value.parent_id) == (head, parent)
+        assert (conflict.value.head_id, conflict.value.parent_id) == (head, parent)
         for hint in ("'t'", "Load the thread", 'on_conflict="branch"'):
-            assert hint in str(told.value)
+            assert hint in str(conflict.value)
         await checkpointer.save(self.said(await checkpointer.load("t"), "mine"), "t")
         assert await self.said_in(another(), "t") == ["a", "theirs", "mine"]
 
@@ -170,9 +170,9 @@ class Conflicts(Kit):
         assert await checkpointer.load("t") is None
         assert await other.load("t") is None
         theirs = await other.save(self.new("theirs"), "t")
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.new("mine"), "t")
-        assert (told.value.head_id, told.value.parent_id) == (theirs, None)
+        assert (conflict.value.head_id, conflict.value.parent_id) == (theirs, None)
         assert await self.told(checkpointer, "t") == {theirs: ["theirs"]}
 
     async def test_of_racing_writers_one_wins(self, checkpointer: Any, another: Another) -> None:
@@ -209,9 +209,9 @@ class Conflicts(Kit):
         elif change != "thread deleted":
             await other.save(self.new("b"), "t", "v2" if change == "head replaced" else "v1")
         left = await self.told(other, "t")
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(mine, "mine"), "t")
-        assert told.value.head_id == next(iter(left), None)
+        assert conflict.value.head_id == next(iter(left), None)
         assert await self.told(another(), "t") == left
         if not left:
             await checkpointer.save(self.said(mine, "mine"), "t", on_conflict="branch")
@@ -258,9 +258,9 @@ class Conflicts(Kit):
         mine, head, _ = await self.contested(checkpointer, another)
         for _ in range(3):
             assert await asyncio.create_task(self.said_in(checkpointer, "t")) == ["a", "theirs"]
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(mine, "mine"), "t")
-        assert told.value.head_id == head
+        assert conflict.value.head_id == head
 
     async def test_two_runs_of_one_object_are_told_apart(self, checkpointer: Any) -> None:
         await self.grow(checkpointer, "t", "a")

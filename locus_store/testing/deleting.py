@@ -334,9 +334,9 @@ class Expiry(Kit):
         mine = await checkpointer.load("t")
         await short.save(self.said(await short.load("t"), "b"), "t")
         await tick(another())
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(mine, "mine"), "t")
-        assert told.value.head_id is None
+        assert conflict.value.head_id is None
         await another().save(self.new("new"), "t")
         with pytest.raises(ConflictError):
             await checkpointer.save(self.said(mine, "mine"), "t")

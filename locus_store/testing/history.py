@@ -159,9 +159,9 @@ class LineageRules(Kit):
         one, _ = await self.grow(checkpointer, "t", "a", "b")
         old, other = await checkpointer.load("t", one), another()
         theirs = await other.save(self.said(await other.load("t"), "c"), "t")
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as conflict:
             await checkpointer.save(self.said(old, "x"), "t")
-        assert (told.value.head_id, told.value.parent_id) == (theirs, one)
+        assert (conflict.value.head_id, conflict.value.parent_id) == (theirs, one)
 
     async def test_the_same_save_again_is_the_same_version(self, checkpointer: Any) -> None:
         state = self.new("a")

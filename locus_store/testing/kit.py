@@ -326,11 +326,11 @@ async def expect_refusals(
 LOOPS = ("t0", "t1", "t2", "t3", "here")
 
 
-async def run_in_loops(talk: Callable[[str], Any]) -> None:
+async def run_in_loops(call: Callable[[str], Any]) -> None:
     """Run a coroutine function with each name of ``LOOPS`` at once, in event loops of their own."""
     *others, here = LOOPS
-    calls = [asyncio.to_thread(asyncio.run, talk(it)) for it in others]
-    await asyncio.gather(*calls, talk(here))
+    calls = [asyncio.to_thread(asyncio.run, call(it)) for it in others]
+    await asyncio.gather(*calls, call(here))
 
 
 async def run_while_closing(subject: Any, *calls: Any) -> list[Any]:

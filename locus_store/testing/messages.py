@@ -175,13 +175,13 @@ class MessageConcurrency(MessageLogKit):
         assert sorted(contents(await log.load("t")) or []) == appended
 
     async def test_it_works_in_several_loops_at_once(self, log: Any) -> None:
-        async def talk(thread: str) -> None:
+        async def append_turns(thread: str) -> None:
             for turn in range(5):
                 await log.append(thread, new(turn))
                 await log.append("shared", new([thread, turn]))
                 assert contents(await log.load(thread)) == [*range(turn + 1)]
 
-        await run_in_loops(talk)
+        await run_in_loops(append_turns)
         assert (await log.info("shared")).count == 5 * len(LOOPS)
 
     async def test_it_may_be_used_again_after_close(self, log: Any) -> None:

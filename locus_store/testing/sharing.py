@@ -164,12 +164,12 @@ class Concurrency(Kit):
 
     @seam("connection", "loop")
     async def test_64_savers_on_threads_of_their_own(self, checkpointer: Any) -> None:
-        async def talk(name: str) -> None:
+        async def save_turns(name: str) -> None:
             for turn in range(3):
                 state = await checkpointer.load(name) or self.new()
                 await checkpointer.save(self.said(state, f"{name} {turn}"), name)
 
-        await asyncio.gather(*(talk(f"t{n}") for n in range(64)))
+        await asyncio.gather(*(save_turns(f"t{n}") for n in range(64)))
         for n in range(64):
             expected = [f"t{n} {turn}" for turn in range(3)]
             assert await self.said_in(checkpointer, f"t{n}") == expected
@@ -189,13 +189,13 @@ class Concurrency(Kit):
 
     @seam("connection", "loop")
     async def test_closing_in_the_middle_breaks_no_save_or_load(self, checkpointer: Any) -> None:
-        async def talk(name: str) -> None:
+        async def save_turns(name: str) -> None:
             for turn in range(5):
                 state = await checkpointer.load(name) or self.new()
                 await checkpointer.save(self.said(state, str(turn)), name)
 
         names = [f"t{n}" for n in range(8)]
-        await run_while_closing(checkpointer, *map(talk, names))
+        await run_while_closing(checkpointer, *map(save_turns, names))
         for name in names:
             assert await self.said_in(checkpointer, name) == list(map(str, range(5)))
 
@@ -222,7 +222,7 @@ class Concurrency(Kit):
 
     @seam("loop")
     async def test_it_works_in_several_loops_at_once(self, checkpointer: Any) -> None:
-        async def talk(name: str) -> None:
+        async def save_turns(name: str) -> None:
             assert await checkpointer.load(name) is None
             state = self.new()
             for turn in range(10):
@@ -230,7 +230,7 @@ class Concurrency(Kit):
                 await checkpointer.save(state, name)
                 assert len(self.texts(await checkpointer.load(name))) == turn + 1
 
-        await run_in_loops(talk)
+        await run_in_loops(save_turns)
         for name in LOOPS:
             assert await self.said_in(checkpointer, name) == list(map(str, range(10)))
 

@@ -191,8 +191,8 @@ class FramedWrites(BackendKit):
     async def framed(self, backend: Any, said: list[str]) -> tuple[Any, PendingWrite]:
         """Save version ``v`` with a channel; return its mark and a write as frames against it."""
         await backend.write_state("t", {CHANNELS: {"c": LONG}}, checkpoint_id="v")
-        mark, shape = backend.known_version("t", "v")
-        payload = frames.diff_value(said, shape, (CHANNELS, "c"), MAX_STATE_BYTES)
+        mark, tree = backend.known_version("t", "v")
+        payload = frames.diff_value(said, tree, (CHANNELS, "c"), MAX_STATE_BYTES)
         assert payload is not None
         return mark, replace(written("a", payload), basis=mark.sequence)
 
@@ -263,9 +263,9 @@ class FramedWrites(BackendKit):
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True
         assert await backend.put_writes("t", "v", [mine], seen=set()) is True  # a retry
         for other in (theirs, replace(mine, payload=b"other")):
-            with pytest.raises(ConflictError) as told:
+            with pytest.raises(ConflictError) as conflict:
                 await backend.put_writes("t", "v", [other], seen=set())
-            assert told.value.head_id == "v"
+            assert conflict.value.head_id == "v"
             assert await backend.get_writes("t", "v") == [mine]
         assert await backend.put_writes("t", "v", [theirs], seen={("mine", 0)}) is True
         assert await backend.put_writes("t", "v", [written("any")]) is True
@@ -559,9 +559,9 @@ class Parents(BackendKit):
 
     async def test_a_parent_that_is_not_the_head_is_a_conflict(self, backend: Any) -> None:
         await grow(backend, "v0", "v1")
-        with pytest.raises(ConflictError) as told:
+        with pytest.raises(ConflictError) as conflict:
             await grow(backend, "v2", parent_id="v0", forks=False)
-        assert (told.value.head_id, told.value.parent_id) == ("v1", "v0")
+        assert (conflict.value.head_id, conflict.value.parent_id) == ("v1", "v0")
         assert await names(backend) == ["v1", "v0"]
 
     async def test_an_absent_parent_is_a_conflict_but_for_a_fork(self, backend: Any) -> None:

@@ -409,12 +409,12 @@ class StoreConcurrency(StoreKit):
         assert sorted(map(int, await store.list_keys(NS))) == put
 
     async def test_closing_in_the_middle_breaks_no_put_and_no_get(self, store: Any) -> None:
-        async def talk(key: str) -> None:
+        async def put_turns(key: str) -> None:
             for turn in range(5):
                 await store.put(NS, key, turn)
                 assert await store.get(NS, key) == turn
 
-        await run_while_closing(store, *(talk(f"k{n}") for n in range(6)))
+        await run_while_closing(store, *(put_turns(f"k{n}") for n in range(6)))
         assert [it.version for it in await store.list(NS)] == [5] * 6
 
     async def test_it_works_in_a_second_event_loop(self, store: Any) -> None:
@@ -429,13 +429,13 @@ class StoreConcurrency(StoreKit):
         assert await store.get(NS, "k") == 2
 
     async def test_it_works_in_several_loops_at_once(self, store: Any) -> None:
-        async def talk(key: str) -> None:
+        async def put_turns(key: str) -> None:
             for turn in range(8):
                 assert await store.put(NS, key, turn) == turn + 1
                 assert await store.get(NS, key) == turn
                 await store.put(NS, "shared", turn)
 
-        await run_in_loops(talk)
+        await run_in_loops(put_turns)
         versions = {it.key: it.version for it in await store.list(NS)}
         assert versions == {**dict.fromkeys(LOOPS, 8), "shared": 8 * len(LOOPS)}
 

@@ -36,14 +36,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Bisected:
-    """The answers on the way to a version."""
+    """The answers for the ancestry of a version."""
 
     version: Version
     turns: list[Turn]
     """The oldest version that was judged, and each one that changed the answer, oldest first."""
 
     asked: int
-    """Versions on the way, with the version itself."""
+    """Versions of the ancestry, with the version itself."""
 
     skipped: int
     """Versions that could not be judged."""
@@ -55,7 +55,7 @@ class Bisected:
 
 
 class _Asking:
-    """The answers along a lineage."""
+    """The answers for an ancestry."""
 
     def __init__(self, condition: Condition, exact: list[bool]) -> None:
         self.turns: list[Turn] = []
@@ -91,7 +91,7 @@ async def bisect(
     namespace: str = "",
     step: Callable[[], None] | None = None,
 ) -> Bisected | None:
-    """Return the answers on the way to a version, or to the head; ``None`` if there is none.
+    """Return the answers for the ancestry of a version, or of the head; ``None`` if there is none.
 
     Args:
         backend: The storage.
@@ -105,12 +105,12 @@ async def bisect(
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
-    way = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
-    if way is None:
+    ancestry = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
+    if ancestry is None:
         return None
-    asking = _Asking(condition, way.exact)
-    await visit(backend, way.versions, asking, step)
-    return Bisected(way.versions[-1], asking.turns, len(way.versions), asking.skipped)
+    asking = _Asking(condition, ancestry.exact)
+    await visit(backend, ancestry.versions, asking, step)
+    return Bisected(ancestry.versions[-1], asking.turns, len(ancestry.versions), asking.skipped)
 
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {

@@ -133,7 +133,7 @@ class Trace:
 
 
 class _Tracer:
-    """The origins of values along a lineage."""
+    """The origins of values along an ancestry."""
 
     def __init__(self) -> None:
         self.origins = Origins()
@@ -174,7 +174,7 @@ async def blame(
 ) -> Blame | None:
     """Return the origins of the values of a version, or of the head; ``None`` if there is none.
 
-    Reads each version on the way to it once. ``origins`` has the rules by which a value is kept
+    Reads each version of its ancestry once. ``origins`` has the rules by which a value is kept
     from one version to the next. ``step`` is called before each version, in a thread; what it
     raises ends the calculation.
 
@@ -182,12 +182,12 @@ async def blame(
         IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
         UnsupportedError: The backend does not list what its versions are made of.
     """
-    way = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
-    if way is None:
+    ancestry = await find_ancestry(backend, thread_id, checkpoint_id, namespace=namespace)
+    if ancestry is None:
         return None
     tracer = _Tracer()
-    await visit(backend, way.versions, tracer, step)
-    return Trace(way, tracer.origins).make_blame(tracer.get_state())
+    await visit(backend, ancestry.versions, tracer, step)
+    return Trace(ancestry, tracer.origins).make_blame(tracer.get_state())
 
 
 async def trace(

@@ -1,4 +1,4 @@
-"""The way to a version: the version and its ancestors, and their states in one pass."""
+"""An ancestry: a version and its ancestors, oldest first, and their states in one pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ancestry:
 
 
 class Visitor(Protocol):
-    """A calculation over the states of a lineage."""
+    """A calculation over the states of an ancestry."""
 
     def visit(self, version: Version, folder: Folder) -> None:
         """Take the state of the next version; runs in a thread."""
@@ -45,7 +45,7 @@ async def find_ancestry(
     *,
     namespace: str = "",
 ) -> Ancestry | None:
-    """Return the way to a version, or to the head; ``None`` where there is none."""
+    """Return the ancestry of a version, or of the head; ``None`` if it does not exist."""
     at = await backend.version(thread_id, checkpoint_id, namespace=namespace)
     if at is None:
         return None
@@ -79,12 +79,12 @@ async def visit(
     visitor: Visitor,
     step: Callable[[], None] | None = None,
 ) -> None:
-    """Let a visitor see the state of each version, in order.
+    """Call a visitor with the state of each version, in order.
 
     Args:
         backend: The storage.
-        versions: In the order of a lineage.
-        visitor: Sees them.
+        versions: In the order of an ancestry.
+        visitor: Takes the states.
         step: Is called before each; what it raises ends the calculation.
 
     Raises:

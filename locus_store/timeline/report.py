@@ -26,7 +26,7 @@ VALUES: Final = 10_000
 """Values of the state in a report."""
 
 VERSIONS: Final = 200
-"""Versions in a report: the newest on the way to the reported one."""
+"""Versions in a report: the newest of the ancestry of the reported one."""
 
 _GENERATED: Final = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|v?[0-9]{1,12}", re.IGNORECASE
@@ -99,7 +99,7 @@ async def report(
 ) -> dict[str, Any] | None:
     """Return a report on a version, or on the head, as JSON; ``None`` if there is none.
 
-    Has the versions on the way to it with their sizes, and of each value of the state its place,
+    Has the versions of its ancestry with their sizes, and of each value of the state its place,
     its kind, and the versions that it came with and that changed it last. A text is replaced by
     its length and a keyed hash, a number by its kind. Roles, ids that a program made, and keys that
     begin with a small letter, as names of fields do, are unchanged; other ids and keys are hashes.

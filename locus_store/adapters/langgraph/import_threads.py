@@ -1,6 +1,6 @@
 """Threads of LangGraph's own savers: langgraph-checkpoint-postgres and -sqlite.
 
-Every checkpoint, channel value and pending write, with its parent, metadata and time, in the shape
+Every checkpoint, channel value and pending write, with its parent, metadata and time, in the form
 that this package's saver for LangGraph reads: a state is the checkpoint without its id, its values
 in their stored form (``typed_values``). The source is only read.
 """

@@ -295,8 +295,8 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
         del new_versions  # unchanged values cost nothing anyway
         thread_id, checkpoint_ns, _ = parse_config(config)
         line = thread_id, make_line_name(checkpoint_ns)
-        told: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
-        counters = told.get(_COUNTERS) or {}
+        fields: Mapping[str, Any] = get_serializable_checkpoint_metadata(config, metadata)
+        counters = fields.get(_COUNTERS) or {}
         values = checkpoint["channel_values"]
         rebuilt = [it for it in counters if it in checkpoint["channel_versions"].keys() - values]
         save: dict[str, Any] = {
@@ -304,7 +304,7 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
             "checkpoint_id": str(checkpoint["id"]),
             "checkpoint_ns": checkpoint_ns,
             "checkpoint_data": self._values.make_state(checkpoint, line),
-            "metadata": self._values.convert_metadata(told),
+            "metadata": self._values.convert_metadata(fields),
             "packed": True,
             "rebuilt": rebuilt,
             "keep_last": self._kept(counters[it] for it in rebuilt),
@@ -314,7 +314,7 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
         with self.saver.saving(thread_id, checkpoint_ns, save["checkpoint_id"]):
             try:
                 name = await self.saver.put(
-                    **save, **make_parent_arguments(config, told, self._given.find(parent))
+                    **save, **make_parent_arguments(config, fields, self._given.find(parent))
                 )
             except ConflictError as exc:
                 if not await self._is_of_same_step(exc, thread_id, checkpoint_ns, save["metadata"]):

@@ -46,9 +46,9 @@ async def open_source(url: str) -> AsyncIterator[tuple[str, Pages]]:
     plain, prefixes = _parted(url)
     connections = addresses.connect(plain)
     try:
-        home = await connections.get_client()
-        shown = f"Redis {home.where}"
-        keys = _Keys(home, prefixes)
+        client = await connections.get_client()
+        shown = f"Redis {client.where}"
+        keys = _Keys(client, prefixes)
         ids = await keys.list_ids()
         if not ids:
             raise SchemaError(
@@ -72,8 +72,8 @@ def _parted(url: str) -> tuple[str, dict[str, str]]:
 class _Keys:
     """The items behind the keys of two prefixes."""
 
-    def __init__(self, home: LoopClient, prefixes: Mapping[str, str]) -> None:
-        self._home = home
+    def __init__(self, client: LoopClient, prefixes: Mapping[str, str]) -> None:
+        self._client = client
         self._item, self._vector = (f"{prefixes[name]}:" for name in PREFIXES)
 
     async def list_ids(self) -> list[str]:
@@ -84,9 +84,9 @@ class _Keys:
         pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", self._item) + "*"
 
         async def scanned() -> set[bytes]:
-            return {it async for it in self._home.client.scan_iter(match=pattern, count=1000)}
+            return {it async for it in self._client.client.scan_iter(match=pattern, count=1000)}
 
-        keys = (it.decode(errors="replace") for it in await self._home.retry(scanned))
+        keys = (it.decode(errors="replace") for it in await self._client.retry(scanned))
         names = (it.removeprefix(self._item) for it in keys)
         heads: list[tuple[float, str, tuple[str, str]]] = []
         for some in _chunks([it for it in names if _ID.fullmatch(it)]):
@@ -101,7 +101,7 @@ class _Keys:
         """Return when a document was updated, its id, and whose it is."""
         paths = ("$.updated_at", "$.prefix", "$.key")
         found = json.loads(
-            await self._home.run_command("JSON.GET", self._item + name, *paths) or "{}"
+            await self._client.run_command("JSON.GET", self._item + name, *paths) or "{}"
         )
         at, prefix, key = (next(iter(found.get(it, ())), None) for it in paths)
         updated_at = at if isinstance(at, int | float) else 0
@@ -117,8 +117,8 @@ class _Keys:
 
     async def _row(self, name: str) -> ItemRow | None:
         document, milliseconds, embeddings = await asyncio.gather(
-            self._home.run_command("JSON.GET", self._item + name),
-            self._home.run_command("PTTL", self._item + name),
+            self._client.run_command("JSON.GET", self._item + name),
+            self._client.run_command("PTTL", self._item + name),
             self._embeddings(name),
         )
         if document is None:
@@ -129,14 +129,14 @@ class _Keys:
     async def _embeddings(self, name: str) -> list[list[float]]:
         """Return the embedding, or none; ``RedisStore`` keeps one of each item."""
         key = self._vector + name
-        kind = await self._home.run_command("TYPE", key)
+        kind = await self._client.run_command("TYPE", key)
         if kind == b"none":
             return []
         if kind == b"hash":
-            packed = await self._home.run_command("HGET", key, "embedding")
+            packed = await self._client.run_command("HGET", key, "embedding")
             return [vectors.unpack(packed)] if packed else []
         found: list[list[float]] = json.loads(
-            await self._home.run_command("JSON.GET", key, "$.embedding") or "[]"
+            await self._client.run_command("JSON.GET", key, "$.embedding") or "[]"
         )
         return found
 

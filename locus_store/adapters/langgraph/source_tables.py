@@ -209,11 +209,11 @@ class _SQLite(TableSource):
             "SELECT type, checkpoint, metadata FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
         )
-        ((kind, data, told),) = await self._rows.fetch_all(
+        ((kind, data, stored),) = await self._rows.fetch_all(
             query, thread_id, namespace, checkpoint_id
         )
         fields = convert_members(*self._clear(kind, data))
-        metadata = _parsed(told or b"{}", f"the metadata of {checkpoint_id!r}")
+        metadata = _parsed(stored or b"{}", f"the metadata of {checkpoint_id!r}")
         return _version(checkpoint_id, fields, fields[CHANNELS], metadata)
 
 
@@ -234,7 +234,7 @@ class _PostgreSQL(TableSource):
         self, thread_id: str, namespace: str, checkpoint_id: str
     ) -> NewVersion:
         key = (thread_id, namespace, checkpoint_id)
-        ((text, told),) = await self._rows.fetch_all(
+        ((text, stored),) = await self._rows.fetch_all(
             "SELECT checkpoint::text, metadata::text FROM checkpoints"
             " WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?",
             *key,
@@ -249,7 +249,7 @@ class _PostgreSQL(TableSource):
             *key,
         )
         checkpoint = _parsed(text, f"checkpoint {checkpoint_id!r}")
-        metadata = _parsed(told, f"the metadata of {checkpoint_id!r}")
+        metadata = _parsed(stored, f"the metadata of {checkpoint_id!r}")
         inline = checkpoint.get(CHANNELS) or {}
         channels = {name: store_value(MSGPACK, pack(it)) for name, it in inline.items()}
         channels |= {name: store_value(*self._clear(kind, it)) for name, kind, it in blobs}

@@ -128,8 +128,8 @@ class SourceObjects:
             beside = self._objects.get(entry.key.removesuffix(_STATE) + _METADATA)
             if there is None or there.tag != self._seen[entry.key]:
                 raise changed(entry)
-            told = parse_json(beside.content or b"", entry.where) if beside else {}
-            return parse_json(there.content or b"", entry.where), told
+            facts = parse_json(beside.content or b"", entry.where) if beside else {}
+            return parse_json(there.content or b"", entry.where), facts
 
-        data, told = await self._aside(read)
-        return make_content(data.get("state"), told.get("metadata"), entry.where)
+        data, facts = await self._aside(read)
+        return make_content(data.get("state"), facts.get("metadata"), entry.where)

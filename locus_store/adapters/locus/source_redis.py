@@ -58,12 +58,12 @@ async def open_source(url: str) -> AsyncIterator[SourceKeys]:
 class SourceKeys:
     """Checkpoints sorted by their contents."""
 
-    def __init__(self, home: LoopClient) -> None:
-        self._home = home
+    def __init__(self, client: LoopClient) -> None:
+        self._client = client
         self._prefix = ""
         self._names: list[bytes] = []
         self._seen: dict[bytes, str] = {}
-        self.shown = f"Redis {home.where}"
+        self.shown = f"Redis {client.where}"
 
     async def choose(self, prefix: str | None) -> None:
         """Find the prefix in use.
@@ -85,17 +85,17 @@ class SourceKeys:
         pattern = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix) + "*"
 
         async def scanned() -> set[bytes]:
-            names = self._home.client.scan_iter(match=pattern, count=1000, _type="STRING")
+            names = self._client.client.scan_iter(match=pattern, count=1000, _type="STRING")
             return {it async for it in names}
 
-        return sorted(await self._home.retry(scanned))
+        return sorted(await self._client.retry(scanned))
 
     async def read_threads(self) -> dict[str, FoundThread]:
         rows: list[KeyRow] = []
         damaged: dict[str, LocusStoreError] = {}
         for at in range(0, len(self._names), AT_ONCE):
             names = self._names[at : at + AT_ONCE]
-            values = await asyncio.gather(*(self._home.run_command("GET", it) for it in names))
+            values = await asyncio.gather(*(self._client.run_command("GET", it) for it in names))
             for name, value in zip(names, values, strict=True):
                 if value is None:  # expired, or deleted meanwhile
                     continue
@@ -120,7 +120,7 @@ class SourceKeys:
 
     async def read(self, entry: Entry) -> Content:
         name = self._prefix.encode() + entry.key.encode(errors="surrogateescape")
-        value = await self._home.run_command("GET", name)
+        value = await self._client.run_command("GET", name)
         data = parsed_object(value, entry.where) if value is not None else None
         if data is None or compute_fingerprint(data) != self._seen[name]:
             raise changed(entry)

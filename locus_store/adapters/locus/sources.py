@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from locus_store.errors import LocusStoreError
 
 TABLES: Final = ("locus_checkpoints", "checkpoints")
-"""The names that the SDK gives its tables where it is told none."""
+"""The names that the SDK gives its tables by default."""
 
 _OPTIONS: Final = ("table_name", "tenant")
 _NAME = re.compile(r"[A-Za-z_]\w{0,62}(\.[A-Za-z_]\w{0,62})?", re.ASCII)
@@ -267,8 +267,8 @@ class _PostgreSQL:
         try:
             rows: list[Any] = await self._connection.fetch(query, *values)
         except errors as exc:
-            told = connecting.make_connection_error(exc, self._database)
-            raise told or BackendError(f"{self.shown}: {exc}") from exc
+            error = connecting.make_connection_error(exc, self._database)
+            raise error or BackendError(f"{self.shown}: {exc}") from exc
         return rows
 
     async def choose(self, table_name: str | None) -> None:
@@ -335,9 +335,9 @@ class _PostgreSQL:
             values = (entry.key,)
             query += "thread_id = $1"
         ((data, metadata),) = await self._fetch(query, *values)
-        told = parse_json(metadata, entry.where) if metadata else None
+        parsed = parse_json(metadata, entry.where) if metadata else None
         made = make_content if self._by_tenant else unwrap
-        return made(parse_json(data, entry.where), told, entry.where)
+        return made(parse_json(data, entry.where), parsed, entry.where)
 
 
 # --- Redis, OCI

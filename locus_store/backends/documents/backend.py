@@ -123,7 +123,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
                 failed.append(exc)
         failed += await self._look(self._threads.sweep)
         for first in failed:
-            raise type(first)(f"{first} ({_told(failed, sweep)})") from first
+            raise type(first)(f"{first} ({_describe_sweep(failed, sweep)})") from first
 
     # --- versions
 
@@ -469,7 +469,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         self._threads.limit(of_documents)
 
 
-def _told(failed: Sequence[LocusStoreError], sweep: Sweep) -> str:
+def _describe_sweep(failed: Sequence[LocusStoreError], sweep: Sweep) -> str:
     more = f"; {len(failed) - 1} more, which `locus-store verify` names" if failed[1:] else ""
     return f"removed from the others: threads {sweep.threads}, versions {sweep.removed}{more}"
 

@@ -69,7 +69,7 @@ def derive_changes(
         revision: Of the head to write.
         adds_only: No version was removed.
     """
-    known = {id(row) for history in _spaces(old) for row in history.own.rows.values()}
+    known = {id(row) for history in _iterate_histories(old) for row in history.own.rows.values()}
     fresh = [(name, row) for name, row in tail.iterate_rows() if id(row) not in known]
     fresh += [(name, row) for name, at in awaited if (row := _row(thread, name, at))]
     written = {
@@ -82,7 +82,7 @@ def derive_changes(
     return Changes(thread.thread_id, revision, written, gone)
 
 
-def _spaces(thread: Thread | None) -> Iterator[SegmentedHistory]:
+def _iterate_histories(thread: Thread | None) -> Iterator[SegmentedHistory]:
     """Yield the namespaces of a stored thread."""
     for history in thread.histories.values() if thread else ():
         assert isinstance(history, SegmentedHistory)  # noqa: S101  (as they are parsed)
@@ -99,13 +99,13 @@ def _derived(
 ) -> Derived:
     line, before = (
         thread.histories[namespace].line.line,
-        _same_space(old, thread.histories[namespace]),
+        _find_same_history(old, thread.histories[namespace]),
     )
     is_new = before is None or row.record.sequence > before.line.last_sequence
     return Derived(namespace, line, row, is_new, is_changed)
 
 
-def _same_space(thread: Thread | None, history: History) -> History | None:
+def _find_same_history(thread: Thread | None, history: History) -> History | None:
     found = thread.histories.get(history.namespace) if thread else None
     return found if found and found.line.line == history.line.line else None
 
@@ -113,15 +113,15 @@ def _same_space(thread: Thread | None, history: History) -> History | None:
 def find_removed(old: Thread | None, thread: Thread | None = None) -> list[tuple[int, int]]:
     """Return the lines and sequences of versions that a stored thread has no longer."""
     found = []
-    for history in _spaces(old):
-        now = _same_space(thread, history)
+    for history in _iterate_histories(old):
+        now = _find_same_history(thread, history)
         left = set(now.list_sequences()) if now else set()
         found += [(history.line.line, it) for it in history.list_sequences() if it not in left]
     return found
 
 
 def map_versions(thread: Thread) -> dict[tuple[str, int, int], History]:
-    """Return the spaces of all versions by namespace, line and sequence."""
+    """Return the history of each version by namespace, line and sequence."""
     return {
         (name, history.line.line, sequence): history
         for name, history in thread.histories.items()

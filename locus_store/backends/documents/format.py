@@ -80,10 +80,10 @@ def encode_thread(thread: Thread) -> tuple[Body, End]:
     """Return the whole document of a thread."""
     times = {"created_at": thread.created_at}
     named = {name: getattr(thread, name) for name in ("thread_id", "store")}
-    told = {name: getattr(thread, name) for name in ("user_id", "name")}
-    told = {name: it for name, it in told.items() if it is not None}
-    told |= {"metadata": thread.metadata} if thread.metadata else {}
-    head = orjson.dumps({"locus_store": FORMAT, **named, **times, **told})[:-1]
+    fields = {name: getattr(thread, name) for name in ("user_id", "name")}
+    fields = {name: it for name, it in fields.items() if it is not None}
+    fields |= {"metadata": thread.metadata} if thread.metadata else {}
+    head = orjson.dumps({"locus_store": FORMAT, **named, **times, **fields})[:-1]
     first = b"%b%b%08x%b" % (head, _CHECK, crc32(head), _LOG)
     end = End(len(first), 0, crc32(head))
     implied = Thread(thread.thread_id, thread.store, thread.created_at, thread.created_at)
@@ -378,23 +378,23 @@ def _version(thread: Thread, history: History, it: dict[str, Any]) -> None:
         metadata=it.get("metadata", {}),
         labels=it.get("labels", {}),
     )
-    told = {name: it[name] for name in _TOLD if name in it}
-    if "expires_at" in told:
-        told["expires_at"] = datetime.fromisoformat(told["expires_at"])
-    row = Row(record, created_at, encode(it["operations"]), told)
+    changes = {name: it[name] for name in _TOLD if name in it}
+    if "expires_at" in changes:
+        changes["expires_at"] = datetime.fromisoformat(changes["expires_at"])
+    row = Row(record, created_at, encode(it["operations"]), changes)
     history.put(row)
     _advance(thread, history.line, row)
 
 
 def _advance(thread: Thread, line: Line, row: Row) -> None:
     """Apply the save of a version to its line and thread."""
-    told = row.line_changes
+    changes = row.line_changes
     thread.active_at = row.created_at
-    thread.expires_at = told.get("expires_at", thread.expires_at)
-    line.last_sequence, line.floor = row.record.sequence, told.get("floor", 0)
-    if "beside_head" not in told:
+    thread.expires_at = changes.get("expires_at", thread.expires_at)
+    line.last_sequence, line.floor = row.record.sequence, changes.get("floor", 0)
+    if "beside_head" not in changes:
         line.head = row.record.sequence
-        line.writer, line.run = told.get("writer"), told.get("run")
+        line.writer, line.run = changes.get("writer"), changes.get("run")
 
 
 _TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expires_at")

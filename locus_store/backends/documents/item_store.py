@@ -46,7 +46,7 @@ class ItemStore(BaseStore):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.needs_no_loop = self.moves_between_threads = self.embed is None
-        self._spaces: dict[Namespace, dict[str, KeptItem]] = {}
+        self._namespaces: dict[Namespace, dict[str, KeptItem]] = {}
         self._order = 0
 
     @abstractmethod
@@ -185,17 +185,17 @@ class ItemStore(BaseStore):
     def _find(self, name: Name) -> KeptItem | None:
         """Return an item, expired or not."""
         namespace, key = name
-        return self._spaces.get(namespace, {}).get(key)
+        return self._namespaces.get(namespace, {}).get(key)
 
     def _set(self, name: Name, kept: KeptItem | None) -> None:
         """Replace or remove an item; all changes end here."""
         namespace, key = name
         if kept is not None:
-            self._spaces.setdefault(namespace, {})[key] = kept
-        elif (history := self._spaces.get(namespace)) is not None:
-            history.pop(key, None)
-            if not history:
-                del self._spaces[namespace]
+            self._namespaces.setdefault(namespace, {})[key] = kept
+        elif (items := self._namespaces.get(namespace)) is not None:
+            items.pop(key, None)
+            if not items:
+                del self._namespaces[namespace]
 
     def _live(self, name: Name) -> KeptItem | None:
         found = self._find(name)
@@ -203,17 +203,17 @@ class ItemStore(BaseStore):
         return None if is_over else found
 
     def _all(self) -> Iterator[KeptItem]:
-        return (it for history in self._spaces.values() for it in history.values())
+        return (it for items in self._namespaces.values() for it in items.values())
 
     def _of(self, namespace: Namespace, *, recursive: bool) -> list[KeptItem]:
         """Return the live items of a namespace, and with ``recursive`` of those below it."""
         at, depth = self._now(), len(namespace)
-        histories = (
-            [history for name, history in self._spaces.items() if name[:depth] == namespace]
+        groups = (
+            [items for name, items in self._namespaces.items() if name[:depth] == namespace]
             if recursive
-            else [self._spaces.get(namespace, {})]
+            else [self._namespaces.get(namespace, {})]
         )
-        return [it for history in histories for it in history.values() if not it.is_over(at)]
+        return [it for items in groups for it in items.values() if not it.is_over(at)]
 
     def _taken(self, wanted: Wanted) -> list[KeptItem]:
         """Return the live items that match, in no order."""

@@ -43,10 +43,10 @@ class WriteQueues:
         self._queues: dict[str, deque[_Job]] = {}
 
     async def run(self, name: str, work: Callable[[], T], pool: Executor | None) -> T:
-        """Run a write after all earlier ones of a lane, even if the caller is cancelled.
+        """Run a write after all earlier ones of its queue, even if the caller is cancelled.
 
         Args:
-            name: The lane's.
+            name: The queue's.
             work: The write.
             pool: Its thread, unless that of a sync call; ``None``: one of the event loop's.
         """
@@ -73,20 +73,20 @@ class WriteQueues:
         return job.future.result()
 
     def _added(self, name: str, job: _Job) -> deque[_Job] | None:
-        """Add a job; return its lane if it is the first one there."""
+        """Add a job; return its queue if it is the first one there."""
         with self._lock:
             queue = self._queues.setdefault(name, deque())
             queue.append(job)
             return queue if len(queue) == 1 else None
 
     def _drain(self, name: str, queue: deque[_Job]) -> None:
-        """Run a lane's jobs; the first one stays in the lane until it is finished."""
+        """Run a queue's jobs; the first one stays in it until it is finished."""
         queue[0].run()
         while self._has_more(name, queue):
             queue[0].run()
 
     def _has_more(self, name: str, queue: deque[_Job]) -> bool:
-        """Remove a lane's first job; return whether another one follows."""
+        """Remove a queue's first job; return whether it has another one."""
         with self._lock:
             queue.popleft()
             if not queue:

@@ -113,8 +113,8 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
         **_deliveries(thread),
     }
     histories = thread.histories.items()
-    of_spaces = ((name, of_one.values()) for name, it in histories for of_one in it.writes.values())
-    writes = [(name, it) for name, some in of_spaces for it in some]
+    groups = ((name, of_one.values()) for name, it in histories for of_one in it.writes.values())
+    writes = [(name, it) for name, some in groups for it in some]
     return facts, Bundle({name: it.rows for name, it in histories}, writes, thread.messages)
 
 
@@ -155,8 +155,8 @@ def _is_changed(old: History | None, history: History) -> bool:
 
 
 def _pack(facts: dict[str, Any], bundle: Bundle, checksum: int) -> tuple[bytes, int]:
-    told, payloads = bundles.describe_bundle(bundle)
-    head = orjson.dumps({**facts, **told})
+    fields, payloads = bundles.describe_bundle(bundle)
+    head = orjson.dumps({**facts, **fields})
     joined = b"".join(payloads)
     checksum = crc32(joined, crc32(head, checksum))
     return b"".join((START.pack(len(head), len(joined), checksum), head, joined)), checksum
@@ -193,22 +193,22 @@ def _new_thread(facts: dict[str, Any]) -> Thread:
     if facts["form"] != FORMAT:
         raise SchemaError("was written by a newer locus-store; upgrade this one")
     created_at = datetime.fromisoformat(facts["created_at"])
-    told = dict(zip(_THREAD, facts["thread"], strict=True))
-    return Thread(**told, created_at=created_at, active_at=created_at)
+    fields = dict(zip(_THREAD, facts["thread"], strict=True))
+    return Thread(**fields, created_at=created_at, active_at=created_at)
 
 
 def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> None:
     """Add what a pack holds to a thread."""
-    for told in facts.get("lines", ()):
-        if told[0] not in thread.histories:
-            namespace, line = bundles.parse_line(told)
+    for row in facts.get("lines", ()):
+        if row[0] not in thread.histories:
+            namespace, line = bundles.parse_line(row)
             thread.histories[namespace] = History(namespace, line, is_settled=True)
-    for told in facts.get("rows", ()):
-        bundles.put_row(thread.histories[told[0]], told, next(payloads))
-    for told in facts.get("writes", ()):
-        thread.histories[told[0]].put_write(bundles.write_of(told, next(payloads)))
-    for told in facts.get("messages", ()):
-        thread.messages.append(bundles.make_message(told, next(payloads)))
+    for row in facts.get("rows", ()):
+        bundles.put_row(thread.histories[row[0]], row, next(payloads))
+    for row in facts.get("writes", ()):
+        thread.histories[row[0]].put_write(bundles.write_of(row, next(payloads)))
+    for row in facts.get("messages", ()):
+        thread.messages.append(bundles.make_message(row, next(payloads)))
     for log in map(bundles.log_of, facts.get("logs", ())):
         thread.logs[log.namespace] = log
     if "outbox" in facts:
@@ -217,7 +217,7 @@ def _add(thread: Thread, facts: dict[str, Any], payloads: Iterator[bytes]) -> No
 
 def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
     """Set the lines and times of a thread to the last ones of its packs."""
-    lines = {told[0]: told for facts in each for told in facts.get("lines", ())}
+    lines = {row[0]: row for facts in each for row in facts.get("lines", ())}
     for namespace, line in map(bundles.parse_line, lines.values()):
         thread.histories[namespace].line = line
     active_at = expires_at = None

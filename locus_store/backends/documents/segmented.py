@@ -133,36 +133,36 @@ class SegmentedForm(DocumentForm):
         except IntegrityError as exc:
             raise IntegrityError(f"{where} is damaged: {exc}. {self.documents.remedy}") from exc
         except (LookupError, TypeError, ValueError, StopIteration) as exc:
-            told = f"it holds what no save writes ({exc!r:.100})"
-            raise IntegrityError(f"{where} is damaged: {told}") from exc
+            reason = f"it holds what no save writes ({exc!r:.100})"
+            raise IntegrityError(f"{where} is damaged: {reason}") from exc
 
     def _parsed(self, content: bytes, thread_id: str) -> tuple[Thread, HeadFacts]:
         parts = bundles.unpack(content)
-        told = parts.describe()
-        if told["thread_id"] != thread_id:
-            raise IntegrityError(f"it is of the thread {told['thread_id']!r}, not {thread_id!r}")
-        prints, payloads = _split(parts.payloads, sum(it[3] for it in told["segments"]))
+        facts = parts.describe()
+        if facts["thread_id"] != thread_id:
+            raise IntegrityError(f"it is of the thread {facts['thread_id']!r}, not {thread_id!r}")
+        prints, payloads = _split(parts.payloads, sum(it[3] for it in facts["segments"]))
         head = HeadFacts(
             size=len(content),
-            table=tuple(_table(told["segments"], prints)),
-            messages=tuple(MessageSegment(*it) for it in told["message_segments"]),
+            table=tuple(_table(facts["segments"], prints)),
+            messages=tuple(MessageSegment(*it) for it in facts["message_segments"]),
             revision=parts.note["revision"],
             tokens=tuple(parts.note["tokens"]),
             is_activity=parts.note["active"],
             digest=_digest(parts),
             awaited=deriving.parse_places(parts.note.get("awaited", {})),
         )
-        return self._thread(told, bundles.parse_bundle(told, payloads), head), head
+        return self._thread(facts, bundles.parse_bundle(facts, payloads), head), head
 
-    def _thread(self, told: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
-        thread = Thread(**{name: told[name] for name in (*_THREAD, *_TIMES)})
+    def _thread(self, facts: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
+        thread = Thread(**{name: facts[name] for name in (*_THREAD, *_TIMES)})
         for name in _TIMES:
-            setattr(thread, name, _moment(told[name]))
-        thread.logs = {it.namespace: it for it in map(bundles.log_of, told["logs"])}
-        thread.outbox = Outbox.from_json(told["outbox"])
-        thread.delivered = told["delivered"]
+            setattr(thread, name, _moment(facts[name]))
+        thread.logs = {it.namespace: it for it in map(bundles.log_of, facts["logs"])}
+        thread.outbox = Outbox.from_json(facts["outbox"])
+        thread.delivered = facts["delivered"]
         source = Source(self.reader, thread.thread_id, head.table)
-        for namespace, line in map(bundles.parse_line, told["lines"]):
+        for namespace, line in map(bundles.parse_line, facts["lines"]):
             thread.histories[namespace] = SegmentedHistory(
                 line, _own(namespace, line, tail), source
             )
@@ -402,8 +402,8 @@ def _split(payloads: bytes, size: int) -> tuple[bytes, bytes]:
     return payloads[:size], payloads[size:]
 
 
-def _table(told: list[list[Any]], prints: bytes) -> Iterator[Segment]:
-    for name, size, spans, length, oldest, newest in told:
+def _table(rows: list[list[Any]], prints: bytes) -> Iterator[Segment]:
+    for name, size, spans, length, oldest, newest in rows:
         ours, prints = _split(prints, length)
         times = datetime.fromisoformat(oldest), datetime.fromisoformat(newest)
         yield Segment(name, size, spans, ours, *times)

@@ -1,4 +1,4 @@
-"""Segments: immutable objects with the older versions of a thread, and the spaces over them."""
+"""Segments: immutable objects with the older versions of a thread, and the histories over them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class DocumentStore(ItemStore):
         """Begin without items, as in a forked child."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._lanes = WriteQueues()
+        self._queues = WriteQueues()
         self._waiting: deque[_Job[Any]] = deque()
         self._before: dict[Name, KeptItem | None] = {}
         self._journal = ItemJournal(self._documents, self)
@@ -113,7 +113,7 @@ class DocumentStore(ItemStore):
 
     async def _in_order(self, work: Callable[[], T]) -> T:
         if self._documents.blocks:
-            return await self._lanes.run(HEAD, work, self._documents.pool)
+            return await self._queues.run(HEAD, work, self._documents.pool)
         with self._lock:
             return work()
 
@@ -210,7 +210,7 @@ class DocumentStore(ItemStore):
 
     def reset(self) -> None:
         """Forget all items."""
-        self._spaces, self._before = {}, {}
+        self._namespaces, self._before = {}, {}
 
     def replay(self, row: dict[str, Any]) -> None:
         """Apply the changes of a line."""

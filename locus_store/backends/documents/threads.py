@@ -66,7 +66,7 @@ class DocumentThreads:
         self._writing = threading.Lock()
         self._bytes = 0
         self._kept: OrderedDict[str, Parsed] = OrderedDict()
-        self._lanes = WriteQueues()
+        self._queues = WriteQueues()
         self.form.clear()
 
     def clear(self) -> None:
@@ -202,12 +202,12 @@ class DocumentThreads:
             left &= self.form.find_leftovers(read)
         if not left:
             return []
-        told = (
+        message = (
             f"data of {len(left)} versions or segments is named by no thread, {min(left)!r} among "
             "it: a deletion or a writer did not finish. `locus-store threads vacuum` deletes it "
             "once it is a day old"
         )
-        return [told]
+        return [message]
 
     def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, also its outbox; from the cache if it is unchanged."""
@@ -350,7 +350,7 @@ class DocumentThreads:
         """Run a write after all earlier writes of the thread, even if the caller is cancelled."""
         if not self.documents.blocks:
             return self.run_at_once(work)
-        return await self.documents.run_in_order(self._lanes, thread_id, work)
+        return await self.documents.run_in_order(self._queues, thread_id, work)
 
     def run_at_once(self, work: Callable[[], T]) -> T:
         """Run a write directly, for documents that never block; one write at a time."""

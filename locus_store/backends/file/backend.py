@@ -197,8 +197,8 @@ def _sizes(directory: FileDocuments, ids: Iterable[str]) -> tuple[list[int], lis
 def _space(root: str, sizes: list[int]) -> list[Fact]:
     free = shutil.disk_usage(root).free
     is_enough = free > 2 * max(sizes, default=0)
-    history = "free space", f"{free:,} bytes"
+    space = "free space", f"{free:,} bytes"
     return [
         Fact("threads", f"{len(sizes):,} (a file each; {sum(sizes):,} bytes)"),
-        Fact(*history, "ok") if is_enough else Fact(*history, "warn", _NEEDS_SPACE),
+        Fact(*space, "ok") if is_enough else Fact(*space, "warn", _NEEDS_SPACE),
     ]

@@ -118,7 +118,7 @@ class HTTPClient(LoopResources):
         """The longest body that the service accepts, once it was asked."""
 
         self._retry_seconds = options.retry_seconds
-        self._patience = max(options.timeout, options.retry_seconds)
+        self._wait_seconds = max(options.timeout, options.retry_seconds)
         self._places = asyncio.Semaphore(options.pool_size)
         self._idle = asyncio.Event()
         self._idle.set()
@@ -221,7 +221,7 @@ class HTTPClient(LoopResources):
     async def _place(self) -> None:
         """Wait for one of the connections."""
         try:
-            async with asyncio.timeout(self._patience if self._places.locked() else None):
+            async with asyncio.timeout(self._wait_seconds if self._places.locked() else None):
                 await self._places.acquire()
         except TimeoutError:
             raise NoAnswerError(

@@ -86,7 +86,7 @@ class RemoteService:
             ConnectionFailedError: There is no such service.
         """
         await self.get_client()
-        assert self.description is not None  # noqa: S101  (home asked)
+        assert self.description is not None  # noqa: S101  (get_client asked)
         return self.description
 
     async def get_sdk_backend(self) -> SdkServiceBackend | None:
@@ -190,8 +190,8 @@ class SdkServiceBackend(StorageBackend):
             "metadata": dict(save.metadata),
         }
         answer = await self._asked("POST", save.thread_id, body=bodies.encode_json(body))
-        told = answer.get("checkpoint_id") if isinstance(answer, dict) else None
-        name = told if isinstance(told, str) else save.checkpoint_id
+        answered = answer.get("checkpoint_id") if isinstance(answer, dict) else None
+        name = answered if isinstance(answered, str) else save.checkpoint_id
         self._own[save.thread_id] = name, save.writer, save.run
         if len(self._own) > REMEMBERED:
             self._own.popitem(last=False)
@@ -372,8 +372,8 @@ def _stored(thread_id: str, name: str, newest: str, found: Any) -> Stored:
     if not isinstance(state, dict):
         raise BackendError(f"the service gave checkpoint {name!r} without a state")
     change = frames.compare_states(state, None)
-    told = metadata if isinstance(metadata, dict) and "state" in found else {}
-    version = _version(thread_id, name, change.tree.digest, told, state)
+    known = metadata if isinstance(metadata, dict) and "state" in found else {}
+    version = _version(thread_id, name, change.tree.digest, known, state)
     return Stored(
         version=version,
         head=version.mark if name == newest else _mark(newest, b""),

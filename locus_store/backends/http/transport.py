@@ -125,8 +125,8 @@ class Transport:
         except aiohttp.ClientResponseError as exc:  # it holds the headers, and the token in them
             raise NoAnswerError(exc.message, is_unsent=False) from None
         except (aiohttp.ClientError, OSError) as exc:
-            told = str(exc) or type(exc).__name__
-            raise NoAnswerError(told, is_unsent=not sent.is_begun) from exc
+            reason = str(exc) or type(exc).__name__
+            raise NoAnswerError(reason, is_unsent=not sent.is_begun) from exc
         return Answer(response.status, response.headers, answer)
 
     async def close(self) -> None:
@@ -137,12 +137,12 @@ class Transport:
 
 def _session(url: URL, options: ClientOptions, proxy: Mapping[str, Any]) -> aiohttp.ClientSession:
     is_secure = url.scheme == "https"
-    told = {} if is_secure else proxy.get("proxy_headers", {})
+    proxy_headers = {} if is_secure else proxy.get("proxy_headers", {})
     return aiohttp.ClientSession(
         # The context of aiohttp is made at its import, and would not see SSL_CERT_FILE later.
         connector=_Connector(limit=0, ssl=ssl.create_default_context() if is_secure else True),
         cookie_jar=aiohttp.DummyCookieJar(),
-        headers={**options.headers, **told},
+        headers={**options.headers, **proxy_headers},
         timeout=aiohttp.ClientTimeout(total=options.timeout),
         # Proxies are looked up once. For each request, aiohttp would also read ~/.netrc.
         trust_env=False,
@@ -204,8 +204,8 @@ def _proxy(url: URL) -> dict[str, Any]:
         )
     if proxy.user is None:
         return {"proxy": proxy}
-    told = encode_basic_credentials((proxy.user, proxy.password or ""))
-    return {"proxy": proxy.with_user(None), "proxy_headers": {"proxy-authorization": told}}
+    credentials = encode_basic_credentials((proxy.user, proxy.password or ""))
+    return {"proxy": proxy.with_user(None), "proxy_headers": {"proxy-authorization": credentials}}
 
 
 async def _limited(parts: AsyncIterable[bytes], most: int) -> bytes:

@@ -28,7 +28,7 @@ class InMemoryStore(ItemStore):
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
-        return f"InMemoryStore({sum(map(len, self._spaces.values()))} items)"
+        return f"InMemoryStore({sum(map(len, self._namespaces.values()))} items)"
 
     async def setup(self) -> None:
         """See ``BaseStore``, also for the following methods."""

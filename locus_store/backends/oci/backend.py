@@ -46,7 +46,7 @@ class BucketDocuments(ObjectDocuments):
         return found
 
     def _refuse_foreign(self, key: str) -> None:
-        """List the SDK's pointer; that also tells a missing object from a missing bucket."""
+        """List the SDK's pointer; unlike a read, that reports a missing bucket as such."""
         pointer = self.prefix + key + SDK_POINTER
         if not key or len(pointer.encode()) > MAX_NAME_BYTES:
             pointer = self.prefix + LAYOUT

@@ -90,7 +90,7 @@ class BucketObjects(Objects):
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        """Lend a client to one call."""
+        """Lease a client to one call."""
         self._require_process()
         if self.access["client"] is not None:
             yield self.access["client"]

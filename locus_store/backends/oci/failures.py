@@ -52,7 +52,7 @@ def translate_error(exc: BaseException, place: BucketPlace, what: str) -> LocusS
     """Return the error for a call that failed for good."""
     status = get_status(exc)
     if status is None:
-        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_told(exc)}")
+        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_reason(exc)}")
     if status == UNAUTHENTICATED:
         return _unauthenticated(exc, place)
     if status in {FORBIDDEN, MISSING}:
@@ -61,7 +61,7 @@ def translate_error(exc: BaseException, place: BucketPlace, what: str) -> LocusS
             "create the bucket, pass compartment_id= to have it created, or see the policies on "
             "the page about OCI"
         )
-    return BackendError(f"{what}: {place} answered HTTP {status}: {_told(exc)}")
+    return BackendError(f"{what}: {place} answered HTTP {status}: {_reason(exc)}")
 
 
 def _unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
@@ -86,6 +86,6 @@ def get_date(headers: Any) -> datetime | None:
         return None
 
 
-def _told(exc: BaseException) -> str:
+def _reason(exc: BaseException) -> str:
     text = str(getattr(exc, "message", None) or exc)
     return f"{type(exc).__name__}: {text:.300}"

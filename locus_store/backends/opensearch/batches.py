@@ -117,9 +117,9 @@ class ItemBatches:
     def finish(self, batches: Iterable[str]) -> bool:
         """Put the intents of committed batches in place; return whether there was one."""
         states = self.read_states(batches)
-        done = {it: told for it, told in states.items() if told["state"] == COMMITTED}
-        for batch, told in done.items():
-            self.replace(self._held(told["kept"]["ids"], batch), states)
+        done = {it: decision for it, decision in states.items() if decision["state"] == COMMITTED}
+        for batch, decision in done.items():
+            self.replace(self._held(decision["kept"]["ids"], batch), states)
             self.forget([batch])
         return bool(done)
 
@@ -171,5 +171,5 @@ def _named(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _decision(batch: str, state: str, ids: Sequence[str]) -> Write:
-    told = {"state": state, "decided": items.get_microseconds(), "kept": {"ids": list(ids)}}
-    return Write(batch, None, told)
+    fields = {"state": state, "decided": items.get_microseconds(), "kept": {"ids": list(ids)}}
+    return Write(batch, None, fields)

@@ -57,23 +57,23 @@ def translate_error(exc: BaseException, place: IndexPlace, what: str) -> LocusSt
     """Return the error for a call that failed for good."""
     status = get_status(exc)
     if status is None:
-        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_told(exc)}")
+        return ConnectionFailedError(f"{what}: {place} cannot be reached: {_reason(exc)}")
     if is_blocked(exc):
         return BackendError(
-            f"{what}: a block refuses writes to {place}: {_told(exc)}; free disk space, or remove "
-            "the block from the settings of the index"
+            f"{what}: a block refuses writes to {place}: {_reason(exc)}; free disk space, or "
+            "remove the block from the settings of the index"
         )
     if status in REFUSED:
         return ConnectionFailedError(
             f"{what}: {place} refused the credentials, or their roles do not allow the call (HTTP "
             f"{status})"
         )
-    return BackendError(f"{what}: {place} answered HTTP {status}: {_told(exc)}")
+    return BackendError(f"{what}: {place} answered HTTP {status}: {_reason(exc)}")
 
 
 def _error_of(exc: BaseException) -> object:
     return exc.args[1] if len(exc.args) > 1 else None
 
 
-def _told(exc: BaseException) -> str:
+def _reason(exc: BaseException) -> str:
     return f"{str(exc) or type(exc).__name__:.300}"

@@ -170,32 +170,32 @@ class PostgreSQLBackend(ServerBackend):
         checkpoint_id: str | None = None,
         with_writes: bool = False,
     ) -> Stored | None:
-        hot = self._database.hot
-        text = (hot.head if checkpoint_id is None else hot.named)[with_writes]
-        rows = await self._ask(text, hot.make_key(thread_id, namespace, checkpoint_id))
+        fast = self._database.fast
+        text = (fast.head if checkpoint_id is None else fast.named)[with_writes]
+        rows = await self._ask(text, fast.make_key(thread_id, namespace, checkpoint_id))
         if not rows:
             return None
         if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
             return await super().fetch(thread_id, namespace=namespace)
-        return hot.make_stored(rows[0], self._database.store, thread_id, namespace)
+        return fast.make_stored(rows[0], self._database.store, thread_id, namespace)
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        hot, store = self._database.hot, self._database.store
-        key = (*hot.make_key(thread_id, namespace), known.line, known.sequence, known.digest)
-        rows = await self._ask(hot.head_after[with_writes], key) if known.store == store else []
-        found = hot.make_stored(rows[0], store, thread_id, namespace, known) if rows else None
+        fast, store = self._database.fast, self._database.store
+        key = (*fast.make_key(thread_id, namespace), known.line, known.sequence, known.digest)
+        rows = await self._ask(fast.head_after[with_writes], key) if known.store == store else []
+        found = fast.make_stored(rows[0], store, thread_id, namespace, known) if rows else None
         return found or await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
     async def version(
         self, thread_id: str, checkpoint_id: str | None = None, *, namespace: str = ""
     ) -> Version | None:
         check_names(thread_id, namespace, checkpoint_id)
-        hot = self._database.hot
-        text = hot.head_version if checkpoint_id is None else hot.named_version
-        rows = await self._ask(text, hot.make_key(thread_id, namespace, checkpoint_id))
-        return next(iter(hot.make_versions(rows, self._database.store, thread_id, namespace)), None)
+        fast, store = self._database.fast, self._database.store
+        text = fast.head_version if checkpoint_id is None else fast.named_version
+        rows = await self._ask(text, fast.make_key(thread_id, namespace, checkpoint_id))
+        return next(iter(fast.make_versions(rows, store, thread_id, namespace)), None)
 
     async def history(
         self,
@@ -207,18 +207,18 @@ class PostgreSQLBackend(ServerBackend):
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
-        hot = self._database.hot
-        key = (*hot.make_key(thread_id, namespace), None if before is None else encode_key(before))
-        rows = await self._ask(hot.history, (*key, limit))
+        fast = self._database.fast
+        key = (*fast.make_key(thread_id, namespace), None if before is None else encode_key(before))
+        rows = await self._ask(fast.history, (*key, limit))
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
                 "without a cursor"
             )
-        return hot.make_versions(rows, self._database.store, thread_id, namespace)
+        return fast.make_versions(rows, self._database.store, thread_id, namespace)
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
-        text = self._database.hot.contents
+        text = self._database.fast.contents
         return contents.parse_contents(await self._ask(text, contents.make_parameters(versions)))
 
     async def store_writes(

@@ -112,7 +112,7 @@ async def _first(driver: Any, target: Target, arguments: dict[str, Any]) -> Any:
 
 
 def _passes(wanted: str | None) -> tuple[str, ...]:
-    """Return what is asked of a host, in turn; unless told, a server that writes is preferred."""
+    """Return what is asked of a host, in turn; by default a server that writes is preferred."""
     if wanted is None:
         return "read-write", "any"
     return ("standby", "any") if wanted == "prefer-standby" else (wanted,)
@@ -232,11 +232,11 @@ ConnectingError = ConnectionFailedError
 def _refusal(exc: Exception, where: str) -> LocusStoreError:
     """Return the error for a failed ``connect``."""
     if isinstance(exc, ValueError) and not isinstance(exc, OSError):
-        is_told = isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError)
-        told = str(exc) if is_told else "see its hosts, and the lines of the password file"
+        has_reason = isinstance(exc, require_asyncpg().exceptions.ClientConfigurationError)
+        reason = str(exc) if has_reason else "see its hosts, and the lines of the password file"
         return InvalidArgumentError(
             f"PostgreSQL {where}: asyncpg cannot use this DSN; correct it (sslrootcert=system: the"
-            f" certificate authorities of this machine): {told}"
+            f" certificate authorities of this machine): {reason}"
         )
     return ConnectionFailedError(f"PostgreSQL {where}: {_reason(exc)}")
 

@@ -86,7 +86,7 @@ def write_of(checkpoint_id: str, values: Sequence[Any]) -> PendingWrite:
 
 
 def parse_payloads(row: Mapping[str, Any], after: int) -> list[bytes]:
-    """Return what leads to the version of a row from another."""
+    """Return the payloads from another version to that of a row."""
     segments = [RecordSegment(*it) for it in row["segments"] or ()]
     found = collect_payloads((), segments, after=after, upto=row["sequence"])
     return found if row["payload"] is None else [*found, row["payload"]]

@@ -151,7 +151,7 @@ class PostgreSQLDefinition(SchemaDefinition):
     def find_taken(
         self, connection: Connection, schema: str | None, table_names: frozenset[str]
     ) -> set[str]:
-        """Tables, views, indexes and sequences have one space of names."""
+        """Tables, views, indexes and sequences share one namespace."""
         query = sa.text("""
             SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE n.nspname = :schema AND c.relname IN :names
@@ -218,16 +218,16 @@ class PostgreSQLDefinition(SchemaDefinition):
         return str(found) if found else ""
 
     def render_embedding_columns(self, connection: Connection, ours: Tables, dimension: int) -> str:
-        home = connection.dialect.identifier_preparer.quote(self._made_extension(connection, ours))
+        name = connection.dialect.identifier_preparer.quote(self._made_extension(connection, ours))
         return (
             "item bigint NOT NULL, part smallint NOT NULL, "
-            f"embedding {home}.vector({dimension}) NOT NULL"
+            f"embedding {name}.vector({dimension}) NOT NULL"
         )
 
     def _made_extension(self, connection: Connection, ours: Tables) -> str:
         """Return the schema that pgvector is in; it is created where that is possible."""
-        if home := self.find_vector_schema(connection):
-            return home
+        if schema := self.find_vector_schema(connection):
+            return schema
         available = connection.exec_driver_sql(
             "SELECT count(*) FROM pg_available_extensions WHERE name = 'vector'"
         ).scalar_one()

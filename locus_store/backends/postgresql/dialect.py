@@ -226,7 +226,7 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.hot = FastStatements(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        self.fast = FastStatements(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)
@@ -317,8 +317,8 @@ class PostgreSQLDatabase(ServerDatabase):
                 f"{where}: {state}: stored data is damaged ({_reason(exc)}); restore a backup"
             )
         remedy = STATEMENT_REMEDIES.get(state) or STATEMENT_REMEDIES.get(state[:2])
-        if remedy is None and (told := make_connection_error(exc, self._where)):
-            return told
+        if remedy is None and (error := make_connection_error(exc, self._where)):
+            return error
         remedy = remedy or _reason(exc)
         return BackendError(f"{where}: {state or type(exc).__name__}: {remedy}")
 
@@ -415,7 +415,7 @@ def _from_json(value: Any) -> Any:
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError:
-        return value  # damage, which the column's type tells
+        return value  # damage, which the column's type reports
 
 
 class BorrowedConnection:

@@ -212,7 +212,7 @@ class PostgreSQLItems(Items):
             self.store, self.embeddings, e.item == c.item
         )
         where, *others = self.are_wanted(wanted)
-        # Planned once for all values, the statement has to tell how much of an index it takes.
+        # Planned once for all values, the statement has to say how much of an index it takes.
         where = cloned_traverse(where, {}, {"bindparam": _in_the_text})
         most = sa.literal(size, sa.Integer(), literal_execute=True)
         below = below.where(where, *others).limit(most)
@@ -390,7 +390,7 @@ def _apply(store: str, settings: str, embeddings: str, home: str, *, waits: bool
         store: Name of the table, quoted, as the next two.
         settings: Name of the table of settings.
         embeddings: Name of the table of embeddings.
-        home: Where pgvector is; ``""``: there is no table of embeddings.
+        home: Schema of pgvector; ``""``: there is no table of embeddings.
         waits: For rows that others have locked; else they are busy, and the statement fails where
             an insert waits for longer than 100 ms.
     """

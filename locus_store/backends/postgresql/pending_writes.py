@@ -85,7 +85,7 @@ class WriteBatches:
     def __init__(
         self, pool: LoopPool, database: PostgreSQLDatabase, *, size: int, workers: int
     ) -> None:
-        self._home: LoopPool = proxy(pool)
+        self._pool: LoopPool = proxy(pool)
         self._database = database
         limits = GroupLimits(count=size, workers=workers, size=GROUP_BYTES)
         self._calls: Gathering[Batch, bool] = Gathering(
@@ -97,28 +97,28 @@ class WriteBatches:
         return await self._calls.submit(batch, size=batch.size)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._home.spawn(work)  # of a proxy: the method itself would keep the connections
+        return self._pool.spawn(work)  # of a proxy: the method itself would keep the connections
 
     def _sends(self, batch: Batch, answered: Callable[[bool | Failed | Undecided], None]) -> bool:
         def ended(rows: list[Any] | BaseException) -> None:
             if not isinstance(rows, BaseException):
                 answered(bool(rows))
                 return
-            self._home.note(rows)
+            self._pool.note(rows)
             if isinstance(rows, Exception) and self._database.is_lost_connection(rows):
                 observe.report_retry("connection", rows)
                 answered(Undecided.AGAIN)
             else:
                 answered(Failed(rows))
 
-        return self._home.send(*self._statement([batch]), ended)
+        return self._pool.send(*self._statement([batch]), ended)
 
     async def _answers(
         self, batches: Sequence[Batch], is_alone: bool
     ) -> Sequence[bool | Failed | Undecided]:
         del is_alone
         try:
-            stored = await self._home.retry(lambda: self._run(batches))
+            stored = await self._pool.retry(lambda: self._run(batches))
         except Exception as exc:
             is_known = isinstance(exc, (LocusStoreError, *self._database.driver_errors))
             if len(batches) == 1 or not is_known:
@@ -128,20 +128,20 @@ class WriteBatches:
 
     async def _run(self, batches: Sequence[Batch]) -> set[int]:
         """Run the statement; return the positions of the batches that were stored."""
-        async with self._home.lease_driver() as connection:
+        async with self._pool.lease_driver() as connection:
             text, values = self._statement(batches)
             found = await connection.fetch(text, *values)
         return {row["number"] for row in found}
 
     def _statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that stores batches, and its parameters."""
-        database, hot = self._database, self._database.hot
+        database, fast = self._database, self._database.fast
         common = encode_key(database.tenant), database.store
         [batch, *others] = batches
-        lone = None if others else hot.put_lone.get(len(batch.writes))
+        lone = None if others else fast.put_lone.get(len(batch.writes))
         if lone is not None:
             return lone, (*common, *batch.make_head(), *chain.from_iterable(batch.make_rows()))
         heads = [(number, *it.make_head()) for number, it in enumerate(batches)]
         rows = [(number, *row) for number, it in enumerate(batches) for row in it.make_rows()]
         places, writes = zip(*heads, strict=True), zip(*rows, strict=True)
-        return hot.put_writes, (*common, *places, *writes)
+        return fast.put_writes, (*common, *places, *writes)

@@ -50,11 +50,11 @@ WORKERS: Final = 2
 """Statements under way at once: one is worked on while the next is put together."""
 
 DIVIDED: Final = 32
-"""Waiting saves that are divided among the senders, so that one statement is worked on while the
+"""Waiting saves that are divided among the workers, so that one statement is worked on while the
 callers of the other prepare their next saves. Fewer saves take less time than a commit."""
 
 PATIENCE_SECONDS: Final = 0.05
-"""A statement that takes longer does not count among them: it waits for somebody else's lock."""
+"""A statement that takes longer is not counted: it waits for another transaction's lock."""
 
 
 class _Deadline:
@@ -97,7 +97,7 @@ def _now() -> float:
 class _Item:
     save: Save
     row: SaveRow | None
-    """The statement's fields; ``None``: only the full rules can tell."""
+    """The statement's fields; ``None``: only the full rules can decide."""
 
     done: asyncio.Future[Written]
     operation: observe.Operation | None
@@ -134,7 +134,7 @@ class Saves:
     """The saves of one event loop.
 
     Args:
-        home: Its connections.
+        pool: Its connections.
         database: What is written to.
         size: Saves in one statement at most; 1 sends each by itself.
         workers: Statements under way at once.
@@ -143,22 +143,22 @@ class Saves:
 
     def __init__(
         self,
-        home: LoopPool,
+        pool: LoopPool,
         database: PostgreSQLDatabase,
         *,
         size: int,
         workers: int,
         timeout_seconds: float | None,
     ) -> None:
-        self._home: LoopPool = proxy(home)  # it would never go: these are kept by it
+        self._pool: LoopPool = proxy(pool)  # it would never go: these are kept by it
         self._database = database
         self._size = size
         self._workers = self._idle_workers = workers
         self._timeout_seconds = timeout_seconds
         self._slow: set[object] = set()
-        """Senders that gave way, and end with what they are doing."""
+        """Workers that gave way; each ends after its statement."""
         self._at_work: set[object] = set()
-        """Senders whose statement is under way, but for those that gave way."""
+        """Workers whose statement is under way, except those that gave way."""
         self._last_size = 1
         """Saves of the last statement."""
         self._ready: deque[_Item] = deque()
@@ -190,10 +190,10 @@ class Saves:
             return False
         over = self._be_patient(item)
         answered = partial(self._answered, item, alone.line, over)
-        append, limit = self._database.hot.append, self._timeout_seconds
+        append, limit = self._database.fast.append, self._timeout_seconds
         self._idle_workers -= 1
         self._at_work.add(item)
-        is_sent = self._home.send(append, alone, answered, timeout_seconds=limit)
+        is_sent = self._pool.send(append, alone, answered, timeout_seconds=limit)
         if not is_sent:
             over.cancel()
             self._at_work.discard(item)
@@ -221,7 +221,7 @@ class Saves:
     def _wake(self) -> None:
         if self._ready and self._idle_workers:
             self._idle_workers -= 1
-            self._home.spawn(self._send_all()).add_done_callback(self._ended)
+            self._pool.spawn(self._send_all()).add_done_callback(self._ended)
 
     def _free(self, worker: object) -> None:
         if worker in self._slow:
@@ -270,7 +270,7 @@ class Saves:
                 raise
 
     def _give_way(self, worker: object) -> None:
-        """Let another sender start: this one's statement waits, perhaps for a lock."""
+        """Let another worker start: this one's statement waits, perhaps for a lock."""
         self._slow.add(worker)
         self._at_work.discard(worker)
         self._idle_workers += 1
@@ -325,7 +325,7 @@ class Saves:
         """Report a statement that failed; return whether the database or the way to it did."""
         if not isinstance(exc, (LocusStoreError, *self._database.driver_errors)):
             return False
-        self._home.note(exc)
+        self._pool.note(exc)
         observe.report_divided([it.operation for it in group], exc)
         return True
 
@@ -340,7 +340,7 @@ class Saves:
                 self._leave_undone()
                 self._finish(item, asyncio.CancelledError())
 
-        self._home.spawn(self._alone(item)).add_done_callback(ended)
+        self._pool.spawn(self._alone(item)).add_done_callback(ended)
 
     async def _run(
         self, items: Sequence[_Item], deadline: _Deadline
@@ -348,12 +348,12 @@ class Saves:
         """Run the statement; return each written save's place, with its line's key and sequence."""
         database = self._database
         alone, common = self._alone_of(items), self._common()
-        group = database.hot.group[database.has_index, database.user_id_type]
-        async with self._home.lease_driver() as connection:
+        group = database.fast.group[database.has_index, database.user_id_type]
+        async with self._pool.lease_driver() as connection:
             with self._patience():
                 if alone is not None:
                     left = deadline.compute_seconds_left()
-                    found = await connection.fetch(database.hot.append, *alone, timeout=left)
+                    found = await connection.fetch(database.fast.append, *alone, timeout=left)
                     if found:
                         return {items[0].line: (alone.line, found[0]["sequence"])}
                 fields = tuple(zip(*(it.row for it in items if it.row), strict=True))
@@ -409,8 +409,8 @@ class Saves:
         result: Written | Exception
         try:
             with observe.enter(item.operation):
-                result = await self._home.retry(lambda: self._home.run_transaction(body, begin))
-        except Exception as exc:  # noqa: BLE001  (told to the caller)
+                result = await self._pool.retry(lambda: self._pool.run_transaction(body, begin))
+        except Exception as exc:  # noqa: BLE001  (raised in the caller)
             result = exc
         self._finish(item, result)
 

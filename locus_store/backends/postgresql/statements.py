@@ -1,4 +1,4 @@
-"""PostgreSQL's hot statements as text for the driver: a save, a group, a load, a list.
+"""PostgreSQL's fast statements as text for the driver: a save, a group, a load, a list.
 
 Each is one round trip in autocommit. They do what the rules in ``versions`` say, for the cases
 that are nearly all; what they refuse is decided by those rules, in a transaction of its own.
@@ -283,7 +283,7 @@ ORDER BY v.sequence DESC
 
 
 class FastStatements:
-    """The hot statements of one set of tables."""
+    """The fast statements of one set of tables."""
 
     def __init__(self, tables: Tables, dialect: Dialect) -> None:
         table = dialect.identifier_preparer.format_table

@@ -140,7 +140,7 @@ def _try_out(make: Callable[[], Any], where: str, *, is_cluster: bool) -> None:
     """Check the options by creating a client and a connection, without connecting.
 
     Raises:
-        InvalidArgumentError: No; what redis-py says of it is not told where it may be a secret.
+        InvalidArgumentError: It failed; a reason that may hold a secret is left out.
     """
     try:
         sample = make()
@@ -218,9 +218,9 @@ def _require_usable(client: Any) -> None:
         )
 
 
-async def collect_facts(home: LoopClient) -> list[Fact]:
+async def collect_facts(client: LoopClient) -> list[Fact]:
     """Return the facts that the server reports about itself."""
-    info = await home.retry(home.client.info)
+    info = await client.retry(client.client.info)
     one = next(iter(info.values())) if "redis_version" not in info else info
     return [
         Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_patience: ContextVar[RetryTime | None] = ContextVar("patience", default=None)
+_retry_time: ContextVar[RetryTime | None] = ContextVar("retry_time", default=None)
 """The retry time of the write that makes the call."""
 
 _limit: ContextVar[float | None] = ContextVar("limit", default=None)
@@ -354,7 +354,7 @@ class LoopClient(loops.LoopResources):
                 self._found += 1
 
     async def drop_idle(self) -> None:
-        """Close the idle connections: they lead where one did that is of no more use."""
+        """Close the idle connections: after such an error they are of no use either."""
         nodes = self.client.get_nodes() if self.is_cluster else [self.client.connection_pool]
         for node in nodes:
             idle = node._free if self.is_cluster else node._available_connections  # noqa: SLF001
@@ -364,38 +364,38 @@ class LoopClient(loops.LoopResources):
 
     async def retry(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that is safe to repeat until it succeeds or its time is over."""
-        return await self._patiently(work, failures.is_lost)
+        return await self._run_with_retries(work, failures.is_lost)
 
     async def attempt(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run a conditional write; retry only until the server accepts it.
 
         Raises:
-            ChangedError: Its outcome is unknown, and there is time to look.
+            ChangedError: Its outcome is unknown, and there is time to check it.
         """
-        return await self._patiently(work, failures.is_lost, repeats=False)
+        return await self._run_with_retries(work, failures.is_lost, repeats=False)
 
     async def run_once(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work that must not be repeated; retry only until the server accepts it."""
-        return await self._patiently(work, lambda _: False)
+        return await self._run_with_retries(work, lambda _: False)
 
     async def run_within_one_time(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run work of several calls, which share the retry time of one."""
-        before = _patience.set(self.make_retry_time())
+        before = _retry_time.set(self.make_retry_time())
         try:
             return await work()
         finally:
-            _patience.reset(before)
+            _retry_time.reset(before)
 
-    async def _patiently(
+    async def _run_with_retries(
         self,
         work: Callable[[], Awaitable[T]],
         may_again: Callable[[BaseException], bool],
         *,
         repeats: bool = True,
     ) -> T:
-        patience, caller = _patience.get() or self.make_retry_time(), asyncio.current_task()
+        retry_time, caller = _retry_time.get() or self.make_retry_time(), asyncio.current_task()
         asked = caller.cancelling() if caller else 0
-        is_first = may_again is failures.is_lost and not patience.has_waited
+        is_first = may_again is failures.is_lost and not retry_time.has_waited
         before = _limit.set(SILENT_SECONDS if is_first else None)
         self._calls += 1
         self._is_idle.clear()
@@ -405,7 +405,7 @@ class LoopClient(loops.LoopResources):
                     answer = await work()
                 except DRIVER_ERRORS as exc:
                     _limit.set(None)
-                    await patience.wait_after(exc, may_again)
+                    await retry_time.wait_after(exc, may_again)
                     if not repeats and failures.is_lost(exc):
                         raise ChangedError from exc
                 else:
@@ -453,12 +453,12 @@ class RetryTime:
     """The time for which a call is retried.
 
     Args:
-        home: The client that makes the call.
+        client: The client that makes the call.
         seconds: In all.
     """
 
-    def __init__(self, home: LoopClient, seconds: float) -> None:
-        self._home = home
+    def __init__(self, client: LoopClient, seconds: float) -> None:
+        self._client = client
         self._pauses = Pauses(0.04, 2.0, seconds)
         self.is_unsure = False
         self.has_waited = False
@@ -471,23 +471,23 @@ class RetryTime:
         """
         if isinstance(exc, LocusStoreError):  # raised by a call that has retried
             raise exc
-        home = self._home
-        if not home.is_cluster:
-            failures.require_no_cluster(exc, home.where)
+        client = self._client
+        if not client.is_cluster:
+            failures.require_no_cluster(exc, client.where)
         self.is_unsure = self.is_unsure or failures.may_be_done(exc)
         is_better_soon = failures.is_transient(exc) or (
-            home.was_reached and may_again(exc)  # else a wrong address is reported at once
+            client.was_reached and may_again(exc)  # else a wrong address is reported at once
         )
         pause = self._pauses.get_next() if is_better_soon else None
         if pause is None:
-            raise failures.translate_error(exc, home.where, is_unsure=self.is_unsure) from exc
+            raise failures.translate_error(exc, client.where, is_unsure=self.is_unsure) from exc
         observe.report_retry("connection", exc)
         self.has_waited = True
         await asyncio.sleep(pause)
         if isinstance(exc, failures.REPLACING):
-            await home.drop_idle()
+            await client.drop_idle()
         if failures.is_lost(exc):
-            await home.find_masters()
+            await client.find_masters()
 
     async def pause(self) -> None:
         """Pause, so that other tasks can run."""

@@ -83,7 +83,7 @@ class RedisDocuments(Documents):
         """Threads whose keys of the Locus SDK may stay."""
 
         self._ahead = timedelta()
-        """The lead of the server's clock."""
+        """The time by which the server's clock is ahead."""
 
         self._asked_at = -CLOCK_SECONDS
 

@@ -60,10 +60,10 @@ CHANGES: Final = GroupLimits(count=256, size=PAGE_BYTES)
 
 READS: Final = GroupLimits(count=PAGE)
 
-LANES: Final = 64
+QUEUES: Final = 64
 """Writes that may be under way at once."""
 
-ALL_LANES: Final = {str(it) for it in range(LANES)}
+ALL_QUEUES: Final = {str(it) for it in range(QUEUES)}
 
 
 class RedisStore(BaseStore):
@@ -180,10 +180,10 @@ class RedisStore(BaseStore):
 
     # --- writing
 
-    async def _write(self, lanes: set[str], script: Script, *args: Any) -> Any:
+    async def _write(self, queues: set[str], script: Script, *args: Any) -> Any:
         """Run a script once, after all earlier writes of the same items."""
         client = await self._get_client()
-        first, *others = lanes
+        first, *others = queues
         keys = [*self._keys, self._absent]
         return await client.run_in_order(
             first, lambda: client.run_once(lambda: client.write(script, keys, *args)), *others
@@ -202,9 +202,9 @@ class RedisStore(BaseStore):
         has_vectors = any(it.vectors for it in changes)
         dimension = self.dimension if has_vectors else ""
         given = [items.make_arguments(it, at) for at, call in enumerate(calls) for it in call]
-        lanes = {_lane(items.name_of(it.namespace, it.key)) for it in changes}
+        queues = {_choose_queue(items.name_of(it.namespace, it.key)) for it in changes}
         what = items.LAYOUT, dimension, *chain.from_iterable(given)
-        done, found, *others = await self._write(lanes, scripts.ITEMS["apply"], *what)
+        done, found, *others = await self._write(queues, scripts.ITEMS["apply"], *what)
         if done != b"done":
             self._require(done.decode(), found)
         [conflicts] = others
@@ -222,17 +222,17 @@ class RedisStore(BaseStore):
         at, removed = b"", 0
         while True:
             low, high = items.make_bounds(start, at)
-            count, at = await self._write(ALL_LANES, scripts.ITEMS["clear"], low, high, CLEARED)
+            count, at = await self._write(ALL_QUEUES, scripts.ITEMS["clear"], low, high, CLEARED)
             removed += int(count)
             if not at:
                 return removed
 
     async def renew(self, names: Sequence[Name]) -> None:
         given = [items.name_of(*it) for it in names]
-        await self._write(set(map(_lane, given)), scripts.ITEMS["renew"], *given)
+        await self._write(set(map(_choose_queue, given)), scripts.ITEMS["renew"], *given)
 
     async def sweep(self, limit: int) -> int:
-        count: int = await self._write(ALL_LANES, scripts.ITEMS["sweep"], limit)
+        count: int = await self._write(ALL_QUEUES, scripts.ITEMS["sweep"], limit)
         return count
 
     # --- reading
@@ -293,7 +293,7 @@ class RedisStore(BaseStore):
 
     async def recent(self, wanted: Wanted) -> list[StoreItem]:
         count = wanted.offset + wanted.limit
-        size = max(FIRST, count) if _looks(wanted) else count
+        size = max(FIRST, count) if _must_inspect(wanted) else count
         taken: list[StoreItem] = []
         before, newest = b"", None
         while True:
@@ -350,7 +350,7 @@ class RedisStore(BaseStore):
         least = -inf if threshold is None else threshold
         ranked = sorted([it async for it in self._scored(wanted, vector) if -it.negative >= least])
         count = wanted.offset + wanted.limit
-        size = max(FIRST, count) if _looks(wanted) else count
+        size = max(FIRST, count) if _must_inspect(wanted) else count
         taken: list[StoreItem] = []
         at = 0
         while at < len(ranked) and len(taken) < count:
@@ -393,9 +393,9 @@ class RedisStore(BaseStore):
         return items.split_embeddings(found[1], size) if found else []
 
 
-def _lane(name: bytes) -> str:
-    """Return an item's lane; writes in one lane run in order, lanes run concurrently."""
-    return str(crc32(name) % LANES)
+def _choose_queue(name: bytes) -> str:
+    """Return an item's queue; writes in one queue run in order, queues run concurrently."""
+    return str(crc32(name) % QUEUES)
 
 
 class _Scored(NamedTuple):
@@ -406,9 +406,9 @@ class _Scored(NamedTuple):
 
     name: bytes
     put_at: int
-    """The microsecond, by which a later put is told from this one."""
+    """The microsecond, by which a later put differs from this one."""
 
 
-def _looks(wanted: Wanted) -> bool:
+def _must_inspect(wanted: Wanted) -> bool:
     """Return whether each item has to be inspected in Python."""
     return bool(wanted.filter.clauses or wanted.metadata_filter.clauses or wanted.words)

@@ -213,7 +213,7 @@ class SQLiteWriter:
             if jobs[-1] is self._last:
                 self._release()
                 answers.append((None, None))
-        except BaseException as exc:  # noqa: BLE001  (told to every caller of the group)
+        except BaseException as exc:  # noqa: BLE001  (raised in every caller of the group)
             answers = [(None, exc)] * len(jobs)
         with self._gate:
             following = self._jobs[0] if self._jobs else None
@@ -279,7 +279,7 @@ def _attempt(connection: Connection, body: Body[Any] | None) -> _Answer:
     cursor.execute("SAVEPOINT job")
     try:
         result = body(connection)
-    except Exception as exc:  # noqa: BLE001  (told to the caller)
+    except Exception as exc:  # noqa: BLE001  (raised in the caller)
         cursor.execute("ROLLBACK TO job")
         return None, exc
     finally:

@@ -93,8 +93,8 @@ async def fork(request: PageRequest) -> Answer:
         will[:0] = [f"All of the thread is copied: {await _contents(request)}."]
     else:
         found = await find_ancestry(backend, request.thread, name, namespace=request.namespace)
-        way = request.require(found, name)
-        will[:0] = [f"{escape(name)} and its ancestors are copied: {_counted(len(way.versions))}."]
+        versions = request.require(found, name).versions
+        will[:0] = [f"{escape(name)} and its ancestors are copied: {_counted(len(versions))}."]
     field = {"name": "new_thread", "label": "Id of the new thread"}
     return _form(request, "fork", "Fork", will, head, field=field, version=name)
 
@@ -188,10 +188,10 @@ async def _contents(request: PageRequest) -> str:
     """Return the numbers of versions and namespaces of the thread."""
     names = await needs(request.parts.threads, StoresThreads).namespaces(request.thread)
     try:
-        told = _counted(sum([await _number(request, it) for it in names]))
+        summary = _counted(sum([await _number(request, it) for it in names]))
     except IntegrityError:
-        told = UNCOUNTED
-    return told if len(names) == 1 else f"{told} in {len(names):,} namespaces"
+        summary = UNCOUNTED
+    return summary if len(names) == 1 else f"{summary} in {len(names):,} namespaces"
 
 
 async def _count(request: PageRequest, namespace: str, *, since: int) -> str:
@@ -220,8 +220,8 @@ def _counted(number: int) -> str:
     return f"{number:,} version{'' if number == 1 else 's'}"
 
 
-def _audit(request: PageRequest, action: str, **told: str | None) -> None:
+def _audit(request: PageRequest, action: str, **details: str | None) -> None:
     found = {"caller": request.viewer.caller.name, "tenant": request.tenant}
-    found |= {"namespace": request.namespace, **told}
+    found |= {"namespace": request.namespace, **details}
     places = ", ".join(f"{name} {it!r}" for name, it in found.items() if it is not None)
     log.info("%s thread %r: %s", action, request.thread, places)

@@ -108,7 +108,7 @@ _TESTS: Final = {
 
 
 async def show_answers(request: PageRequest) -> Page:
-    """Return the form, and the answers on the way to the version once a question is asked.
+    """Return the form, and the answers for the ancestry of the version once a question is asked.
 
     Raises:
         InvalidArgumentError: The question makes no sense.

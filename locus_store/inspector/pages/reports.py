@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def show_report(request: PageRequest) -> Page:
-    """Return what a report tells; as JSON it is the report itself."""
+    """Return the content of a report; as JSON it is the report itself."""
     return Page("report", "Report without content", await _report(request))
 
 
@@ -69,10 +69,10 @@ async def download_picture(request: PageRequest) -> Download:
     """
     seen = await read(request, request.query.get_optional("version"))
     found = find_in_state(seen, parsed(request.query.require("path")))
-    told = decode_image(found.value) if isinstance(found.value, str) else None
-    if told is None:
+    image = decode_image(found.value) if isinstance(found.value, str) else None
+    if image is None:
         raise NotFoundError("there is no PNG, JPEG, GIF or WebP image at this path")
-    return Download("image", told[1], told[0], is_inline=True)
+    return Download("image", image[1], image[0], is_inline=True)
 
 
 async def show_live(request: PageRequest) -> Page:
@@ -83,7 +83,7 @@ async def show_live(request: PageRequest) -> Page:
     """
     after = request.query.get_number("after")
     threads, namespace = request.parts.threads, request.namespace
-    newer = await request.looks.find_newer(threads, request.thread, after, namespace=namespace)
+    newer = await request.poller.find_newer(threads, request.thread, after, namespace=namespace)
     found = request.require(newer)
     versions = [
         {

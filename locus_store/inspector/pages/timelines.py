@@ -30,7 +30,7 @@ PAGE: Final = 500
 """Versions that are read at once where a filter or a time is looked for."""
 
 LOOKED_AT: Final = 10_000
-"""Versions that one page looks at."""
+"""Versions that one page reads at most."""
 
 
 async def show_timeline(request: PageRequest) -> Page | Redirect:
