@@ -1,1 +1,1 @@
-"""The pages: a coroutine function of a ``Visit`` for each."""
+"""The pages: a coroutine function of a ``PageRequest`` for each."""
