@@ -39,8 +39,8 @@ Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 class Repository(Reads):
     """Portable statements in one transaction that holds the lock of the line it changes.
 
-    See ``Reads`` for what a repository is; ``PostgreSQL``, ``SQLite`` and ``Oracle`` differ in the
-    methods under "dialect hooks" only.
+    See ``Reads`` for what a repository is; the subclass of a database differs in the methods under
+    "dialect hooks" only.
     """
 
     _is_save = False
