@@ -39,8 +39,8 @@ Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 class Repository(Reads):
     """Portable statements in one transaction that holds the lock of the line it changes.
 
-    See ``Reads`` for what a repository is; the subclass of a database differs in the methods under
-    "dialect hooks" only.
+    See ``Reads`` for what a repository is. A database's subclass overrides the methods under
+    "dialect hooks"; SQLite's also decides a plain append, and PostgreSQL's deletes threads.
     """
 
     _is_save = False
