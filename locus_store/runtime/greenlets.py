@@ -1,7 +1,7 @@
 """Plain calls that wait for coroutines, each in a greenlet on the event loop.
 
 A thread is not changed, as it is for a call in a worker thread. SQLAlchemy has greenlets of its
-own (``sql/greenlets.py``); these need none of its modules.
+own (``sql/connections/lending.py``); these need none of its modules.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def store_writes(
     must_exist: MustExist | None,
     ttl_seconds: float | None,
 ) -> bool:
-    """See ``StorageBackend.store_writes``."""
+    """See ``StoresWrites.store_writes``."""
     line = versions.find_for_writes(it, thread_id, namespace, checkpoint_id, must_exist)
     is_new = line is None and it.open_thread(thread_id)
     if line is None:
@@ -71,7 +71,7 @@ def store_writes(
 def read_writes(
     it: Repository, thread_id: str, namespace: str, checkpoint_ids: Sequence[str]
 ) -> dict[str, list[PendingWrite]]:
-    """See ``StorageBackend.writes_of``."""
+    """See ``StoresWrites.writes_of``."""
     threads, lines = it.tables.threads, it.tables.lines
     line = it.connection.execute(
         sa.select(lines.c.line)
@@ -83,7 +83,7 @@ def read_writes(
 
 
 def list_namespaces(it: Repository, thread_id: str) -> list[str]:
-    """See ``StorageBackend.namespaces``."""
+    """See ``StoresThreads.namespaces``."""
     threads, lines = it.tables.threads, it.tables.lines
     query = (
         sa.select(lines.c.namespace)
@@ -98,7 +98,7 @@ def list_namespaces(it: Repository, thread_id: str) -> list[str]:
 
 
 def scan(it: Repository, limit: int, after: str | None) -> list[str]:
-    """See ``StorageBackend.scan``."""
+    """See ``StoresThreads.scan``."""
     threads = it.tables.threads
     query = sa.select(threads.c.thread_id).where(
         threads.c.tenant == it.scope.tenant, is_live(it.tables)
@@ -109,7 +109,7 @@ def scan(it: Repository, limit: int, after: str | None) -> list[str]:
 
 
 def read_thread(it: Repository, thread_id: str) -> ArchivedThread | None:
-    """See ``StorageBackend.read_thread``."""
+    """See ``StoresThreads.read_thread``."""
     threads, logs = it.tables.threads, it.tables.logs
     row = it.connection.execute(
         sa.select(threads.c.thread, *(threads.c[name] for name in _THREAD)).where(
@@ -182,7 +182,7 @@ def _archived_writes(it: Repository, line: int) -> Iterable[ArchivedWrite]:
 
 
 def restore(it: Repository, thread: ArchivedThread) -> None:
-    """See ``StorageBackend.restore``."""
+    """See ``StoresThreads.restore``."""
     require_user_id(thread.user_id, it.tables.user_id_type)
     if not it.open_thread(thread.thread_id):
         raise make_occupied_error(thread.thread_id, "written")
@@ -235,7 +235,7 @@ def _restore_line(it: Repository, thread_id: str, archived: ArchivedLine) -> Non
 
 
 def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> list[str]:
-    """See ``StorageBackend.find_threads``; hidden versions and all namespaces count."""
+    """See ``ErasesThreads.find_threads``; hidden versions and all namespaces count."""
     threads, lines, versions_ = it.tables.threads, it.tables.lines, it.tables.checkpoints
     may_match = it.may_have(threads.c.metadata, key, value)
     if user_id is not None:
@@ -263,7 +263,7 @@ def find_threads(it: Repository, key: str, value: Any, user_id: str | None) -> l
 
 
 def find_tagged(it: Repository, key: str, value: Any) -> list[tuple[str, str, str]]:
-    """See ``StorageBackend.tagged``."""
+    """See ``QueriesMetadata.tagged``."""
     lines, versions_ = it.tables.lines, it.tables.checkpoints
     columns = lines.c.thread_id, lines.c.namespace, versions_.c.checkpoint_id, versions_.c.metadata
     query = _of_live_lines(it, *columns).where(it.may_have(versions_.c.metadata, key, value))
@@ -308,7 +308,7 @@ def forget_items(it: Repository, key: str, value: Any) -> int:
 
 
 def list_tenants(it: Repository) -> list[Tenant]:
-    """See ``StorageBackend.tenants``."""
+    """See ``SharedByTenants.tenants``."""
     store = it.tables.store
     is_live_item = sa.or_(store.c.expires_at.is_(None), store.c.expires_at > now())
     threads = _by_tenant(it, it.tables.threads, is_live(it.tables))

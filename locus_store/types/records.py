@@ -86,7 +86,7 @@ class Tenant:
 
     name: str
     threads: int
-    """Live threads, as ``StorageBackend.scan`` lists them."""
+    """Live threads, as ``StoresThreads.scan`` lists them."""
 
     items: int
     """Live items of the store."""

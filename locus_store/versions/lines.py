@@ -231,7 +231,7 @@ def put_writes(
     seen: Collection[tuple[str, int]] | None,
     must_exist: MustExist | None,
 ) -> bool:
-    """Store a checkpoint's pending writes; see ``StorageBackend.put_writes``.
+    """Store a checkpoint's pending writes; see ``StoresWrites.put_writes``.
 
     Raises:
         ConflictError: Before anything was written.

@@ -147,7 +147,7 @@ def replay(
     """Yield the states of versions of one line, in one pass.
 
     Args:
-        records: What ``StorageBackend.records`` gave for them.
+        records: What ``StoresThreads.records`` gave for them.
         wanted: The versions, in any order.
         max_bytes: The largest state that is folded.
         packed: MessagePack stays bytes, and becomes no JSON.
@@ -217,7 +217,7 @@ def iterate_visible_texts(
 def select_records(
     records: Iterable[tuple[int, int, bytes]], first: int, last: int
 ) -> list[tuple[int, int, bytes]]:
-    """Return the records that ``StorageBackend.records`` returns, ascending."""
+    """Return the records that ``StoresThreads.records`` returns, ascending."""
     until = [it for it in records if it[0] <= last]
     chains = {chain for sequence, chain, _ in until if sequence >= first}
     return [it for it in until if it[1] in chains]

@@ -243,7 +243,7 @@ class StateHistory:
         """A function that makes the values of all channels, until they change."""
 
     def read(self, version: Version, folder: Folder) -> Maker:
-        """Return the maker of a version's checkpoint; see ``StorageBackend.read_states``.
+        """Return the maker of a version's checkpoint; see ``StoresThreads.read_states``.
 
         A page of checkpoints holds each message many times: objects are made on request.
         """

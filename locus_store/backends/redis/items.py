@@ -89,7 +89,7 @@ def make_bounds(start: bytes, after: bytes = b"") -> tuple[bytes, bytes]:
 
 
 def make_arguments(change: Change, call: int) -> tuple[Any, ...]:
-    """Return a change as arguments of ``item_apply``, with the number of its call."""
+    """Return a change as arguments of the script ``apply``, with the number of its call."""
     name = name_of(change.namespace, change.key)
     if not isinstance(change, Put):
         return "remove", name, "", "", "", "", call

@@ -53,7 +53,7 @@ class SchemaDefinition(ABC):
         prefix: str,
         schema: str | None,
     ) -> T:
-        """Connect, run ``body`` and disconnect; ``migration_targets.run_on`` names the errors."""
+        """Connect, run ``body`` and disconnect; ``migrations.run_on`` names the errors."""
 
     def find_absent(self, url: str | URL, schema: str | None) -> DatabasePlace | None:
         """Return the place of a database that connecting to it would create."""

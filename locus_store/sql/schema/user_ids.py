@@ -261,5 +261,5 @@ def quote(dialect: Dialect, name: str, schema: str | None) -> str:
 
 
 def _decoded(column: str) -> str:
-    """Return a key as its owner wrote it: one leading slash is ours (``columns.encode_key``)."""
+    """Return a key as its owner wrote it: ``columns.types.encode_key`` adds the leading slash."""
     return f"CASE WHEN SUBSTR({column}, 1, 1) = '/' THEN SUBSTR({column}, 2) ELSE {column} END"

@@ -20,7 +20,7 @@ _KEPT: Final = ("tenant", "namespace", "head", "open_chain", "open_bytes", "floo
 
 
 def copy_thread(it: Repository, source: str, destination: str) -> bool:
-    """See ``StorageBackend.copy_thread``; reads from one snapshot."""
+    """See ``StoresThreads.copy_thread``; reads from one snapshot."""
     if not has_thread(it, source):
         return False
     is_live = it.is_live_thread(destination)

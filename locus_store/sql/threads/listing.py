@@ -47,7 +47,7 @@ GROWTH: Final = 4
 
 
 def list_threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
-    """See ``StorageBackend.recent``."""
+    """See ``ListsThreads.recent``."""
     thread_id, is_match = it.tables.threads.c.thread_id, compile_thread_pattern(pattern).match
     in_sql = sa.true() if pattern == "*" else it.make_pattern_condition(thread_id, pattern)
     place = None if after is None else _place(it, after)
@@ -66,7 +66,7 @@ def list_threads(it: Reads, limit: int, pattern: str, after: str | None) -> list
 
 
 def list_heads(it: Reads, limit: int) -> list[Head]:
-    """See ``StorageBackend.heads``; mostly in one statement, as few threads have no head."""
+    """See ``ListsHeads.heads``; mostly in one statement, as few threads have no head."""
     found: list[Head] = []
     place = None
     while len(found) < limit:

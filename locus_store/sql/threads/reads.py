@@ -222,7 +222,7 @@ class Reads(Scoped):
     def _found(
         self, thread_id: str, namespace: str, checkpoint_id: str | None
     ) -> tuple[Any, ...] | None:
-        """Return the row of ``lone_version``."""
+        """Return the row of ``select_lone_version``."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
@@ -290,7 +290,7 @@ class Reads(Scoped):
     def records(
         self, thread_id: str, namespace: str, first: int, last: int
     ) -> list[tuple[int, int, bytes]]:
-        """See ``StorageBackend.records``."""
+        """See ``StoresThreads.records``."""
         line, checkpoints = self.find_line(thread_id, namespace), self.tables.checkpoints
         if line is None:
             return []
@@ -341,7 +341,7 @@ class Reads(Scoped):
     # --- metadata
 
     def query(self, key: str, value: Any, limit: int) -> list[Head]:
-        """See ``StorageBackend.query``; candidates are read in batches, of any tenant."""
+        """See ``QueriesMetadata.query``; candidates are read in batches, of any tenant."""
         found: list[Head] = []
         size, after = max(limit, QUERY_BATCH), None
         while len(found) < limit:

@@ -39,8 +39,8 @@ Copied: TypeAlias = "Callable[[sa.FromClause, Sequence[str]], sa.Select[Any]]"
 class Repository(Reads):
     """Portable statements in one transaction that holds the lock of the line it changes.
 
-    See ``Reads`` for what a repository is; ``PostgreSQL``, ``SQLite`` and ``Oracle`` differ in the
-    methods under "dialect hooks" only.
+    See ``Reads`` for what a repository is. A database's subclass overrides the methods under
+    "dialect hooks"; SQLite's also decides a plain append, and PostgreSQL's deletes threads.
     """
 
     _is_save = False
@@ -190,7 +190,7 @@ class Repository(Reads):
         )
 
     def renew(self, thread_id: str, ttl_seconds: float, *, begins: bool = False) -> bool:
-        """See ``StorageBackend.renew``; ``begins``: the thread is new and has no time to live."""
+        """See ``Expires.renew``; ``begins``: the thread is new and has no time to live."""
         threads = self.tables.threads
         least, most = after(ttl_seconds), after(ttl_seconds + compute_ttl_slack(ttl_seconds))
         is_it = threads.c.tenant == self.scope.tenant, threads.c.thread_id == thread_id
@@ -410,7 +410,7 @@ class Repository(Reads):
         return Swept(removed)
 
     def prune(self, thread_id: str) -> int:
-        """See ``StorageBackend.prune``; processes one line at a time."""
+        """See ``StoresThreads.prune``; processes one line at a time."""
         removed = 0
         for namespace in self._namespaces(thread_id):
             line = self.find(thread_id, namespace)
