@@ -256,7 +256,7 @@ class DrivenLoop:
         call.has_begun = True
         try:
             call.result = await call.made()
-        except BaseException as exc:  # noqa: BLE001  (told to the caller)
+        except BaseException as exc:  # noqa: BLE001  (raised in the caller)
             call.error = exc
         self._ended(call)
 

@@ -107,7 +107,7 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
         names = list(inspect.signature(method).parameters)[1:]
 
         @wraps(method)
-        async def told(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async def run_method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             backend = getattr(self, "backend", self)
             outer = _current.get()
             if not is_listening() or (outer is not None and outer.backend is backend):
@@ -123,7 +123,7 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
                     operation.facts.setdefault("rows", len(result))
                 return result
 
-        return told
+        return run_method
 
     return decorate
 
@@ -349,7 +349,7 @@ def _system(classes: tuple[type, ...]) -> str:
 
 def measure_stored(change: Change) -> int:
     """Return the size of what a save wrote: frames, or the whole state if it was needed."""
-    whole = change.packed_state._packed  # noqa: SLF001  (told nowhere else)
+    whole = change.packed_state._packed  # noqa: SLF001  (no method returns its size)
     return len(whole if whole is not None else change.frames or b"")
 
 
