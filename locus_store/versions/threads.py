@@ -205,7 +205,7 @@ class ThreadTransaction:
         old: What is stored of it.
         store: Identity of where it is stored.
         max_state_bytes: The largest state that is folded.
-        now: The time of the edit; ``None``: by this host's clock.
+        now: The time of the transaction; ``None``: by this host's clock.
     """
 
     def __init__(
@@ -221,19 +221,19 @@ class ThreadTransaction:
         self.old = old
         self.thread_id = thread_id
         self.thread = old.copy() if old and old.is_live else None
-        """The thread after the edit; ``None``: removed."""
+        """The thread after the transaction; ``None``: removed."""
 
         self.adds_only = self.thread is not None
-        """The edit adds to stored data and changes none of it."""
+        """The transaction adds to stored data and changes none of it."""
 
         self.drops = False
-        """The edit removed the thread; it did exist."""
+        """The transaction removed a thread that existed."""
 
         self.added: list[tuple[History, Row | ArchivedWrite | None]] = []
         """Additions in order; a namespace alone was created."""
 
         self.now: Final = now or datetime.now(UTC)
-        """The time of the edit."""
+        """The time of the transaction."""
 
     def make_row(
         self,
@@ -301,7 +301,7 @@ class ThreadTransaction:
             self.thread.expires_at = self.now + timedelta(seconds=save.ttl_seconds)
 
     def prolong(self, ttl_seconds: float) -> None:
-        """Leave a thread that has a time to live, or that this edit created, at least so much.
+        """Leave a thread that has a time to live, or that was created here, at least so much.
 
         But for the slack, so that few writes rewrite a document that they would only append to.
         """
@@ -440,13 +440,13 @@ def settle(edit: ThreadTransaction) -> None:
 
 def _told(edit: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
     """Return how the save of a new version changed the line."""
-    told: dict[str, Any] = {"floor": line.floor} if line.floor else {}
+    changes: dict[str, Any] = {"floor": line.floor} if line.floor else {}
     if line.head != sequence:
-        told["beside_head"] = True
+        changes["beside_head"] = True
     else:
         pairs = ("writer", line.writer), ("run", line.run)
-        told |= {name: value for name, value in pairs if value is not None}
+        changes |= {name: value for name, value in pairs if value is not None}
     expires_at = edit.thread.expires_at if edit.thread else None
     if expires_at is not None and (edit.old is None or edit.old.expires_at != expires_at):
-        told["expires_at"] = expires_at
-    return told
+        changes["expires_at"] = expires_at
+    return changes
