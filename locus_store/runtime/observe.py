@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
-Looks = TypeVar("Looks", bound=Callable[..., Any])
+SearchMethod = TypeVar("SearchMethod", bound=Callable[..., Any])
 Method = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
 
 operations: Final = logging.getLogger("locus_store.operations")
@@ -217,18 +217,18 @@ def report_too_large(thread_id: str) -> None:
         telemetry.skipped.add(1, {"db.operation.name": "search"})
 
 
-def skip_too_large(look: Looks) -> Looks:
+def skip_too_large(search: SearchMethod) -> SearchMethod:
     """Decorate a search of one thread, its first argument, to skip it if it is too large."""
 
-    @wraps(look)
-    def looked(self: Any, thread_id: str, /, *args: Any) -> Any:
+    @wraps(search)
+    def search_or_skip(self: Any, thread_id: str, /, *args: Any) -> Any:
         try:
-            return look(self, thread_id, *args)
+            return search(self, thread_id, *args)
         except TooLargeError:
             report_too_large(thread_id)
             return None
 
-    return looked  # type: ignore[return-value]  # of the same signature
+    return search_or_skip  # type: ignore[return-value]  # of the same signature
 
 
 def report_retry(reason: str, exc: BaseException) -> None:
@@ -479,8 +479,8 @@ _PROVIDERS: Final = (
 )
 """Parts of the API: the function that returns the provider, and where the API keeps it.
 
-``None`` is kept while none is set. The function then reads the environment, which may name one that
-it loads; a look at what is kept takes a tenth of the time.
+The API keeps ``None`` while no provider is set. The function then reads the environment, and loads
+the provider that it names. Reading the kept value takes a tenth of the time.
 """
 
 _asked: set[str] = set()
