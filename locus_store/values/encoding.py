@@ -171,7 +171,7 @@ def encode_checked(value: object, size: int, surrounding: int) -> bytes:
         surrounding: how many objects and lists contain it.
 
     Raises:
-        ValueError, TypeError: JSON cannot hold it; ``canonical`` says where and why.
+        ValueError, TypeError: JSON cannot hold it; ``canonicalize`` says where and why.
     """
     encoded = orjson.dumps(value, option=_STRICT)
     plain = orjson.loads(encoded)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
 
 SEAL_BYTES = 8
-"""Length of what a sealed payload begins with: the start of the digest of the rest."""
+"""Length of the checksum that a payload begins with: the start of the digest of the rest."""
 
 
 _MAX_SEQUENCE: Final = 2**62
