@@ -277,7 +277,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         if claim is not None:
             require_describing(self)
         refuse_mark(data)
-        told, named = copy_json_object("metadata", metadata), copy_json_object("labels", labels)
+        about, named = copy_json_object("metadata", metadata), copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         key = self._line(thread_id, namespace)
         basis, change = await self._changed(key, data, packed=packed, reads_head=reads_head)
@@ -298,7 +298,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             writer=writer,
             run=run,
             side_parent=side_parent,
-            metadata=told,
+            metadata=about,
             labels=named,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
@@ -422,13 +422,13 @@ class StorageBackend(ForTenants, Closing, ABC):
     def known_version(
         self, thread_id: str, checkpoint_id: str, *, namespace: str = ""
     ) -> tuple[Mark, frames.DigestTree] | None:
-        """Return a version with its shape, if it is the newest known one of its line."""
+        """Return a version's mark and digest tree, if it is the newest known one of its line."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != checkpoint_id:
             return None
         return known.mark, known.tree
 
-    # --- the dict-shaped methods, for people
+    # --- the methods that take a dict
 
     async def save(
         self,

@@ -125,7 +125,7 @@ class BaseMessageLog(ForTenants, Closing, ABC):
         """
 
     async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
-        """Return the contents of ``look``, checked; ``[]`` if there is no such log."""
+        """Return the contents that ``look`` finds, checked; ``[]`` if there is no such log."""
         found = await self.look(wanted)
         return [] if found is None else [it.content for it in await self._logged(found)]
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 IDLE_SECONDS: Final = 0.05
-"""The keeper looks this often whether it should drive."""
+"""The keeper checks this often whether it should drive."""
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ class DrivenLoop:
         self._bound = 0
         """Blocks in progress that may not change their thread."""
         self._homing: list[asyncio.Future[None]] = []
-        """Those that wait for the keeper."""
+        """The futures of blocks that wait for the keeper."""
         self._calls: set[_Call[Any]] = set()
         self._waiting: set[_Call[Any]] = set()
         self._wanted = threading.Event()
@@ -220,7 +220,7 @@ class DrivenLoop:
         self._drive(call)
         if call.is_interrupted:
             self._abandon(call)
-        elif not call.is_done:  # it may not go on in this thread
+        elif not call.is_done:  # it may not continue in this thread
             self._follow(call, _nothing)
 
     def _drive(self, call: _Call[Any] | None) -> None:
@@ -256,7 +256,7 @@ class DrivenLoop:
         call.has_begun = True
         try:
             call.result = await call.made()
-        except BaseException as exc:  # noqa: BLE001  (told to the caller)
+        except BaseException as exc:  # noqa: BLE001  (raised in the caller)
             call.error = exc
         self._ended(call)
 
@@ -302,11 +302,11 @@ class DrivenLoop:
             self._leave_if_free()
 
     def _admit(self) -> None:
-        """Let those continue that waited for the keeper."""
-        homing, self._homing = self._homing, []
-        for it in homing:
-            if not it.done():  # its task was cancelled
-                it.set_result(None)
+        """Let the blocks continue that waited for the keeper."""
+        waiting, self._homing = self._homing, []
+        for future in waiting:
+            if not future.done():  # its task was cancelled
+                future.set_result(None)
 
     def _stop(self) -> None:
         if self._driver is not None:  # else the loop is being closed

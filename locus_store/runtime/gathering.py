@@ -178,7 +178,7 @@ class Gathering(Generic[Q, A]):
         """Run a call together with those that wait; one without an event loop runs by itself.
 
         No coroutine, and no names: what is alive while thousands of calls wait, Python's garbage
-        collector visits again and again.
+        collector traverses again and again.
 
         Args:
             what: The call, as ``run`` takes it.
@@ -231,7 +231,7 @@ class Gathering(Generic[Q, A]):
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    # --- senders
+    # --- workers
 
     def _wake(self) -> None:
         while self._ready and self._ready[0].done.done():  # the caller was cancelled

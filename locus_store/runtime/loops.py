@@ -26,7 +26,7 @@ THREADED_BYTES: Final = 256 * 1024
 """Work on more bytes than these would delay the other tasks of an event loop."""
 
 _TASK: Final = "locus-store"
-"""Name of the tasks of homes."""
+"""Name of the tasks of ``LoopResources``."""
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
@@ -217,11 +217,11 @@ class ResourcesPerLoop(Generic[H]):
             InvalidArgumentError: Another loop has what is not to be shared.
         """
         loop = asyncio.get_running_loop()
-        home = self._resources.get(loop)
-        if home is None or home.pid != os.getpid():
-            home = self._new(loop)
-            await home.begin()
-        return home
+        found = self._resources.get(loop)
+        if found is None or found.pid != os.getpid():
+            found = self._new(loop)
+            await found.begin()
+        return found
 
     def _new(self, loop: asyncio.AbstractEventLoop) -> H:
         with self._lock:
@@ -232,8 +232,8 @@ class ResourcesPerLoop(Generic[H]):
                     _abandon({other: self._resources.pop(other)})
                 elif self._refusal is not None and other.is_running():
                     raise InvalidArgumentError(self._refusal)
-            home = self._resources[loop] = self._make()
-            return home
+            made = self._resources[loop] = self._make()
+            return made
 
     async def close(self) -> None:
         """Close the resources of the running loop; the others close in their own loops."""
@@ -281,17 +281,17 @@ _inherited: list[object] = []
 """Keeps a parent process's connections from being closed by a child's garbage collector."""
 
 
-def _abandon(homes: dict[asyncio.AbstractEventLoop, H]) -> None:
+def _abandon(opened: dict[asyncio.AbstractEventLoop, H]) -> None:
     """Release unused connections without waiting; the server sees them closed."""
-    if any(home.pid != os.getpid() for home in homes.values()):
-        _inherited.append(dict(homes))
-    for loop in [it for it in homes if not it.is_closed() and homes[it].pid == os.getpid()]:
+    if any(it.pid != os.getpid() for it in opened.values()):
+        _inherited.append(dict(opened))
+    for loop in [it for it in opened if not it.is_closed() and opened[it].pid == os.getpid()]:
         with suppress(RuntimeError):  # closed in between
-            loop.call_soon_threadsafe(homes.pop(loop).leave)
-    if all(home.was_released for home in homes.values()):
-        homes.clear()
+            loop.call_soon_threadsafe(opened.pop(loop).leave)
+    if all(it.was_released for it in opened.values()):
+        opened.clear()
         return
-    with warnings.catch_warnings():  # a loop that is closed takes no farewell
+    with warnings.catch_warnings():  # a closed loop cannot close connections
         warnings.simplefilter("ignore", ResourceWarning)
-        homes.clear()
+        opened.clear()
         gc.collect()

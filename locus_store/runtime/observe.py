@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
-Looks = TypeVar("Looks", bound=Callable[..., Any])
+SearchMethod = TypeVar("SearchMethod", bound=Callable[..., Any])
 Method = Callable[Concatenate[S, P], Coroutine[Any, Any, R]]
 
 operations: Final = logging.getLogger("locus_store.operations")
@@ -107,7 +107,7 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
         names = list(inspect.signature(method).parameters)[1:]
 
         @wraps(method)
-        async def told(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async def run_method(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
             backend = getattr(self, "backend", self)
             outer = _current.get()
             if not is_listening() or (outer is not None and outer.backend is backend):
@@ -123,7 +123,7 @@ def observe(name: str) -> Callable[[Method[S, P, R]], Method[S, P, R]]:
                     operation.facts.setdefault("rows", len(result))
                 return result
 
-        return told
+        return run_method
 
     return decorate
 
@@ -217,18 +217,18 @@ def report_too_large(thread_id: str) -> None:
         telemetry.skipped.add(1, {"db.operation.name": "search"})
 
 
-def skip_too_large(look: Looks) -> Looks:
+def skip_too_large(search: SearchMethod) -> SearchMethod:
     """Decorate a search of one thread, its first argument, to skip it if it is too large."""
 
-    @wraps(look)
-    def looked(self: Any, thread_id: str, /, *args: Any) -> Any:
+    @wraps(search)
+    def search_or_skip(self: Any, thread_id: str, /, *args: Any) -> Any:
         try:
-            return look(self, thread_id, *args)
+            return search(self, thread_id, *args)
         except TooLargeError:
             report_too_large(thread_id)
             return None
 
-    return looked  # type: ignore[return-value]  # of the same signature
+    return search_or_skip  # type: ignore[return-value]  # of the same signature
 
 
 def report_retry(reason: str, exc: BaseException) -> None:
@@ -349,7 +349,7 @@ def _system(classes: tuple[type, ...]) -> str:
 
 def measure_stored(change: Change) -> int:
     """Return the size of what a save wrote: frames, or the whole state if it was needed."""
-    whole = change.packed_state._packed  # noqa: SLF001  (told nowhere else)
+    whole = change.packed_state._packed  # noqa: SLF001  (no method returns its size)
     return len(whole if whole is not None else change.frames or b"")
 
 
@@ -479,8 +479,8 @@ _PROVIDERS: Final = (
 )
 """Parts of the API: the function that returns the provider, and where the API keeps it.
 
-``None`` is kept while none is set. The function then reads the environment, which may name one that
-it loads; a look at what is kept takes a tenth of the time.
+The API keeps ``None`` while no provider is set. The function then reads the environment, and loads
+the provider that it names. Reading the kept value takes a tenth of the time.
 """
 
 _asked: set[str] = set()

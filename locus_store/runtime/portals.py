@@ -43,9 +43,9 @@ def make_sync_wrapper(
     method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """Return the blocking form of an ``a…`` method of ``SyncWrappers``; its name has no ``a``."""
-    twin = make_blocking(method)
-    twin.__name__ = method.__name__[1:]
-    return twin
+    wrapper = make_blocking(method)
+    wrapper.__name__ = method.__name__[1:]
+    return wrapper
 
 
 class Portals:

@@ -186,7 +186,7 @@ class Begun(Generic[T]):
             return
         try:
             self._result = _step(make, self._wish)
-        except BaseException as exc:  # noqa: BLE001  (told to whoever waits)
+        except BaseException as exc:  # noqa: BLE001  (raised in the caller that waits)
             self._error = exc
         finally:
             self._is_done = True
@@ -297,7 +297,7 @@ def _step(make: Make[T], wish: _Wish) -> T:
                     asked.wait(wish)
                 elif asked is not None:
                     answer = asked()
-            except BaseException as exc:  # noqa: BLE001  (told to the coroutine)
+            except BaseException as exc:  # noqa: BLE001  (raised in the coroutine)
                 error = exc
     except StopIteration as done:
         return cast("T", done.value)

@@ -212,14 +212,14 @@ class Items:
         times = self.context.generate_times(at, len(puts))
         is_old = [it.name in found for it in puts]
         is_new = [not it for it in is_old]
-        hot = compile_statements(self.tables, self.connection.dialect)
+        compiled = compile_statements(self.tables, self.connection.dialect)
         if new := [*compress(puts, is_new)]:
             columns = make_new_columns(new, [*compress(times, is_new)], self.context.scope.tenant)
-            hot.new_item.run_all(self.connection, columns)
+            compiled.new_item.run_all(self.connection, columns)
         if old := [*compress(puts, is_old)]:
             rows = [found[it.name] for it in old]
             columns = make_changed_columns(old, [*compress(times, is_old)], rows)
-            hot.changed_item.run_all(self.connection, columns)
+            compiled.changed_item.run_all(self.connection, columns)
         self._embed([it for it in puts if it.vectors])
 
     def _embed(self, puts: Sequence[Put]) -> None:

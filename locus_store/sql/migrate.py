@@ -104,7 +104,7 @@ def ensure(
         _upgrade(connection, ours)
         status = _check(connection, ours)
     elif not status.usable and auto_migrate and _may_be_under_way(connection, ours):
-        with suppress(SchemaError):  # it may not lock: what was seen is told
+        with suppress(SchemaError):  # without the right to lock, the state read above is reported
             status = _settled(connection, ours)
     if status.settings is None or not status.usable:
         raise SchemaError(status.message)

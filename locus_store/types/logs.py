@@ -130,15 +130,15 @@ def decode_contents(log: LogName, packed: PackedContents, max_state_bytes: int) 
     """
     thread_id, namespace = log
     heads = zip(repeat(namespace), *packed[:4], strict=False)
-    sealed = [
+    computed = [
         digest(encode(head) + payload) for head, payload in zip(heads, packed.payloads, strict=True)
     ]
-    if sealed == list(packed.digests):
+    if computed == list(packed.digests):
         with suppress(ValueError, IntegrityError):  # raised below, with the message's id
             return list(map(decode_restored, unpack_verified(packed.payloads, max_state_bytes)))
     contents = []
     for message_id, text, payload, found, stored in zip(
-        packed.message_ids, packed.texts, packed.payloads, sealed, packed.digests, strict=True
+        packed.message_ids, packed.texts, packed.payloads, computed, packed.digests, strict=True
     ):
         require_digest(thread_id, message_id, found, stored)
         contents.append(decode_content(message_id, text, payload or None, max_state_bytes))
@@ -204,7 +204,7 @@ class Outbox(NamedTuple):
 
     def to_json(self) -> list[Any]:
         """Return it for JSON."""
-        return [self.token, [_told_edit(it) for it in self.edits]]
+        return [self.token, [_edit_to_json(it) for it in self.edits]]
 
     @classmethod
     def from_json(cls, data: list[Any] | None) -> Outbox | None:
@@ -216,7 +216,7 @@ _EDIT: Final = ("thread_id", "namespace", "ttl_seconds", "user_id", "is_kept", "
 _PUT: Final = ("message_id", "may_exist", "role", "metadata", "text")
 
 
-def _told_edit(edit: LogEdit) -> list[Any]:
+def _edit_to_json(edit: LogEdit) -> list[Any]:
     puts = [
         [[getattr(it, name) for name in _PUT], base64.b64encode(it.payload).decode()]
         for it in edit.puts

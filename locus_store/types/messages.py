@@ -266,7 +266,7 @@ def put_of(
     beside = encode([metadata, text]) if metadata or text else _NOTHING_BESIDE
     require_size(len(content) + len(beside), max_state_bytes)
     message_id, payload = it.message_id or urandom(16).hex(), pack_frame(content)
-    sealed = compute_checksum(namespace, message_id, it.role, metadata, text, payload)
+    checksum = compute_checksum(namespace, message_id, it.role, metadata, text, payload)
     return PutMessage(
         message_id=message_id,
         may_exist=it.message_id is not None,
@@ -274,7 +274,7 @@ def put_of(
         metadata=metadata,
         text=text,
         payload=payload,
-        digest=sealed,
+        digest=checksum,
     )
 
 

@@ -1,4 +1,4 @@
-"""JSON values as bytes: valid states, the pinned encoding, digests, and frames."""
+"""JSON values as bytes: valid states, the canonical encoding, digests, and frames."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 
 
 def encode_canonical_reference(value: object) -> bytes:
-    """Return a value's pinned encoding, which digests use; independent of installed libraries.
+    """Return a value's canonical encoding, which digests use; independent of installed libraries.
 
     A tag, then for int, text, list and object what follows here; every integer little-endian:
 
@@ -163,15 +163,15 @@ _STRICT = (
 
 
 def encode_checked(value: object, size: int, surrounding: int) -> bytes:
-    """Return the pinned encoding of a value's canonical form, if it is exactly JSON.
+    """Return a value's canonical encoding, if the value is exactly JSON.
 
     Args:
         value: any value that ``encode_canonical`` takes, which leaves only exact types and buffers.
-        size: the length of ``pinned(value)``.
+        size: the length of ``encode_canonical(value)``.
         surrounding: how many objects and lists contain it.
 
     Raises:
-        ValueError, TypeError: JSON cannot hold it; ``canonical`` says where and why.
+        ValueError, TypeError: JSON cannot hold it; ``canonicalize`` says where and why.
     """
     encoded = orjson.dumps(value, option=_STRICT)
     plain = orjson.loads(encoded)
@@ -205,15 +205,15 @@ def _containers(value: object) -> Iterable[object]:
 _CONTAINERS: Final = frozenset({dict, list})
 
 LONGEST_JSON: Final = 6
-"""JSON is at most this many times as long as the pinned encoding: ``\\u0000``, ``false,``."""
+"""JSON is at most this many times as long as the canonical encoding: ``\\u0000``, ``false,``."""
 
 
-def require_json_size(value: Callable[[], object], pinned_bytes: int, max_bytes: int) -> None:
-    """Apply ``require_size`` to a value whose pinned encoding has ``pinned_bytes``.
+def require_json_size(value: Callable[[], object], canonical_bytes: int, max_bytes: int) -> None:
+    """Apply ``require_size`` to a value whose canonical encoding has ``canonical_bytes``.
 
     ``value`` is called only where those do not show that its JSON is short enough.
     """
-    if pinned_bytes * LONGEST_JSON > max_bytes:
+    if canonical_bytes * LONGEST_JSON > max_bytes:
         require_size(measure_json(value()), max_bytes)
 
 

@@ -92,9 +92,9 @@ def convert_to_json(value: Any) -> Any:
     return value
 
 
-def has_no_tag(pin: bytes) -> bool:
-    """Return whether no key of a pinned value is a tag; a string may look like one."""
-    return _TAGGED not in pin
+def has_no_tag(canonical: bytes) -> bool:
+    """Return whether no key of an encoded value is a tag; a string may look like one."""
+    return _TAGGED not in canonical
 
 
 def get_packed(value: Any) -> bytes:
@@ -155,7 +155,7 @@ class _TooDeepError(ValueError):
 
 
 _TAGGED: Final = encode_canonical(TAG)
-"""Matches a pinned value that may have a tag as a key; a string may match too."""
+"""Matches the encoding of a value that may have a tag as a key; a string may match too."""
 
 _FIXED_LIST: Final = 16
 _SHORT_LIST: Final = 2**16

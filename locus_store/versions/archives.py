@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
 
 SEAL_BYTES = 8
-"""Length of what a sealed payload begins with: the start of the digest of the rest."""
+"""Length of the checksum that a payload begins with: the start of the digest of the rest."""
 
 
 _MAX_SEQUENCE: Final = 2**62
@@ -286,7 +286,7 @@ def _of_states(
     ``framed``: by checkpoint id, the pending writes that are changes of the state.
     """
     folders: dict[int, frames.Folder] = {}
-    shapes: dict[int, frames.DigestTree] = {}
+    trees: dict[int, frames.DigestTree] = {}
     damaged: set[int] = set()
     for record in sorted(records, key=lambda it: it.sequence):
         if record.chain in damaged:
@@ -296,15 +296,15 @@ def _of_states(
         try:
             folder.apply(record.payload)
             # Against the version before: unchanged parts are not checked again.
-            shape = frames.compare_states(
-                folder.get_state(), shapes.get(record.chain), packed=True
+            tree = frames.compare_states(
+                folder.get_state(), trees.get(record.chain), packed=True
             ).tree
         except (IntegrityError, SerializationError) as exc:
             damaged.add(record.chain)
             yield record.checkpoint_id, str(exc)
             continue
-        shapes[record.chain] = shape
-        if shape.digest != record.digest:
+        trees[record.chain] = tree
+        if tree.digest != record.digest:
             yield record.checkpoint_id, "its stored bytes do not give the state that was saved"
         for write in select_current(framed.get(record.checkpoint_id, []), record.sequence):
             try:

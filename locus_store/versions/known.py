@@ -22,7 +22,7 @@ LineKey: TypeAlias = tuple[str | None, str, str]
 """A tenant, a thread and a namespace."""
 
 COLD_STATE_BYTES = 16 * 1024
-"""A state above this is worth reading the head for, where its shape is not known."""
+"""For a state above this size, the head is read if its digest tree is not cached."""
 
 KNOWN_BYTES = 64 * 1024 * 1024
 """The bytes of versions that one backend object keeps, so that saves send frames and not whole
@@ -42,7 +42,7 @@ class _Known:
 class CachedVersions:
     """A cache of the newest known version of each line; the least recently used goes first.
 
-    Before one goes, all lose their snapshots, and their shapes what those are made of, the least
+    Before one goes, all lose their packed states, and their digest trees the elements, the least
     recently used first. The one used last stays as it is. Keyed by thread, but trusted only by
     mark: ids and sequences may come to name other versions.
     """

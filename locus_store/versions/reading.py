@@ -66,12 +66,12 @@ def decode_state(
     max_bytes: int,
     basis: tuple[frames.PackedState, frames.DigestTree] | None = None,
 ) -> tuple[dict[str, Any], frames.DigestTree]:
-    """Return the state that stored bytes give, checked against its digest, and its shape.
+    """Return the state that stored bytes give, checked against its digest, and its digest tree.
 
     Args:
         stored: The version.
         max_bytes: The largest state, as compact JSON.
-        basis: The state of ``stored.basis`` and its shape.
+        basis: The state of ``stored.basis`` and its digest tree.
 
     Raises:
         IntegrityError: The stored bytes do not give the state that was saved, or one that is
@@ -126,7 +126,7 @@ def _where(version: Version) -> str:
 
 
 def _require_digest(version: Version, state: dict[str, Any]) -> frames.DigestTree:
-    """Return the shape of a state, which is that of a version, without its lists."""
+    """Return a state's digest tree without lists, checked against the version's digest."""
     tree = frames.build_digest_tree(state, keeps=False)
     _require_same(version, tree)
     return tree

@@ -69,7 +69,7 @@ class RecordSegment(NamedTuple):
         return {at: body[ends[nth] : ends[nth + 1]] for nth, at in enumerate(names) if nth}
 
     def split_payloads(self, after: int, upto: int) -> list[tuple[int, bytes]]:
-        """Return what leads from one version to another, as (sequence, payload), ascending.
+        """Return the payloads from one version to another, as (sequence, payload), ascending.
 
         Raises:
             IntegrityError: The segment is damaged.

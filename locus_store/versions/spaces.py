@@ -62,7 +62,7 @@ class History:
         self.add(row, it.sequence, it.chain, it.checkpoint_id)
 
     def add(self, row: Row, sequence: int, chain: int, checkpoint_id: str) -> None:
-        """Add a version as ``put`` does, without a look at its record."""
+        """Add a version as ``put`` does, without reading its record."""
         ours = self.by_chain[chain] if chain in self.unshared else self._of_chain(chain)
         ours.append(sequence)
         self.rows[sequence] = row
@@ -172,13 +172,13 @@ class Row:
         record: Record,
         created_at: datetime,
         operations: bytes,
-        told: dict[str, Any] | None = None,
+        line_changes: dict[str, Any] | None = None,
         *,
         is_framed: bool = False,
     ) -> None:
         self.record = record
         self.created_at = created_at
-        self.line_changes = told or {}
+        self.line_changes = line_changes or {}
         """The save's changes of the line, in the form of the file's entry."""
         self._held = is_framed, operations
         """If the operations are frames, and their bytes. One value, so that threads see both."""

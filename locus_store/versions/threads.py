@@ -113,7 +113,7 @@ class Thread:
         )
 
     def find_history(self, namespace: str) -> History | None:
-        """Return a namespace that has a version; ``None`` if it has none."""
+        """Return the history of a namespace; ``None`` if it has no version."""
         found = self.histories.get(namespace)
         return found if found and found.line.head is not None else None
 
@@ -205,7 +205,7 @@ class ThreadTransaction:
         old: What is stored of it.
         store: Identity of where it is stored.
         max_state_bytes: The largest state that is folded.
-        now: The time of the edit; ``None``: by this host's clock.
+        now: The time of the transaction; ``None``: by this host's clock.
     """
 
     def __init__(
@@ -221,19 +221,19 @@ class ThreadTransaction:
         self.old = old
         self.thread_id = thread_id
         self.thread = old.copy() if old and old.is_live else None
-        """The thread after the edit; ``None``: removed."""
+        """The thread after the transaction; ``None``: removed."""
 
         self.adds_only = self.thread is not None
-        """The edit adds to stored data and changes none of it."""
+        """The transaction adds to stored data and changes none of it."""
 
         self.drops = False
-        """The edit removed the thread; it did exist."""
+        """The transaction removed a thread that existed."""
 
         self.added: list[tuple[History, Row | ArchivedWrite | None]] = []
-        """Additions in order; a namespace alone was created."""
+        """Additions in order; a history without an addition was created."""
 
         self.now: Final = now or datetime.now(UTC)
-        """The time of the edit."""
+        """The time of the transaction."""
 
     def make_row(
         self,
@@ -268,7 +268,7 @@ class ThreadTransaction:
         return line.copy()
 
     def open_space(self, namespace: str) -> History:
-        """Return the namespace, created if missing; it may have pending writes only."""
+        """Return a namespace's history, created if missing; it may have pending writes only."""
         thread = self.thread or self.begin()
         return thread.histories.get(namespace) or self.add_space(thread, namespace)
 
@@ -279,20 +279,20 @@ class ThreadTransaction:
         return self.thread
 
     def add_space(self, thread: Thread, namespace: str) -> History:
-        """Create an empty namespace."""
+        """Create the empty history of a namespace."""
         line = Line(line=generate_line_id())
         history = thread.histories[namespace] = History(namespace, line, is_settled=True)
         self.added.append((history, None))
         return history
 
-    def _space(self, line: Line) -> History:
+    def _history(self, line: Line) -> History:
         for history in self.thread.histories.values() if self.thread else ():
             if history.line.line == line.line:
                 return history
         raise LookupError(f"line {line.line} is not of thread {self.thread_id!r}")
 
     def update(self, line: Line) -> None:
-        self._space(line).line = line.copy()
+        self._history(line).line = line.copy()
 
     def touch(self, save: Save | LogEdit) -> None:
         assert self.thread is not None  # noqa: S101  (made, or found)
@@ -301,7 +301,7 @@ class ThreadTransaction:
             self.thread.expires_at = self.now + timedelta(seconds=save.ttl_seconds)
 
     def prolong(self, ttl_seconds: float) -> None:
-        """Leave a thread that has a time to live, or that this edit created, at least so much.
+        """Leave a thread that has a time to live, or that was created here, at least so much.
 
         But for the slack, so that few writes rewrite a document that they would only append to.
         """
@@ -317,7 +317,7 @@ class ThreadTransaction:
     def drop(self, line: Line) -> None:
         assert self.thread is not None  # noqa: S101  (it had a line)
         self.adds_only = False
-        del self.thread.histories[self._space(line).namespace]
+        del self.thread.histories[self._history(line).namespace]
         if not self.thread.histories and not self.thread.exists:
             self.drop_thread()
         elif not self.thread.has_versions:
@@ -342,58 +342,58 @@ class ThreadTransaction:
     # --- versions
 
     def record(self, line: Line, sequence: int) -> Record | None:
-        return self._space(line).record(line, sequence)
+        return self._history(line).record(line, sequence)
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        return self._space(line).named(line, checkpoint_id)
+        return self._history(line).named(line, checkpoint_id)
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
-        return next(islice(reversed(self._space(line).list_sequences()), nth - 1, None), None)
+        return next(islice(reversed(self._history(line).list_sequences()), nth - 1, None), None)
 
     def below(self, line: Line, sequence: int, limit: int) -> list[int]:
-        some = takewhile(lambda it: it < sequence, self._space(line).list_sequences())
+        some = takewhile(lambda it: it < sequence, self._history(line).list_sequences())
         return list(islice(some, limit))
 
     def payloads(
         self, line: Line, chain: int, *, upto: int | None = None
     ) -> list[tuple[int, bytes]]:
-        return self._space(line).payloads(chain, upto)
+        return self._history(line).payloads(chain, upto)
 
     def append(self, line: Line, record: Record, payload: bytes) -> None:
-        history, row = self._space(line), self.make_row(record, self.now, payload)
+        history, row = self._history(line), self.make_row(record, self.now, payload)
         history.put(row)
         self.added.append((history, row))
 
     def rewrite(self, line: Line, sequence: int, payload: bytes) -> None:
         self.adds_only = False
-        rows = self._space(line).rows
+        rows = self._history(line).rows
         old = rows[sequence]
         rows[sequence] = self.make_row(old.record, old.created_at, payload, old.line_changes)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
         self.adds_only = False
-        rows = self._space(line).rows
+        rows = self._history(line).rows
         rows[sequence] = rows[sequence].with_parent(parent=parent)
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
-        records = (row.record for row in self._space(line).rows.values())
+        records = (row.record for row in self._history(line).rows.values())
         return [it for it in records if it.parent in sequences]
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
         self.adds_only = False
-        history = self._space(line)
+        history = self._history(line)
         for sequence in sequences:
             history.remove(sequence)
 
     def writes(self, line: Line, checkpoint_id: str) -> list[PendingWrite]:
-        there = self._space(line).get_writes(checkpoint_id)
+        there = self._history(line).get_writes(checkpoint_id)
         return [it.write for it in there.values()]
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
-        return self._space(line).get_writes(checkpoint_id).keys()
+        return self._history(line).get_writes(checkpoint_id).keys()
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        history = self._space(line)
+        history = self._history(line)
         there = history.get_writes(checkpoint_id)
         for write in writes:
             if (write.task_id, write.idx) in there:
@@ -427,7 +427,7 @@ class ThreadTransaction:
         """Record in each new version how its save changed the line."""
         for history, row in self.added:
             if isinstance(row, Row):
-                row.line_changes = _told(self, history.line, row.record.sequence)
+                row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
 
 
 def settle(edit: ThreadTransaction) -> None:
@@ -438,15 +438,15 @@ def settle(edit: ThreadTransaction) -> None:
             history.is_settled = True
 
 
-def _told(edit: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
+def _list_line_changes(edit: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
     """Return how the save of a new version changed the line."""
-    told: dict[str, Any] = {"floor": line.floor} if line.floor else {}
+    changes: dict[str, Any] = {"floor": line.floor} if line.floor else {}
     if line.head != sequence:
-        told["beside_head"] = True
+        changes["beside_head"] = True
     else:
         pairs = ("writer", line.writer), ("run", line.run)
-        told |= {name: value for name, value in pairs if value is not None}
+        changes |= {name: value for name, value in pairs if value is not None}
     expires_at = edit.thread.expires_at if edit.thread else None
     if expires_at is not None and (edit.old is None or edit.old.expires_at != expires_at):
-        told["expires_at"] = expires_at
-    return told
+        changes["expires_at"] = expires_at
+    return changes
