@@ -207,9 +207,9 @@ async def turns(is_so: Callable[[], Any]) -> None:
 
 async def test_a_cancelled_save_goes_on(backend):
     await backend.save("t", {"n": 0})
-    await turns(lambda: not backend._threads._lanes._queues)
+    await turns(lambda: not backend._threads._queues._queues)
     save = asyncio.create_task(backend.save("t", {"n": 1}))
-    await turns(lambda: backend._threads._lanes._queues)
+    await turns(lambda: backend._threads._queues._queues)
     save.cancel()
     with pytest.raises(asyncio.CancelledError):
         await save
@@ -676,7 +676,7 @@ async def test_a_child_process_keeps_no_lock_of_its_parents(backend, directory):
 
 def test_a_child_that_was_forked_in_the_middle_of_a_save_saves(backend):
     asyncio.run(grown(backend, 1))
-    files = backend._threads._lanes
+    files = backend._threads._queues
     with files._lock:
         files._queues["t"] = deque([lanes._Job(list)])  # by a thread that no child has
         saved = told_by_a_child(lambda: len(asyncio.run(backend.save("t", {"n": 1}))))
