@@ -346,7 +346,8 @@ def test_each_record_of_a_decision_has_a_row_and_a_status() -> None:
     assert rows == [it.name for it in RECORDS]
     assert broken_links(index) == []
     for record in RECORDS:
-        assert re.match(r"# \d+\. .+\n\nStatus: (accepted|replaced by)", record.read_text("utf-8")), record.name
+        head = r"# \d+\. .+\n\nStatus: (accepted|replaced by)"
+        assert re.match(head, record.read_text("utf-8")), record.name
         assert broken_links(record) == [], record.name
 
 
