@@ -186,7 +186,7 @@ class ObjectsProbe:
     def rows(self) -> int:
         contents = self.contents()
         heads = [it.describe() for name, it in contents.items() if HEADS in name]
-        versions = sum(len(it.describe()["rows"]) for it in contents.values())
+        versions = sum(len(it.describe().get("rows", ())) for it in contents.values())
         return len(heads) + sum(len(it["lines"]) for it in heads) + versions
 
 
