@@ -584,8 +584,7 @@ class SearchesText(StorageBackend):
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         """Return threads that have all words of ``query``, best first.
 
-        A thread that exceeds ``max_state_bytes`` is skipped, and ``observe.report_skipped``
-        reports it.
+        A thread above ``max_state_bytes`` is skipped; ``observe.report_skipped`` reports it.
         """
 
     @observe("search")

@@ -273,8 +273,8 @@ class _Load:
     """The run whose save was made from it."""
 
     def may_be_of(self, run: str | None) -> bool:
-        """Return whether a save of ``run`` may come from this load."""
-        return not self.saved or self.run == run
+        """Return whether a save of ``run``, of a state without a mark, may come from this load."""
+        return not self.is_marked and (not self.saved or self.run == run)
 
 
 class StorageBackendAdapter(BaseCheckpointer[S]):
@@ -457,19 +457,17 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         if here := loaded_here.get().get((self._number, thread_id)):
             return here
         # A state without a mark does not come from a load that returned a state with one.
-        mine = self._loads.get(thread_id, [])
-        loads = [it for it in mine if it.may_be_of(run) and not it.is_marked]
+        loads = [it for it in self._loads.get(thread_id, []) if it.may_be_of(run)]
         if run and loads and all(it.origin.made_from is None for it in loads):
             return replace(loads[0].origin, load_id=None)  # a new state's run tells its own work
         return loads[0].origin if len(loads) == 1 else None
 
     def _note_load(self, thread_id: str, load: _Load) -> None:
         """Record a load, for callers whose state has no room for a mark."""
-        origin = load.origin
         here = dict(loaded_here.get())
         known = here.pop((self._number, thread_id), None)
-        is_view = known is not None and origin.made_from != origin.head
-        here[self._number, thread_id] = known if known and is_view else origin
+        is_view = known is not None and load.origin.made_from != load.origin.head
+        here[self._number, thread_id] = known if known and is_view else load.origin
         while len(here) > CONTEXT_THREADS:
             here.pop(next(iter(here)))
         loaded_here.set(here)

@@ -530,10 +530,8 @@ class BaseStore(ForTenants, Closing, ABC):
         if item.embedding is not None:
             self._require_vectors()
             packed = (self._packed(item.embedding),)
-        value, metadata = (
-            encode_canonical_json(item.value, "value"),
-            _checked_metadata(item.metadata),
-        )
+        value = encode_canonical_json(item.value, "value")
+        metadata = _checked_metadata(item.metadata)
         put = Put(
             namespace=item.namespace,
             key=item.key,

@@ -330,7 +330,7 @@ async def test_a_database_file_that_was_replaced_is_told(
         other.replace(path)
         assert await checkpointer.load("t") is None
     assert lines(caplog, logging.WARNING) == [
-        "another database stands in the place of the opened one; opening it again"
+        "another database was put in the place of the open one; opening it again"
     ]
 
 

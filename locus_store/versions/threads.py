@@ -6,7 +6,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from locus_store import versions
 from locus_store.types import (
@@ -34,10 +34,14 @@ from locus_store.versions.renewing import compute_ttl_slack
 from locus_store.versions.spaces import History, Row, generate_line_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from locus_store.types.logs import Outbox
     from locus_store.types.messages import LogEdit
+
+T = TypeVar("T")
+ThreadChange: TypeAlias = "Callable[[ThreadTransaction], T]"
+"""Changes a thread, and returns what the caller gets."""
 
 
 @dataclass(slots=True)

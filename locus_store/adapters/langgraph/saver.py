@@ -67,7 +67,6 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from types import TracebackType
 
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
@@ -207,23 +206,13 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     # --- one checkpoint
@@ -505,9 +494,8 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
         if config:
             thread_id, _, _ = parse_config(config)
             name = config["configurable"].get("checkpoint_ns")
-            names = (
-                [make_line_name(name)] if name is not None else await backend.namespaces(thread_id)
-            )
+            one = [] if name is None else [make_line_name(name)]
+            names = one or await backend.namespaces(thread_id)
             yield math.inf, [ListedLine(backend, thread_id, it, below, size) for it in names]
             return
         size = min(size, PAGE_OF_MANY)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
     from locus_store.versions.spaces import History
-    from locus_store.versions.threads import Thread, ThreadTransaction
+    from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,21 +97,19 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         read = partial(self._threads.read_steadily, partial(work, *args, **kwargs))
         return await self._documents.run_call(read)
 
-    async def _make(
-        self, thread_id: str, body: Callable[[ThreadTransaction], T], *, removes: bool = False
-    ) -> T:
+    async def _make(self, thread_id: str, body: ThreadChange[T], *, removes: bool = False) -> T:
         """Change a thread, or create it; see ``DocumentThreads.write``."""
         write = partial(self._threads.write, thread_id, body, creates=True, removes=removes)
         answer = await self._threads.run_in_order(thread_id, lambda: (write(),))
         return answer[0]  # type: ignore[return-value]  # None only where body gives it
 
-    async def _change(self, thread_id: str, body: Callable[[ThreadTransaction], T]) -> T | None:
+    async def _change(self, thread_id: str, body: ThreadChange[T]) -> T | None:
         """Change a thread; return ``None`` if it has no document."""
         return await self._threads.run_in_order(
             thread_id, lambda: self._threads.write(thread_id, body, creates=False)
         )
 
-    async def _sweep(self, sweep: Sweep, body: Callable[[ThreadTransaction], Swept]) -> None:
+    async def _sweep(self, sweep: Sweep, body: ThreadChange[Swept]) -> None:
         """Remove something from every thread that can be read; raise for the others at the end."""
         ids = await self._look(lambda: list(self._documents.keys()))
         strays = await self._look(self._documents.strays)
@@ -265,10 +263,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
         def heads() -> list[Head]:
             roots = islice(self._roots(limit), limit)
-            return [
-                thread.get_version(history, history.line.head or 0).as_head()
-                for thread, history in roots
-            ]
+            return [it.get_version(root, root.line.head or 0).as_head() for it, root in roots]
 
         return await self._look(heads)
 
@@ -285,10 +280,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             if _has(history, it, key, value)
         ]
         found.sort(key=lambda it: it[:3], reverse=True)
-        return [
-            thread.get_version(history, sequence).as_head()
-            for _, _, sequence, thread, history in found[:limit]
-        ]
+        return [thread.get_version(of, it).as_head() for _, _, it, thread, of in found[:limit]]
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 from locus_store.versions import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from locus_store.backends.documents.forms import Parsed
     from locus_store.backends.documents.protocol import DocumentReads
     from locus_store.types.logs import Outbox
     from locus_store.types.messages import LogEdit
-    from locus_store.versions.threads import ThreadTransaction
+    from locus_store.versions.threads import ThreadChange, ThreadTransaction
 
 MOST_DELIVERED: Final = 64
 """A thread with so many tokens loses half of them, once their outboxes are known to be removed."""
@@ -36,9 +36,7 @@ class Threads(Protocol):
     def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored; ``None`` if it has no document."""
 
-    def write_as_is(
-        self, thread_id: str, change: Callable[[ThreadTransaction], None], *, creates: bool
-    ) -> None:
+    def write_as_is(self, thread_id: str, change: ThreadChange[None], *, creates: bool) -> None:
         """Change a thread."""
 
 
@@ -52,7 +50,7 @@ def deliver(threads: Threads, source: str, outbox: Outbox) -> None:
 
 def _applying(
     threads: Threads, thread_id: str, source: str, token: str, edits: Iterable[LogEdit]
-) -> Callable[[ThreadTransaction], None]:
+) -> ThreadChange[None]:
     old = _removed(threads, thread_id)
 
     def apply(edit: ThreadTransaction) -> None:

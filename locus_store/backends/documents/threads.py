@@ -22,7 +22,7 @@ from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.observe import report_unremoved
 from locus_store.runtime.retries import Pauses
 from locus_store.values.encoding import MAX_STATE_BYTES
-from locus_store.versions.threads import Thread, ThreadTransaction
+from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -277,7 +277,7 @@ class DocumentThreads:
     def write(
         self,
         thread_id: str,
-        change: Callable[[ThreadTransaction], T],
+        change: ThreadChange[T],
         *,
         creates: bool,
         removes: bool | None = None,
@@ -303,16 +303,14 @@ class DocumentThreads:
             except _UnsettledError as exc:
                 deliver(self, thread_id, exc.outbox)
 
-    def write_as_is(
-        self, thread_id: str, change: Callable[[ThreadTransaction], T], *, creates: bool
-    ) -> T | None:
+    def write_as_is(self, thread_id: str, change: ThreadChange[T], *, creates: bool) -> T | None:
         """Change a thread and leave its outbox to the change; see ``write``."""
         return self._write(thread_id, change, creates=creates, removes=False, as_is=True)
 
     def _write(
         self,
         thread_id: str,
-        change: Callable[[ThreadTransaction], T],
+        change: ThreadChange[T],
         *,
         creates: bool,
         removes: bool,
@@ -373,7 +371,7 @@ class _Write(Generic[T]):
         self,
         threads: DocumentThreads,
         thread_id: str,
-        change: Callable[[ThreadTransaction], T],
+        change: ThreadChange[T],
         *,
         creates: bool,
         removes: bool,
@@ -433,10 +431,9 @@ class _Write(Generic[T]):
             raise _UnsettledError(old.thread.outbox)
         documents, form = self._threads.documents, self._threads.form
         store = documents.identity()
-        thread, most = old.thread if old else None, self._threads.max_state_bytes
-        edit = ThreadTransaction(
-            self._thread_id, thread, store or uuid4().hex, most, documents.now()
-        )
+        thread = old.thread if old else None
+        context = store or uuid4().hex, self._threads.max_state_bytes, documents.now()
+        edit = ThreadTransaction(self._thread_id, thread, *context)
         answer = self._change(edit)
         edit.finish()
         draft: Draft | None = None

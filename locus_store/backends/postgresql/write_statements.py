@@ -47,7 +47,7 @@ l AS MATERIALIZED (
       AND ({may_come_first} OR (SELECT c.sequence FROM {checkpoints} c
         WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)
     FOR KEY SHARE SKIP LOCKED) l),
-renewed AS (  -- Waits for nobody: whoever holds the thread is active in it.
+renewed AS (  -- It waits for no lock: whoever has it is active in the thread.
   UPDATE {threads} t SET expires_at = {expiry_of_writes}
   FROM (SELECT l.ttl, l.slack, o.thread FROM l CROSS JOIN LATERAL (
       SELECT t.thread FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = l.thread_id

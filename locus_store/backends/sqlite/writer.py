@@ -251,7 +251,7 @@ class SQLiteWriter:
                 self._database.fold_log(self._connection)
                 observe.report_replaced("the log of the database was removed")
             else:
-                observe.report_replaced("another database stands in the place of the opened one")
+                observe.report_replaced("another database was put in the place of the open one")
             self._release()
         self._database.check_replaced()
         connection = self._engine.connect()
