@@ -13,7 +13,7 @@ from locus_store.runtime.stepping import run_together
 from locus_store.types.arguments import check_ttl
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from langchain_core.runnables import RunnableConfig
 
@@ -174,6 +174,14 @@ async def iterate_pages(
         if len(page) < size:
             return
         wanted, size = replace(wanted, after=page[-1]), size * GROWTH
+
+
+def group_by_database(versions: Iterable[Version]) -> Iterable[list[Version]]:
+    """Return versions by the database that counts their lines; there are several in shards."""
+    groups: dict[str, list[Version]] = {}
+    for version in versions:
+        groups.setdefault(version.mark.store, []).append(version)
+    return groups.values()
 
 
 async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str]]:
