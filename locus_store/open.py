@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.sharded import ShardedBackend, ShardedMessageLog
+from locus_store.backends.sharded.backend import SHARDED, check_urls, split_urls
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.saver import CheckpointSaver
@@ -69,10 +70,6 @@ SCHEMES = {
     "sqlite+pysqlite": "sqlite",
 }
 """Scheme to the folder under ``backends``; its ``options`` reads the URL."""
-
-
-SHARDED = "sharded:"
-"""The beginning of the URL of a set of shards."""
 
 
 class Technology(NamedTuple):
@@ -266,7 +263,7 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
         TypeError: There is no such option.
     """
     if str(url).startswith(SHARDED):
-        return open_sharded(_split_sharded(str(url)), **options)
+        return open_sharded(split_urls(str(url)), **options)
     folder = _folder_of(str(url))
     of_checkpoints, others = split_options(CheckpointOptions, _read(str(url), folder, options))
     module = import_module(f"locus_store.backends.{folder}.backend")
@@ -285,12 +282,7 @@ def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) ->
         InvalidArgumentError: A URL is not valid, is there twice, or has an option of checkpoints.
         TypeError: There is no such option.
     """
-    if isinstance(urls, str) or not urls:
-        raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
-    for at, url in enumerate(urls):
-        if url in urls[:at]:
-            first = list(urls).index(url) + 1
-            raise InvalidArgumentError(f"shards {first} and {at + 1} have the same URL")
+    check_urls(urls)
     of_checkpoints, others = split_options(CheckpointOptions, options)
     for name in {it for names in HANDED_IN.values() for it in names} & others.keys():
         raise InvalidArgumentError(f"{name}= leads to one database; give the URL of each shard")
@@ -424,26 +416,12 @@ def list_options(url: str) -> frozenset[str]:
         InvalidArgumentError: The scheme is not valid.
     """
     if str(url).startswith(SHARDED):
-        return frozenset.intersection(*map(list_options, _split_sharded(str(url))))
+        return frozenset.intersection(*map(list_options, split_urls(str(url))))
     known = _options_in(_folder_of(str(url))).URL_OPTIONS
     return frozenset(read_options(known).keys() | read_options(CheckpointOptions).keys())
 
 
 # --- URLs
-
-
-def _split_sharded(url: str) -> list[str]:
-    """Return the URLs of the shards.
-
-    Raises:
-        InvalidArgumentError: There are none.
-    """
-    urls = url.removeprefix(SHARDED).split()
-    if not urls:
-        raise InvalidArgumentError(
-            "sharded: is followed by the URLs of the shards, with spaces between them"
-        )
-    return urls
 
 
 def _options_in(folder: str) -> Any:

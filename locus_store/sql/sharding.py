@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from locus_store.sql import archives
 from locus_store.sql.threads import listing
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import JoinsShards, Layout, Move
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,11 +44,11 @@ class SqlShard(JoinsShards):
         """See ``JoinsShards``, also for the following methods."""
         return self._database.store
 
-    async def read_layout(self) -> Layout | None:
+    async def read_layout(self) -> ShardLayout | None:
         found = await self._query(lambda it: _read_setting(it, LAYOUT))
-        return Layout.from_text(found) if found else None
+        return ShardLayout.from_text(found) if found else None
 
-    async def write_layout(self, old: Layout | None, new: Layout) -> bool:
+    async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
         texts = old.to_text() if old else None, new.to_text()
         return await self._write(lambda it: _swap_setting(it, LAYOUT, *texts))
 

@@ -43,7 +43,7 @@ COPY_TENANT: Final = f"{HIDDEN_TENANT}copy_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ShardLayout:
     """The description of a set that each of its databases stores."""
 
     set_id: str = field(default_factory=lambda: uuid4().hex)
@@ -70,7 +70,7 @@ class Layout:
             return place, place
         return choose_shard(self.former, tenant, thread_id), place
 
-    def change(self, **changes: object) -> Layout:
+    def change(self, **changes: object) -> ShardLayout:
         """Return the next layout."""
         return replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
 
@@ -79,7 +79,7 @@ class Layout:
         return orjson.dumps(asdict(self)).decode()
 
     @classmethod
-    def from_text(cls, text: str) -> Layout:
+    def from_text(cls, text: str) -> ShardLayout:
         """Return the layout in JSON.
 
         Raises:
@@ -130,11 +130,11 @@ class JoinsShards(ABC):
         """The identity of the opened database, as in ``Mark.store``."""
 
     @abstractmethod
-    async def read_layout(self) -> Layout | None:
+    async def read_layout(self) -> ShardLayout | None:
         """Return the layout that the database stores, if any."""
 
     @abstractmethod
-    async def write_layout(self, old: Layout | None, new: Layout) -> bool:
+    async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
         """Replace the layout; ``False``: another one than ``old`` is stored, and stays."""
 
     # --- a thread on its way

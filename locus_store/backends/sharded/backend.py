@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from uuid import uuid4
 
 from locus_store.backends.sharded.lists import ShardedLists
@@ -22,6 +22,37 @@ if TYPE_CHECKING:
     from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 
 T = TypeVar("T")
+
+SHARDED: Final = "sharded:"
+"""The beginning of the URL of a set of shards."""
+
+
+def split_urls(url: str) -> list[str]:
+    """Return the URLs of the shards in the URL of a set.
+
+    Raises:
+        InvalidArgumentError: There are none.
+    """
+    urls = url.removeprefix(SHARDED).split()
+    if not urls:
+        raise InvalidArgumentError(
+            "sharded: is followed by the URLs of the shards, with spaces between them"
+        )
+    return urls
+
+
+def check_urls(urls: Sequence[str]) -> None:
+    """Refuse a list of URLs that cannot be those of shards.
+
+    Raises:
+        InvalidArgumentError: It is not a list, is empty, or has a URL twice.
+    """
+    if isinstance(urls, str) or not urls:
+        raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
+    for at, url in enumerate(urls):
+        if url in urls[:at]:
+            first = list(urls).index(url) + 1
+            raise InvalidArgumentError(f"shards {first} and {at + 1} have the same URL")
 
 
 def _route(name: str, *, writes: bool) -> Callable[..., Coroutine[Any, Any, Any]]:

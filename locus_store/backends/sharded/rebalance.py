@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.sharded.backend import ShardedBackend
     from locus_store.backends.sharded.shard_set import Shard, ShardSet
-    from locus_store.versions.sharding import Layout
+    from locus_store.versions.sharding import ShardLayout
 
 _PAGE = 500
 """Threads whose ids are read at once."""
@@ -66,13 +66,13 @@ async def rebalance(backend: ShardedBackend) -> Rebalanced:
     return Rebalanced(layout.shards, moved)
 
 
-async def _move_all(of: ShardSet, layout: Layout) -> int:
+async def _move_all(of: ShardSet, layout: ShardLayout) -> int:
     moved = await _move_threads(of, layout)
     await _end_moves(of, layout)
     return moved
 
 
-async def _move_threads(of: ShardSet, layout: Layout) -> int:
+async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
     """Move the threads that are not where they belong; return how many there were.
 
     Raises:
@@ -106,7 +106,7 @@ async def _list_threads(of: ShardSet, number: int) -> AsyncIterator[tuple[Sequen
             after = page[-1]
 
 
-async def _end_moves(of: ShardSet, layout: Layout) -> None:
+async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
     """End the moves that other clients began and left, and remove hidden copies without a move."""
     hidden = [
         (number, tenant.name)

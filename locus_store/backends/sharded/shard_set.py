@@ -20,7 +20,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime.stepping import pause, run_together
 from locus_store.types.thread_info import DescribesThreads
-from locus_store.versions.sharding import JoinsShards, Layout, Move
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -55,7 +55,7 @@ class ShardSet:
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = shards
-        self.layout: Layout | None = None
+        self.layout: ShardLayout | None = None
         self.stores: dict[str, int] = {}
         """Number of the shard by the identity of its database."""
 
@@ -63,7 +63,7 @@ class ShardSet:
 
     # --- the layout
 
-    async def open(self) -> Layout:
+    async def open(self) -> ShardLayout:
         """Open all databases, and check that they are the set; create the layout of a new set.
 
         Raises:
@@ -94,7 +94,7 @@ class ShardSet:
         self.layout = layout
         return layout
 
-    def _judge(self, layouts: Sequence[Layout | None]) -> Layout | None:
+    def _judge(self, layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
         """Return the newest layout, which some databases may lack that were to get it.
 
         Raises:
@@ -125,14 +125,16 @@ class ShardSet:
             )
         return newest
 
-    def _require_all(self, layout: Layout) -> None:
+    def _require_all(self, layout: ShardLayout) -> None:
         if layout.shards > len(self.shards):
             raise InvalidArgumentError(
                 f"the set has {layout.shards} shards, and the list names {len(self.shards)}; list"
                 " all of them, in the order of the set"
             )
 
-    async def _complete(self, layouts: Sequence[Layout | None], newest: Layout | None) -> None:
+    async def _complete(
+        self, layouts: Sequence[ShardLayout | None], newest: ShardLayout | None
+    ) -> None:
         """Store the layout in the databases that lack it.
 
         That of a new set has epoch 0 until all have it: an empty database in the place of a shard
@@ -144,7 +146,7 @@ class ShardSet:
         """
         are_used = [bool(await it.tenants()) for it in self.shards]
         count = 1 if are_used[0] else len(self.shards)
-        layout = newest or Layout(shards=count, former=count, epoch=0)
+        layout = newest or ShardLayout(shards=count, former=count, epoch=0)
         for number, is_used in enumerate(are_used):
             if is_used and layouts[number] is None and (number or layout.shards > 1):
                 raise make_used_error(number)
@@ -153,7 +155,7 @@ class ShardSet:
             if layouts[number] is None and not await self.shards[number].write_layout(None, mine):
                 return  # another process does the same
 
-    async def _refresh(self, number: int) -> Layout:
+    async def _refresh(self, number: int) -> ShardLayout:
         """Return the newest layout, after asking a shard whose answer is too old.
 
         Raises:
@@ -188,12 +190,12 @@ class ShardSet:
         is_fresh = time.monotonic() - self._read_at[at] < LEASE_SECONDS
         return at if was == at and is_fresh else None
 
-    async def write_layout(self, layout: Layout) -> None:
+    async def write_layout(self, layout: ShardLayout) -> None:
         """Store a layout in all shards, and use it; see ``_store_layout`` for the error."""
         await self._store_layout(layout)
         self.layout = layout
 
-    async def _store_layout(self, layout: Layout) -> None:
+    async def _store_layout(self, layout: ShardLayout) -> None:
         """Store a layout in all shards; the first one decides between two.
 
         Raises:
@@ -211,7 +213,7 @@ class ShardSet:
 
     # --- the place of a thread
 
-    async def _find(self, shards: Sequence[Shard], thread_id: str) -> tuple[Layout, int, int]:
+    async def _find(self, shards: Sequence[Shard], thread_id: str) -> tuple[ShardLayout, int, int]:
         """Return the layout, and where the thread was and belongs by it; both were asked."""
         layout = self.layout or await self.open()
         while True:
@@ -348,7 +350,7 @@ class ShardSet:
         await self.admit_taken(shards, layout)
         return found + await run_together(ask(it) for it in shards[layout.former : layout.shards])
 
-    async def admit_taken(self, shards: Sequence[Shard], layout: Layout) -> None:
+    async def admit_taken(self, shards: Sequence[Shard], layout: ShardLayout) -> None:
         """Complete the moves of this tenant whose threads were taken."""
         for was in range(layout.former):
             for move in await shards[was].list_moves():
