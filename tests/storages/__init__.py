@@ -148,7 +148,7 @@ HALF: Final = (
 )  # fmt: skip
 """Half of the contracts: what PostgreSQL and Redis do in statements and scripts of their own."""
 
-SHARDED: Final = ("finding", "existing", "version_lists", "tenants", "message_pages")
+SHARDED: Final = ("finding", "version_lists", "message_pages")
 """The contracts whose answers come from several shards."""
 
 FOUND_BY_MACHINES: Final = frozenset({
