@@ -138,11 +138,12 @@ def _fastest() -> Callable[[object], bytes]:
 
 
 encode_canonical: Callable[[object], bytes] = _fastest()
-"""``encode_canonical_reference`` at C speed: of a canonical value, the input of its digest."""
+"""``encode_canonical_reference`` at C speed. Docstrings call its result the *encoding* of a value;
+the encoding of a canonical value is the input of its digest."""
 
 
 def decode_canonical(canonical_bytes: bytes) -> object:
-    """Return the value of bytes of ``encode_canonical`` in this process; never of stored bytes."""
+    """Return the value of an encoding that this process has made; never of stored bytes."""
     return marshal.loads(canonical_bytes)  # noqa: S302  (our own, from memory)
 
 
@@ -163,23 +164,23 @@ _STRICT = (
 
 
 def encode_checked(value: object, size: int, surrounding: int) -> bytes:
-    """Return a value's canonical encoding, if the value is exactly JSON.
+    """Return the encoding of a value's canonical form, if the value is exactly JSON.
 
     Args:
-        value: any value that ``encode_canonical`` takes, which leaves only exact types and buffers.
-        size: the length of ``encode_canonical(value)``.
-        surrounding: how many objects and lists contain it.
+        value: Any value that ``encode_canonical`` accepts: only exact types and buffers.
+        size: The length of its encoding.
+        surrounding: The number of objects and lists that contain it.
 
     Raises:
         ValueError, TypeError: JSON cannot hold it; ``canonicalize`` says where and why.
     """
     encoded = orjson.dumps(value, option=_STRICT)
     plain = orjson.loads(encoded)
-    pin = encode_canonical(plain)
-    if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
+    canonical_bytes = encode_canonical(plain)
+    if len(canonical_bytes) != size:  # NaN came back as None; a tuple is as long as a list
         raise ValueError("not exactly JSON")
     require_levels(plain, encoded, surrounding)
-    return pin
+    return canonical_bytes
 
 
 def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
@@ -209,9 +210,9 @@ LONGEST_JSON: Final = 6
 
 
 def require_json_size(value: Callable[[], object], canonical_bytes: int, max_bytes: int) -> None:
-    """Apply ``require_size`` to a value whose canonical encoding has ``canonical_bytes``.
+    """Apply ``require_size`` to a value whose encoding has ``canonical_bytes``.
 
-    ``value`` is called only where those do not show that its JSON is short enough.
+    ``value`` is called only if this length does not show that the JSON is short enough.
     """
     if canonical_bytes * LONGEST_JSON > max_bytes:
         require_size(measure_json(value()), max_bytes)

@@ -25,7 +25,7 @@ def remove_named(
 ) -> int:
     """Remove the versions with these ids that exist and are visible; return how many.
 
-    A head that ``writer`` made and removes leaves the line its own.
+    If ``writer`` removes a head that it made, its next save has no conflict.
 
     Raises:
         ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
@@ -47,12 +47,12 @@ def forget(
     keep_line: bool = False,
     keep_writer: bool = False,
 ) -> None:
-    """Remove versions and keep every other one intact.
+    """Remove versions; every other version loads as before.
 
-    The frames between the versions before and after a run of removed neighbours are recomputed:
-    joined bytes would keep what was deleted. The caller writes the line's row back, unless the
-    line itself is removed, as it is with its last version. ``keep_line`` keeps an empty line for
-    a save that follows. Without ``keep_writer``, a head that moves has no writer.
+    The frames of a version behind removed ones are computed again, from the state before those:
+    joined frames would keep deleted values. The line is removed with its last version, unless
+    ``keep_line`` keeps it for a save that follows. Without ``keep_writer``, a new head has no
+    writer.
 
     Raises:
         IntegrityError: Frames cannot be computed, because a state is damaged or too large; nothing
@@ -150,7 +150,7 @@ def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[i
 def _rewritten_in(
     rows: Sequence[tuple[int, bytes]], gone: Collection[int], max_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """See ``_rewritten``; for one chain, read no further than necessary."""
+    """Yield the new payloads of one chain; see ``_rewritten``."""
     is_gone = [sequence in gone for sequence, _ in rows]
     behind = [at for at, it in enumerate(is_gone) if at and is_gone[at - 1] and not it]
     folder, before = frames.Folder(max_bytes), None

@@ -1,4 +1,4 @@
-"""The rules of a save: conflicts, the chain it continues, the versions it hides."""
+"""The rules of a save: its conflicts, the chain that it continues, the versions that it hides."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def save(lines: Lines, request: Save) -> Written:
     if line is None and request.thread_must_exist:
         require_thread(lines, request.thread_id, request.checkpoint_id)
     place = _place(lines, line, request)
-    if same and not place.moves_head:  # a losing save replaces nobody's version
+    if same and not place.moves_head:  # a side branch replaces no version
         request, same = replace(request, checkpoint_id=generate_checkpoint_id()), None
     if line is None:
         line = lines.create(request)
@@ -69,11 +69,11 @@ def save(lines: Lines, request: Save) -> Written:
 
 
 def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Written:
-    """Write one version onto the head of a line that takes it; see ``can_append``.
+    """Write one version onto the head of a line, for which ``can_append`` is true.
 
     Args:
         lines: See ``save``.
-        line: Locked, and as it stands.
+        line: Locked, as it is stored.
         request: The save.
         continues: It continues the open chain.
     """
@@ -135,8 +135,8 @@ def _onto(lines: Lines, line: Line | None, request: Save) -> Placement:
 def is_own(line: Line, request: Save) -> bool:
     """Return whether the head is the caller's own work, even if its state has an older mark.
 
-    The load that both descend from decides. The ``run`` decides only if the caller lost track of
-    its load, since two edits of one version share their run.
+    It is if both descend from the same load. The ``run`` decides only if the load is not known,
+    because two edits of one version share their run.
     """
     if line.head is None:
         return False
@@ -215,7 +215,7 @@ def _lost(
         line: The line.
         request: The save.
         parent: The version that it was made from, if it still exists.
-        was_there: It was made from a version, there or not.
+        was_there: It was made from a version, which may not exist any more.
     """
     head = find_head(lines, line) if line else None
     if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
@@ -259,9 +259,9 @@ def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | N
 
 
 def _replace(lines: Lines, line: Line, same: Record, place: Placement) -> Placement:
-    """Replace the version whose id the caller reuses; the new one gets a new sequence.
+    """Remove the version whose id the caller reuses; return the destination of the new one.
 
-    Its pending writes stay. They are stored whole, since the basis of their frames is removed.
+    The pending writes stay. They are stored whole, because the basis of their frames is removed.
     """
     require_free(lines, line, [same.sequence])
     writes = select_current(lines.writes(line, same.checkpoint_id), same.sequence)
@@ -308,7 +308,7 @@ def _continues(lines: Lines, line: Line, request: Save, place: Placement) -> boo
     """Return whether the frames may follow the last record of the open chain, which is the head.
 
     The bounds keep reading proportional to the state and storage linear. A chain ends when its
-    records outgrow the state. Frames of half a state's size are replaced by the whole state.
+    records outgrow the state. Frames of more than half of the state are replaced by the whole.
     """
     frames, size = request.change.frames, request.change.tree.state_bytes
     follows_head = place.moves_head and (request.is_root or place.parent == line.head)
@@ -393,7 +393,7 @@ class Append(NamedTuple):
 
 
 def make_append(save: Save, store: str) -> Append | None:
-    """Return a save as an append to the database ``store``; ``None`` if it is not one."""
+    """Return a save as a plain append to the database ``store``; ``None`` if it is not one."""
     expected = save.expected
     if expected is not None and expected.made_from and expected.made_from.store != store:
         expected = None  # a state from another database says nothing of this one
@@ -416,15 +416,15 @@ def make_append(save: Save, store: str) -> Append | None:
 
 
 def can_append(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
-    """Return whether a line takes the append that a save is; else the full rules decide.
+    """Return whether a plain append to a line has no conflict; else the full rules decide.
 
-    PostgreSQL, Oracle and Redis ask the same on the server.
+    A statement of PostgreSQL checks the same on the server.
 
     Args:
-        line: Locked, and as it stands: it has a head, and no version with the save's id.
-        head_digest: Of the head's record.
+        line: Locked, as it is stored: it has a head, and no version with the id of the save.
+        head_digest: The digest of the head.
         save: The save.
-        append: Its ``make_append``.
+        append: What ``make_append`` returns for it.
     """
 
     def is_head(mark: Mark | None) -> bool:

@@ -54,7 +54,8 @@ class Thread:
 
     created_at: datetime
     active_at: datetime
-    """The exact time of the last save, but in Redis, where it is to the minute."""
+    """The time of the last activity. It may be to the minute if the thread has no version, or was
+    restored."""
 
     user_id: str | None = None
     name: str | None = None
@@ -68,13 +69,13 @@ class Thread:
     """The message logs by namespace; never changed, only replaced."""
 
     outbox: Outbox | None = None
-    """Edits of other threads that are not applied yet."""
+    """Changes of other threads' logs that are not applied yet."""
 
     delivered: dict[str, str] = field(default_factory=dict)
     """The token of the last outbox that was applied here, by its thread; only replaced."""
 
     is_listed: bool = False
-    """The thread exists, though not all of it may be known here."""
+    """The thread exists, although this object may have a part of it only."""
 
     @property
     def is_live(self) -> bool:
@@ -305,9 +306,10 @@ class ThreadTransaction:
             self.thread.expires_at = self.now + timedelta(seconds=save.ttl_seconds)
 
     def prolong(self, ttl_seconds: float) -> None:
-        """Leave a thread that has a time to live, or that was created here, at least so much.
+        """Let a thread that is new here, or has a time to live, live at least so long.
 
-        But for the slack, so that few writes rewrite a document that they would only append to.
+        An expiry that is earlier by no more than the slack stays: else more writes would rewrite a
+        document to which they only append.
         """
         assert self.thread is not None  # noqa: S101  (made, or found)
         thread, until = self.thread, self.now + timedelta(seconds=ttl_seconds)

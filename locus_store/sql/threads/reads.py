@@ -54,14 +54,14 @@ class Reads(Scoped):
         self.store = scope.store
         self.max_state_bytes = scope.max_state_bytes
         self.noted: str | None = None
-        """A thread whose activity in this minute is noted already."""
+        """A thread whose row has the activity of this minute, so that a save need not write it."""
         self.seen: dict[tuple[int, int | str], Record] = {}
-        """Records that were read, by line and sequence; emptied by what changes any.
+        """A cache of records, by line and sequence; a change of any record empties it.
 
-        Those that were read beside their line are there by their id too.
+        A record that ``find_line`` read beside its line is also found by its checkpoint id.
         """
         self.unwritten: tuple[int, str] | None = None
-        """A line and a checkpoint of it that was read without pending writes."""
+        """A line and a checkpoint of it that has no pending writes."""
         self.own: set[tuple[int, int]] = set()
         """Records that were read with payloads of their own, by line and sequence."""
 
@@ -109,7 +109,7 @@ class Reads(Scoped):
     # --- one line
 
     def find_line(self, thread_id: str, namespace: str, beside: str | None = None) -> Line | None:
-        """Return the live line, if it has a head; read a checkpoint of it ``beside`` it."""
+        """Return the live line, if it has a head; ``beside`` is a checkpoint to read with it."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if beside is None:
             row = self.sql.line.fetch_first(self.connection, key)
@@ -222,7 +222,7 @@ class Reads(Scoped):
     def _found(
         self, thread_id: str, namespace: str, checkpoint_id: str | None
     ) -> tuple[Any, ...] | None:
-        """Return the row of ``select_lone_version``."""
+        """Return the row of ``select_lone_version``; ``None`` if there is no such version."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id

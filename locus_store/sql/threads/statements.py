@@ -132,7 +132,11 @@ class Statements:
 
     @compile_once
     def look(self) -> sa.Select[Any]:
-        """All that a plain append has to know: ``line``, and of its head, the id and the index."""
+        """The facts that decide a plain append.
+
+        The columns of ``line``, the digest of its head, whether a version has the checkpoint id,
+        and whether there is a search index.
+        """
         t, heads, others = self.tables, self.tables.checkpoints, self.tables.checkpoints.alias()
         is_named = sa.exists().where(
             others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")

@@ -65,7 +65,7 @@ __all__ = [
 
 
 class PackedState:
-    """A private copy of a state: its shape, as values."""
+    """A copy of a state in memory: its digest tree, from which new objects are decoded."""
 
     __slots__ = ("_packed", "_root")
 
@@ -77,7 +77,7 @@ class PackedState:
         return cast("dict[str, object]", decode_node(self._root))
 
     def to_state(self) -> dict[str, Json]:
-        """Return a copy with sorted keys; bytes in it are MessagePack."""
+        """Return a new state with sorted keys; bytes in it are MessagePack."""
         plain = self._plain()
         if is_canonical(self._root):
             return cast("dict[str, Json]", plain)
@@ -129,10 +129,10 @@ class Change:
     """The comparison of a state with its basis, which is what a save writes."""
 
     tree: DigestTree
-    """The shape of the new state."""
+    """The digest tree of the new state."""
     frames: bytes | None
-    """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
-    would be longer than the whole state."""
+    """The payload that changes the basis into the new state (``b""``: they are equal); ``None``
+    without a basis, or if it would be longer than the whole state."""
     packed_state: PackedState = field(repr=False, compare=False)
     """The new state."""
 
@@ -148,20 +148,20 @@ def build_digest_tree(
     *,
     keeps: bool = True,
 ) -> DigestTree:
-    """Return the shape of a canonical state, such as ``fold`` gives.
+    """Return the digest tree of a canonical state, such as ``fold`` returns.
 
     Args:
         state: The state.
-        near: The shape of a state that this one continues.
-        edits: Where they may differ, from ``fold_onto``; the rest is not measured again.
-        keeps: Keep a packed copy of the state's lists in the shape. Without it, the shape has the
-            digest and the size only: neither a snapshot nor a later change is made from it.
+        near: The digest tree of a state that this one continues.
+        edits: Where they may differ, from ``fold_onto``; the rest is not encoded again.
+        keeps: Keep the elements of lists in the tree. Without this, the tree serves for its digest
+            and size only: neither a packed state nor a later change can be made from it.
 
     Raises:
-        IntegrityError: it holds what no save would have accepted.
+        IntegrityError: The state holds what no save would have accepted.
     """
     try:
-        before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
+        before = near._root if near else None  # noqa: SLF001  # a tree is opaque to others
         plain = cast("dict[str, object]", state)
         root = build_object_by_entries(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
         return DigestTree(root)
@@ -170,8 +170,8 @@ def build_digest_tree(
 
 
 def pack_state(tree: DigestTree) -> PackedState:
-    """Return the packed copy of the state of a shape, which must not be a light one."""
-    return PackedState(tree._root)  # noqa: SLF001  # a shape is opaque to others
+    """Return the packed state of a digest tree that has the elements of its lists."""
+    return PackedState(tree._root)  # noqa: SLF001  # a tree is opaque to others
 
 
 def compare_states(
@@ -180,21 +180,18 @@ def compare_states(
     """Return the change from the version of ``basis`` to ``state``.
 
     Args:
-        state: a JSON object; never kept or changed.
-        basis: of the version that the frames are to be against.
-        packed: Bytes in ``state`` are MessagePack. They stand behind keys that are reached through
-            keys, or are the elements of a list there. Without this, they are refused.
+        state: A JSON object; neither kept nor changed.
+        basis: The digest tree of that version; ``None``: there is no such version.
+        packed: Bytes in ``state`` are MessagePack. They are the value of a key that is reached
+            through keys, or the elements of a list there. Without this, they are refused.
 
     Raises:
-        SerializationError: a value cannot be kept exactly; names its path.
+        SerializationError: A value cannot be kept exactly; the error names its path.
     """
     plain, root = measure(state, basis, packed=packed)
     frames = None
     if basis is not None:
         frame = Frame(packs=root.has_packed)
-        diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
+        diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a tree is opaque to others
         frames = frame.to_payload_shorter_than(plain, root.size)
     return Change(DigestTree(root), frames, PackedState(root))
-
-
-# Shapes: digests, and the check that a value is exactly JSON, in one pass.

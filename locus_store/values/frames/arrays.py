@@ -1,4 +1,4 @@
-"""Shapes of lists: digests of the elements, and the elements' pinned forms to compare with."""
+"""Nodes of long lists: digests of the elements, and their encodings, which later ones compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEEP_BYTES = 1024
 """Above this an element or a text is kept, so that an edit of it costs the edit."""
 
 _CHUNK: Final = 64
-"""Elements that are pinned at once: a large list takes a third of the time of one block, whose
+"""Elements that are encoded at once: a large list takes a third of the time of one block, whose
 memory is new each time."""
 
 _MANY: Final = 8
@@ -41,17 +41,18 @@ class ArrayNode:
     digests: bytes
     """Digests of the elements' canonical forms, 16 bytes each."""
     fingerprints: bytes
-    """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
-    equal values, so a known one is neither checked nor made canonical again."""
+    """Digests of the elements as the caller gave them (keys in any order, tuples), 16 bytes each.
+    Equal fingerprints are equal values, so a known one is neither checked nor made canonical
+    again."""
     large: dict[bytes, bytes]
-    """Digest to pinned canonical form, for the elements above ``KEEP_BYTES``."""
+    """The encoded canonical forms of the elements above ``KEEP_BYTES``, by their digests."""
     chunks: list[bytes]
-    """The list as the caller gave it, pinned in lists of ``_CHUNK`` elements, which are compared to
-    find the equal ones. Empty: not kept."""
+    """The list as the caller gave it, encoded as lists of ``_CHUNK`` elements, which are compared
+    to find the equal ones. Empty: not kept."""
     lengths: array[int]
     """The lengths of the elements in ``chunks``; empty if those are not kept."""
     token: object = None
-    """The token of the ``Grown`` list that has this shape."""
+    """The token of the ``Grown`` list that this is the node of."""
     has_packed: bool = False
     """Its elements are MessagePack."""
 
@@ -66,11 +67,11 @@ class ArrayNode:
         return self.fingerprints == self.digests
 
     def without_elements(self) -> ArrayNode:
-        """Return the shape without the elements; a later save compares each of them."""
+        """Return the node without the elements; a later save compares each of them."""
         return replace(self, chunks=[], lengths=_NO_ARRAY.lengths)
 
     def with_token(self, token: object) -> ArrayNode:
-        """Return the shape of the ``Grown`` list with this token; ``replace`` takes much longer."""
+        """Return the node of the ``Grown`` list with this token; ``replace`` takes much longer."""
         held = self.digests, self.fingerprints, self.large, self.chunks, self.lengths
         return ArrayNode(self.digest, self.size, *held, token, self.has_packed)
 
@@ -85,13 +86,13 @@ class ArrayNode:
 def build_array(
     value: list[object], before: object, depth: int, *, decoded: bool, keeps: bool = True
 ) -> ArrayNode:
-    """Return the shape of a list whose older shape, if any, is ``before``.
+    """Return the node of a list.
 
     Args:
         value: A list or tuple.
-        before: The older shape.
+        before: The node of the older value at the same path, if any.
         depth: The number of objects and lists from the root to this one.
-        decoded: It was decoded from JSON.
+        decoded: The list was decoded from JSON.
         keeps: Of a decoded list: keep its elements.
     """
     require_depth(depth)
@@ -110,7 +111,7 @@ def _chunks(items: list[object]) -> list[bytes]:
 
 
 def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
-    """Return the shape of a list that names the list it extends."""
+    """Return the node of a list that names the list it extends."""
     old = before if isinstance(before, ArrayNode) and before.is_kept else _NO_ARRAY
     if old.token is not None and old.token is value.token:
         return old
@@ -123,7 +124,7 @@ def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
 
 
 def extend_array(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
-    """Return the shape of a list that begins with all elements of an older one."""
+    """Return the node of a list that begins with all elements of an older one."""
     count = len(old.lengths)
     new, chunks = value[count:], old.chunks.copy()
     begun = count % _CHUNK
@@ -141,7 +142,7 @@ def _appended(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int
 
 
 def _edited(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
-    """Return the shape of a list, whose elements are compared with an older one's as bytes."""
+    """Return the node of a list whose elements are compared with those of an older one as bytes."""
     first, last = _equal_chunks(old.chunks, chunks), 0
     if _begins_with(chunks, old.chunks, first):
         return _appended(old, value[len(old.lengths) :], chunks, depth)
@@ -154,7 +155,10 @@ def _edited(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int
 def _aligned(
     old: ArrayNode, same: tuple[int, int], value: list[object], chunks: list[bytes], depth: int
 ) -> ArrayNode:
-    """Return the shape of a list that has ``same`` many elements of an older one at its ends."""
+    """Return the node of a list that shares elements with an older one at both ends.
+
+    ``same`` is how many at the start, and at the end.
+    """
     start, behind = same
     new, lengths = _between(same, value), _between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
@@ -217,14 +221,14 @@ def _replaced(
     chunks: list[bytes],
     depth: int,
 ) -> ArrayNode:
-    """Return the shape of a list: an older one with ``items`` between its ends.
+    """Return the node of a list: an older one with ``items`` between its ends.
 
     Args:
         old: The older one.
         stays: The number of its elements that stay at the start, and at the end.
         items: The new elements.
-        raws: Each of them pinned.
-        chunks: The new list, pinned.
+        raws: The encoding of each of them.
+        chunks: The encoding of the new list.
         depth: The number of objects and lists that contain an element.
     """
     head, tail = stays[0] * DIGEST_BYTES, len(old.digests) - stays[1] * DIGEST_BYTES
@@ -252,7 +256,10 @@ def _replaced(
 def _admitted(
     items: list[object], raws: list[bytes], known: dict[bytes, bytes], depth: int
 ) -> tuple[bytes, bytes, dict[bytes, bytes]]:
-    """Return fingerprints and digests of elements, and the large ones that are not ``known``."""
+    """Return fingerprints and digests of elements, and the large ones that are not ``known``.
+
+    Elements that are not known are checked.
+    """
     fresh: dict[bytes, bytes] = {}
     marks = [digest(raw) for raw in raws]
     is_packed = {*map(type, items)} == {bytes}
@@ -266,7 +273,7 @@ def _admitted(
 
 
 def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode:
-    """Return the shape of a list decoded from JSON; each element is inspected once."""
+    """Return the node of a list that was decoded from JSON."""
     marks: list[bytes] = []
     large: dict[bytes, bytes] = {}
     chunks: list[bytes] = []
@@ -291,7 +298,7 @@ def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
 
 
 def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
-    """Raise ``ValueError`` if an element, here with its pinned form, is nested too deeply."""
+    """Raise ``ValueError`` if an element is nested too deeply; ``raws`` are their encodings."""
     levels = MAX_DEPTH - depth
     for item, raw in zip(items, raws, strict=True):
         # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
@@ -319,7 +326,7 @@ def _digest_of_list(digests: bytes) -> bytes:
 
 
 def _size(chunks: list[bytes]) -> int:
-    """Return the length of the pinned list."""
+    """Return the length of the list's encoding."""
     return LIST_HEAD + sum(map(len, chunks)) - LIST_HEAD * len(chunks)
 
 
@@ -335,7 +342,7 @@ def require_depth(depth: int) -> None:
 
 @dataclass(slots=True)
 class Listed:
-    """A list in a snapshot, in packed form."""
+    """A long list of a packed state, which is not decoded yet."""
 
     shape: ArrayNode
 

@@ -1,4 +1,4 @@
-"""The difference between two shapes, as a frame of operations."""
+"""The difference between two digest trees, as a frame of operations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
 
 _LEAST_ENTRY = 6
-"""An entry of an object takes at least so many bytes in its pinned form."""
+"""An entry of an object takes at least so many bytes in the encoding."""
 
 _PATCH_LEVELS = 32
 """Below this many keys and indices an element is replaced: patching looks at a list's elements
@@ -56,7 +56,7 @@ again on each level, and takes five of Python's own 1,000 levels."""
 
 
 class Frame:
-    """Operations, each encoded when added, so that their size is known.
+    """Operations, each encoded when it is added, so that their size is known.
 
     Args:
         packs: Encode them as MessagePack, which may hold bytes, in place of JSON.
@@ -100,8 +100,8 @@ class Frame:
     def to_payload_shorter_than(self, whole: object, canonical_bytes: int) -> bytes | None:
         """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
 
-        Long keys that are repeated in many paths do that. A frame that exceeds no accepted state
-        exceeds no limit either.
+        Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
+        state exceeds no limit either.
         """
         plain_bytes = self.size + len(self.operations) + 1
         is_short = plain_bytes * 5 <= canonical_bytes * 2  # "0," against the 5 bytes of an int
@@ -117,7 +117,7 @@ _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
 
 
 def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
-    """Add the operations to ``frame`` that turn ``old`` into ``new``, the shape of ``value``."""
+    """Add the operations to ``frame`` that turn ``old`` into ``new``, the node of ``value``."""
     if old is None or isinstance(old, bytes) or isinstance(new, bytes):
         if old != new:
             _diff_scalars(old, new, value, path, frame)
@@ -288,7 +288,7 @@ def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> N
         frame.add("=", path, new)
         return
     least = 0 if _is_in_element(path) else KEEP_BYTES
-    # As pins, for 1, 1.0 and True are equal in Python.
+    # Encoded, because 1, 1.0 and True are equal in Python.
     olds, news = list(map(encode_canonical, old)), list(map(encode_canonical, new))
 
     def patch(i: int, j: int) -> Frame | None:
@@ -324,8 +324,8 @@ def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
 def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
     """Return ends that cut no word, so that a search finds whole words in a frame.
 
-    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. What goes
-    on for longer than a word stays cut.
+    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. A run of
+    letters that is longer than ``_WORD_REACH`` stays cut.
     """
     before = _reach(lambda by: _is_in_word(text, head - by), head)
     behind = _reach(lambda by: _is_in_word(text, len(text) - tail + by), tail)

@@ -1,4 +1,4 @@
-"""States from frames by folding."""
+"""Folding: the state that a chain of frames gives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Packed(Protocol):
-    """A state that is kept in packed form."""
+    """A state in memory, from which new objects are decoded."""
 
     @property
     def most_bytes(self) -> int:
@@ -133,8 +133,8 @@ class Folder:
         max_bytes: The largest state, as compact JSON.
         root: A state to start from; it is changed.
         root_bytes: A length that the JSON of ``root`` does not exceed; 0: it is not counted.
-        logs: Keep what was done in ``log``.
-        in_json: Give the state, and tell of operations, with MessagePack as JSON.
+        logs: Record the operations in ``log``.
+        in_json: The state and the operations in ``log`` have MessagePack as JSON.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class Folder:
         in_json: bool = False,
     ) -> None:
         self.log: list[list[Json]] | None = [] if logs else None
-        """The operations that were done; whoever reads them may clear it."""
+        """The operations that were performed; a reader may clear the list."""
         self.watch: Callable[[list[Json], Json], None] | None = None
-        """Is called with each operation, and the root, before the operation is done."""
+        """Called with each operation and the root, before the operation is performed."""
         self._root: Json = root
         self._max_bytes = self._most_frame_bytes = max_bytes
         self._most_bytes = root_bytes
@@ -157,7 +157,7 @@ class Folder:
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
         self._opened: dict[int, tuple[Json, dict[str | int, Folder]]] = {}
-        """MessagePack that was edited, as JSON, by its holder and key."""
+        """MessagePack that was edited, as JSON, by the object or list that holds it and its key."""
 
         self._in_json = in_json
         self._exact: Folder | None = None
@@ -190,7 +190,7 @@ class Folder:
         self._exact._apply_body(body)  # noqa: SLF001  (of this class)
 
     def _refined(self, operation: list[Any]) -> Iterable[list[Json]]:
-        """Return an operation as operations of JSON: of a value that is there, what changes."""
+        """Return an operation as operations on JSON; a replaced value becomes its changes."""
         match operation:
             case ["=", [*path, str() as key], value] if _has_packed(value):
                 self.get_settled()
@@ -202,10 +202,10 @@ class Folder:
         return iterate_json_operations(operation)
 
     def build_exact(self) -> dict[str, Json]:
-        """Return the state as its digest has it.
+        """Return the state that has the version's digest, with MessagePack as bytes.
 
         Raises:
-            IntegrityError: See ``state``.
+            IntegrityError: See ``get_state``.
         """
         return self.get_state() if self._exact is None else self._exact.get_state()
 
@@ -249,7 +249,7 @@ class Folder:
         return self.get_settled()
 
     def get_settled(self) -> dict[str, Json]:
-        """Return the state of the operations so far, as ``state`` does, without measuring it.
+        """Return the state of the operations so far, as ``get_state`` does, without measuring it.
 
         Raises:
             IntegrityError: There is none.

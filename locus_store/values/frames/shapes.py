@@ -1,8 +1,8 @@
-"""Shapes of versions: their values in packed form, with which later states are compared.
+"""Digest trees: the encoded values of a state, with which a later state is compared.
 
-One C call packs a small value, whose bytes are compared with those of before. Nodes are never
-changed, and shared between shapes. Their classes are not frozen, because that makes their creation
-four times as slow.
+A small value is encoded by one C call, and its bytes are compared with the older ones. Nodes never
+change, and trees share them. Their classes are not frozen, because that makes their creation four
+times as slow.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from locus_store.values.frames.arrays import (
 from locus_store.values.surrogates import escape
 
 TOKEN_BYTES: Final = 64
-"""Up to here a scalar's pinned encoding stands for itself in a digest."""
+"""A scalar whose encoding is not longer stands for itself in a digest."""
 
 SMALL_BYTES: Final = 4096
-"""Up to here a list or object within a state is compared and hashed as a whole."""
+"""A list or object in a state whose encoding is not longer is compared and hashed as a whole."""
 
 _HASHED = b"#"
-"""Prefix of a digest that stands for a value; no pinned encoding begins with it."""
+"""Prefix of a digest that stands for a value; no encoding begins with it."""
 
 
 @dataclass(slots=True)
@@ -67,9 +67,9 @@ class SmallNode:
     digest: bytes
     size: int
     given: bytes
-    """Its pinned form, as the caller gave it."""
+    """The encoding of the value as the caller gave it."""
     pin: bytes
-    """Its canonical form, pinned: the same object where the caller gave that one."""
+    """The encoding of its canonical form: the same object if the caller gave that form."""
 
     @property
     def weight(self) -> int:
@@ -93,7 +93,7 @@ class ObjectNode:
     digest: bytes
     size: int
     names: bytes
-    """The sorted keys, pinned."""
+    """The encoding of the sorted keys."""
     children: dict[str, Node]
     """The entries, in the order of the keys."""
     tokens: dict[str, bytes]
@@ -105,7 +105,7 @@ class ObjectNode:
 
 
 Node: TypeAlias = "bytes | TextNode | ArrayNode | SmallNode | ObjectNode"
-"""The value of a key; bytes: the pinned form of another scalar, or of MessagePack."""
+"""The value of a key; bytes: the encoding of a scalar or of MessagePack."""
 
 Path: TypeAlias = tuple[str | int, ...]
 Edits: TypeAlias = "dict[str, Edits] | int | None"
@@ -114,7 +114,7 @@ or the first index of a list; ``None``: all of it."""
 
 
 class DigestTree:
-    """A version's values in packed form. Immutable, may be shared."""
+    """The encoded values of a state and their digests. Immutable, may be shared."""
 
     __slots__ = ("_root",)
 
@@ -128,7 +128,7 @@ class DigestTree:
 
     @property
     def state_bytes(self) -> int:
-        """Size of the state: the length of its pinned encoding, about that of its JSON."""
+        """Size of the state: the length of its encoding, about that of its JSON."""
         return self._root.size
 
     @property
@@ -142,19 +142,21 @@ class DigestTree:
         return self._root.has_packed
 
     def without_elements(self) -> DigestTree:
-        """Return the shape without the lists' bodies; a later save compares every element."""
+        """Return the tree without the elements of lists; a later save compares each of them."""
         return DigestTree(cast("ObjectNode", _light(self._root)))
 
 
 def measure(
     state: object, basis: DigestTree | None, *, packed: bool = False
 ) -> tuple[dict[str, object], ObjectNode]:
-    """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked.
+    """Return the state as a plain dict, and the root of its tree.
+
+    Parts that ``basis`` has are not checked again.
 
     Args:
         state: A JSON object.
-        basis: The shape of an older one.
-        packed: Bytes in it are MessagePack; without, they are refused.
+        basis: The digest tree of an older state.
+        packed: Bytes in the state are MessagePack; without this, they are refused.
     """
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
@@ -203,13 +205,13 @@ def build_object_by_entries(
     edits: Edits = None,
     keeps: bool = True,
 ) -> ObjectNode:
-    """Return the shape of an object whose older shape, if any, is ``before``.
+    """Return the node of an object, with a node for each entry.
 
     Args:
         value: The object.
-        before: The older shape.
+        before: The node of the older value at the same path; nodes of equal values are reused.
         depth: The number of objects and lists from the root to this one.
-        decoded: It was decoded from JSON, so that it is canonical and needs no check.
+        decoded: The object was decoded from JSON, so it is canonical and needs no check.
         edits: The places where it differs from ``before``, if they are known.
         keeps: Of a decoded object: keep the elements of its lists, which later changes need.
     """
@@ -338,7 +340,7 @@ def _scalar(value: object, before: Node | None) -> bytes | TextNode:
 
 
 def _if_small(value: object, before: Node | None, depth: int, *, decoded: bool) -> SmallNode | None:
-    """Return the shape of a value of up to ``SMALL_BYTES``; else ``None``."""
+    """Return the node of a value of up to ``SMALL_BYTES``; ``None`` for a larger one."""
     pin = encode_canonical(value)
     if isinstance(before, SmallNode) and pin == before.given:
         return before
@@ -375,7 +377,7 @@ def is_canonical(node: Node) -> bool:
 
 
 def decode_node(node: Node) -> object:
-    """Return the value of a shape, in new objects; see ``is_canonical``."""
+    """Return the value of a node, in new objects; see ``is_canonical``."""
     return decode_opened(open_node(node))
 
 
@@ -411,7 +413,7 @@ _PACKED: Final[frozenset[type]] = frozenset({bytes, list, Grown})
 
 _NO_EDITS: Final[dict[str, Edits]] = {}
 _SAMPLE: Final = 64
-"""Elements by which a list is seen to be a longer one."""
+"""The first elements of a list, whose encoding may show that the list is a long one."""
 
 _EMPTY_WEIGHT: Final = 400
 _ENTRY_WEIGHT: Final = 250

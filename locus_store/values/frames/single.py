@@ -1,4 +1,4 @@
-"""A single value, whole or as frames against another one, as a pending write holds it."""
+"""The payload of a pending write: a single value, whole or as frames against an older value."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from locus_store.values.frames.shapes import Node
 
 FRAMED_BYTES: Final = 1024
-"""Up to here a value is smaller than what is saved by framing it."""
+"""Frames would not make a value shorter whose encoding is not longer than this."""
 
 _KEY: Final = "value"
 
 
 def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> bytes:
-    """Return a value as a separate payload.
+    """Return the payload of a whole value.
 
     Args:
-        value: JSON; with ``packed``, or MessagePack as bytes, or a list of such.
+        value: JSON; with ``packed`` also MessagePack as bytes, or a list of these.
         max_bytes: The longest value, as compact JSON.
-        packed: See ``change``.
+        packed: Bytes in ``value`` are MessagePack.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
@@ -62,14 +62,16 @@ def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> byte
 def diff_value(
     value: object, known: DigestTree, path: Sequence[str], max_bytes: int, *, packed: bool = False
 ) -> bytes | None:
-    """Return a value as frames against the one at ``path``; ``None`` if they are not shorter.
+    """Return the payload of frames that change the value at ``path`` of a state into ``value``.
+
+    ``None``: they would not be shorter than the whole value, or there is no such older value.
 
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
     if _is_small(value):
         return None
-    node: Node | None = known._root  # noqa: SLF001  # a shape is opaque to others
+    node: Node | None = known._root  # noqa: SLF001  # a tree is opaque to others
     for key in path:
         node = build_by_entries(node, ()).children.get(key) if is_object(node) else None
     if node is None or (isinstance(node, bytes) and not is_packed(value)):
@@ -91,13 +93,13 @@ def _is_small(value: object) -> bool:
 
 
 def decode_value(payload: bytes, max_bytes: int, old: Json = None, *, packed: bool = False) -> Json:
-    """Return a payload's value, whole or against ``old``, which stays unchanged.
+    """Return the value of a payload: a whole one, or what its frames make of ``old``.
 
-    Elements of a list may be shared with it. With ``packed``, MessagePack in both stays bytes;
-    without, both have it as JSON.
+    ``old`` stays unchanged, and may share elements of a list with the result. With ``packed``,
+    MessagePack in both stays bytes; without it, both have it as JSON.
 
     Raises:
-        IntegrityError: It is not valid, or is too large.
+        IntegrityError: The payload is not valid, or the value is too large.
     """
     found = (read_stored_operations if packed else read_operations)(payload, max_bytes)
     splices = all(it[:2] == ["[", [_KEY]] for it in found)
