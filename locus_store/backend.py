@@ -277,7 +277,8 @@ class StorageBackend(ForTenants, Closing, ABC):
         if claim is not None:
             require_describing(self)
         refuse_mark(data)
-        about, named = copy_json_object("metadata", metadata), copy_json_object("labels", labels)
+        metadata = copy_json_object("metadata", metadata)
+        labels = copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         key = self._line(thread_id, namespace)
         basis, change = await self._changed(key, data, packed=packed, reads_head=reads_head)
@@ -298,8 +299,8 @@ class StorageBackend(ForTenants, Closing, ABC):
             writer=writer,
             run=run,
             side_parent=side_parent,
-            metadata=about,
-            labels=named,
+            metadata=metadata,
+            labels=labels,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
             claim=claim,
@@ -356,9 +357,8 @@ class StorageBackend(ForTenants, Closing, ABC):
     ) -> Snapshot | None:
         """Return a version with its state, or the head; ``None`` where there is none.
 
-        With its pending writes, of the same read, where ``with_writes`` asks for them. With
-        ``packed``, MessagePack stays bytes, and becomes no JSON. A head that this object read or
-        wrote last is not sent again.
+        ``with_writes`` adds its pending writes, of the same read. ``packed`` leaves MessagePack as
+        bytes; else it becomes JSON. A head that this object read or wrote last is not sent again.
 
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved, or one that
