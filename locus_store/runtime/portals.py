@@ -115,7 +115,7 @@ class Portals:
                 self._user = os.getpid()
             return run(make, self._left)
         while True:
-            with suppress(EndedError):  # closed by another thread in between: open anew
+            with suppress(EndedError):  # another thread has closed it meanwhile: open it again
                 return self.open().run(owner, make)
 
     def close(self) -> None:

@@ -270,7 +270,7 @@ class HasText:
         if place is not None:
             return any(is_near(it, place) for it in operations)
         if len(operations) > 1 and any(it[0] == "t" for it in operations):
-            return True  # the paths of edited texts may have changed
+            return True  # the paths of edited strings may have changed
         return any(self._may_bring(folder, it) for it in operations)
 
     def _may_bring(self, folder: Folder, operation: list[Any]) -> bool:

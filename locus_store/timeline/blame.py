@@ -299,7 +299,7 @@ class Origins:
         if not opened:
             return
         if gone:
-            folder.get_settled()  # edited texts are brought up to date
+            folder.get_settled()  # writes edited strings back
         tree, old = opened[-1]
         part = slice(start, start + gone)
         tree.children[part] = _replaced(tree.children[part], old[part], elements, self.step)

@@ -38,8 +38,8 @@ in it, beside twice its print. Measured for messages of 20 to 2,000 characters, 
 tool calls (500 of each, traced); the sum is within 3 %."""
 
 _OBJECT, _LIST = b"{u", re.compile(rb"\[[^\0]\0\0\0", re.DOTALL)
-"""How an object or list that is not empty begins in a print, and hardly any text. One pattern for
-both takes four times as long."""
+"""The beginnings of a print that an object or list has which is not empty, and hardly any text. One
+pattern for both takes four times as long."""
 
 _SAMPLE: Final = 8
 """Elements of a list whose containers are counted."""

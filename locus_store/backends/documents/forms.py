@@ -28,10 +28,10 @@ class Parsed(NamedTuple):
 
     tag: Tag
     thread: Thread
-    """Shared: nobody may change it."""
+    """Shared, and so never changed."""
 
     end: Any
-    """An ``Ending`` of the form."""
+    """The form's facts of the document; see ``Ending``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,7 +297,7 @@ class SQLiteDatabase(Database):
         driver: Any = connection.connection.driver_connection
         if driver.in_transaction:
             return
-        if driver.isolation_level is None:  # sqlite3's word for autocommit; nobody has begun
+        if driver.isolation_level is None:  # autocommit, and no transaction has begun
             raise make_autocommit_error()
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -354,7 +354,7 @@ class SQLiteDatabase(Database):
         try:
             driver.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself
         except sqlite3.OperationalError as exc:
-            if _file_identity(f"{self._path}-wal") is None:  # nobody has begun a new one
+            if _file_identity(f"{self._path}-wal") is None:  # there is no new one
                 driver.execute("PRAGMA wal_checkpoint")
             raise BackendError(
                 f"SQLite {self._where}: its log {self._path}-wal was removed or replaced while it "

@@ -92,7 +92,7 @@ class ThreadRunner:
         while True:
             try:
                 return run(self._opened(), body)
-            except StoppedError:  # closed by another thread in between: open anew
+            except StoppedError:  # another thread has closed it meanwhile: open it again
                 continue
 
     async def _apart(self, run: Callable[[_Open, B], Awaitable[T]], body: B) -> T:
@@ -207,7 +207,7 @@ class _Open:
         if self._reads is None:
             return self._writer.run(body)
         if self._is_new():
-            self._writer.run(None)  # verifies the schema, or opens the database anew
+            self._writer.run(None)  # verifies the schema, or opens the database again
             self._identity = self._database.identify()
         with self._gate:
             self._require_open()

@@ -98,7 +98,7 @@ def _tell(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
         else:
             by_loop.setdefault(job.loop, []).append((job, answer))
     for loop, pairs in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits
+        with suppress(RuntimeError):  # the loop was closed: no caller waits
             loop.call_soon_threadsafe(_answer_all, pairs)
 
 

@@ -284,7 +284,7 @@ class Repository(Reads):
             sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
         ).one()
         self._drop_lines([line.line])
-        self.lock(thread_id)  # somebody may be making another line of it
+        self.lock(thread_id)  # another transaction may be creating a line of it
         settle(self, thread_id, saved_at)
 
     # --- saving and deleting
