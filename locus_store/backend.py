@@ -372,7 +372,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         state, kept = found.state, found.snapshot
         if state is None:
             state = dict(await run_off_loop(kept.to_state, kept.state_bytes))
-        if kept.has_packed and not packed:
+        if kept.has_msgpack and not packed:
             state = dict(await run_off_loop(partial(convert_to_json, state), kept.state_bytes))
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 

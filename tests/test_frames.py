@@ -42,7 +42,7 @@ from locus_store.values.frames import (
 from locus_store.values.frames.alignment import align
 from locus_store.values.frames.folding import _Rope
 from locus_store.values.frames.operations import parse_frame
-from locus_store.values.frames.shapes import SMALL_BYTES, TOKEN_BYTES
+from locus_store.values.frames.shapes import REFERENCE_BYTES, SMALL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -394,7 +394,7 @@ def reference_digest(state: dict[str, Any]) -> bytes:
         if isinstance(value, list) and len(pin) > SMALL_BYTES:
             inner = b"".join(digest(encode_canonical_reference(it)) for it in value)
             return b"#" + digest(b"L" + len(value).to_bytes(8) + inner)
-        stands_for_itself = not isinstance(value, dict | list) and len(pin) <= TOKEN_BYTES
+        stands_for_itself = not isinstance(value, dict | list) and len(pin) <= REFERENCE_BYTES
         return pin if stands_for_itself else b"#" + digest(pin)
 
     return by_entries(state)

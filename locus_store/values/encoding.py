@@ -374,10 +374,10 @@ def join_frames(payload: bytes, max_bytes: int) -> bytes:
         return payload[len(head) : _END]
     if not payload:
         return b""
-    is_packed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
+    is_compressed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
     if end < len(payload):
         return b"".join(unpack_record(payload, max_bytes))
-    return _body(is_packed, stored, plain_bytes)
+    return _body(is_compressed, stored, plain_bytes)
 
 
 def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
@@ -408,8 +408,8 @@ def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, 
     """Yield for each frame whether it is compressed, its stored bytes, and its plain length."""
     at, end, view = 0, len(payload), memoryview(payload)
     while at < end:
-        is_packed, stored, plain_bytes, at = _frame_at(payload, view, at, max_bytes)
-        yield is_packed, stored, plain_bytes
+        is_compressed, stored, plain_bytes, at = _frame_at(payload, view, at, max_bytes)
+        yield is_compressed, stored, plain_bytes
 
 
 def _frame_at(
@@ -420,21 +420,21 @@ def _frame_at(
     plain_bytes, at = _read_varint(payload, at)
     begin, at = at, at + stored_bytes
     head = payload[start : start + 2]
-    if head not in _IS_PACKED:
+    if head not in _IS_COMPRESSED:
         raise IntegrityError(
             f"a stored frame has the unknown format {head.hex()}: it is damaged, or was written by "
             "another release of locus-store; read it with that one"
         )
-    is_packed, stored = _IS_PACKED[head], view[begin:at]
+    is_compressed, stored = _IS_COMPRESSED[head], view[begin:at]
     checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
     at += _CHECKSUM_BYTES
     if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         raise IntegrityError("a stored frame is damaged or cut off")
     if plain_bytes > max_bytes:
         _require_room(plain_bytes, max_bytes)
-    if not is_packed and stored_bytes != plain_bytes:
+    if not is_compressed and stored_bytes != plain_bytes:
         raise IntegrityError("a stored frame's length differs from its header")
-    return is_packed, stored, plain_bytes, at
+    return is_compressed, stored, plain_bytes, at
 
 
 def _require_room(plain_bytes: int, max_bytes: int) -> None:
@@ -445,12 +445,12 @@ def _require_room(plain_bytes: int, max_bytes: int) -> None:
 _CHECKSUM_BYTES, _END = 4, -4
 _WHOLE: Final = crc32(bytes(_CHECKSUM_BYTES))
 """The CRC-32 of everything that is followed by its own, little-endian."""
-_IS_PACKED = {bytes((FRAME_VERSION, codec)): codec == _ZSTD for codec in (_AS_IS, _ZSTD)}
+_IS_COMPRESSED = {bytes((FRAME_VERSION, codec)): codec == _ZSTD for codec in (_AS_IS, _ZSTD)}
 """A frame's first two bytes to whether it is compressed."""
 
 
-def _body(is_packed: bool, stored: memoryview, plain_bytes: int) -> bytes:
-    if not is_packed:
+def _body(is_compressed: bool, stored: memoryview, plain_bytes: int) -> bytes:
+    if not is_compressed:
         return bytes(stored)
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:

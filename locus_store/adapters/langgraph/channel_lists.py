@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from locus_store.adapters.langgraph.copies import Maker
     from locus_store.adapters.langgraph.recent import Recent
-    from locus_store.values.frames import Listed
+    from locus_store.values.frames import PackedList
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
@@ -162,7 +162,11 @@ class ChannelLists:
         return Known(grown, printed, ends, makers, weights)
 
     def copy(
-        self, place: Place, listed: Listed, reader: ElementReader, elements: list[Any] | None = None
+        self,
+        place: Place,
+        listed: PackedList,
+        reader: ElementReader,
+        elements: list[Any] | None = None,
     ) -> list[Any]:
         """Return a list of a snapshot, all elements of which are the caller's own.
 
@@ -189,7 +193,7 @@ class ChannelLists:
         return found
 
 
-def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[Known, int]:
+def _continued(old: Known, listed: PackedList, elements: list[Any] | None) -> tuple[Known, int]:
     """Return the entry of a list, and how many elements it shares with ``old``.
 
     Only the shared elements are printed and weighed yet.

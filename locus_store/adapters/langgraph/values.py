@@ -14,7 +14,7 @@ from locus_store.adapters.langgraph.copies import SCALARS, is_message, make_copi
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.values.encoding import decode_canonical, encode_canonical
-from locus_store.values.frames import Listed, decode_opened
+from locus_store.values.frames import PackedList, decode_opened
 from locus_store.values.msgpack import (
     MSGPACK,
     TAG,
@@ -122,7 +122,7 @@ class ChannelValues:
 
         ``stored`` is the value in its stored form, to be kept, if it is at hand.
         """
-        if not isinstance(part, Listed):
+        if not isinstance(part, PackedList):
             return self.read(decode_opened(part))
         return self._lists.copy(place, part, self, stored)
 

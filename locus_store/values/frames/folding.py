@@ -24,7 +24,7 @@ from locus_store.values.frames.operations import (
     make_malformed_error,
     parse_frame,
 )
-from locus_store.values.frames.shapes import is_packed
+from locus_store.values.frames.shapes import is_msgpack
 from locus_store.values.msgpack import (
     as_json,
     convert_to_json,
@@ -58,7 +58,7 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
     """
-    return _folded(Folder(max_bytes), payloads).get_state()
+    return _fold_payloads(Folder(max_bytes), payloads).get_state()
 
 
 def fold_onto(
@@ -69,17 +69,19 @@ def fold_onto(
     Raises:
         IntegrityError: As ``fold``.
     """
-    folder = _folded(Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads)
-    return folder.get_state(), _edits(folder.log or [])
+    folder = _fold_payloads(
+        Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads
+    )
+    return folder.get_state(), _find_edits(folder.log or [])
 
 
-def _folded(folder: Folder, payloads: Iterable[bytes]) -> Folder:
+def _fold_payloads(folder: Folder, payloads: Iterable[bytes]) -> Folder:
     for payload in payloads:
         folder.apply(payload)
     return folder
 
 
-def _edits(log: list[list[Json]]) -> Edits:
+def _find_edits(log: list[list[Json]]) -> Edits:
     """Return the places that operations changed."""
     edits: dict[str, Edits] = {}
     for kind, path, *operands in cast("list[list[Any]]", log):
@@ -87,11 +89,11 @@ def _edits(log: list[list[Json]]) -> Edits:
         first = path[depth] if depth < len(path) else operands[0] if kind == "[" else None
         if depth == 0:
             return None
-        _note(edits, path[:depth], first)
+        _add_edit(edits, path[:depth], first)
     return edits
 
 
-def _note(edits: dict[str, Edits], path: list[str], first: int | None) -> None:
+def _add_edit(edits: dict[str, Edits], path: list[str], first: int | None) -> None:
     """Add a place: a list from an index on, or a whole value."""
     for key in path[:-1]:
         below = edits.setdefault(key, {})
@@ -117,10 +119,10 @@ def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, J
             raise IntegrityError("a stored state is nested too deeply") from exc
 
 
-def _has_packed(value: Any) -> bool:
+def _has_msgpack(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(map(_has_packed, value.values()))
-    return is_packed(value)
+        return any(map(_has_msgpack, value.values()))
+    return is_msgpack(value)
 
 
 class Folder:
@@ -172,7 +174,7 @@ class Folder:
         for body in unpack_frames(payload, self._most_frame_bytes):
             if self._in_json and (self._exact or not is_json(body)):
                 self._apply_exactly(body)
-                self.perform(op for it in parse_frame(body) for op in self._refined(it))
+                self.perform(op for it in parse_frame(body) for op in self._refine(it))
             else:
                 self._apply_body(body)
 
@@ -189,14 +191,14 @@ class Folder:
             self._max_bytes = UNLIMITED  # of JSON that is only shown
         self._exact._apply_body(body)  # noqa: SLF001  (of this class)
 
-    def _refined(self, operation: list[Any]) -> Iterable[list[Json]]:
+    def _refine(self, operation: list[Any]) -> Iterable[list[Json]]:
         """Return an operation as operations on JSON; a replaced value becomes its changes."""
         match operation:
-            case ["=", [*path, str() as key], value] if _has_packed(value):
+            case ["=", [*path, str() as key], value] if _has_msgpack(value):
                 self.get_settled()
                 holder = self._walk(path)
                 if isinstance(holder, dict) and key in holder:
-                    frame = Frame(packs=False)
+                    frame = Frame(is_msgpack=False)
                     diff_values(holder[key], convert_to_json(value), (*path, key), frame)
                     return [op for it in frame.operations for op in parse_frame(b"[%b]" % it)]
         return iterate_json_operations(operation)
@@ -282,7 +284,7 @@ class Folder:
             case ["m", [*path, key], list() as inner]:
                 self._edit(self._walk(path), key, inner)
             case ["t", [*path, key], int() as start, int() as gone, str() as text]:
-                self._rope(self._walk(path), key).splice(start, gone, text)
+                self._open_rope(self._walk(path), key).splice(start, gone, text)
             case _:
                 raise make_malformed_error("operation", operation)
 
@@ -292,7 +294,7 @@ class Folder:
             if isinstance(node, dict) and isinstance(key, str) and key in node:
                 node = node[key]
             else:
-                node = _item(node, key)
+                node = _get_item(node, key)
         return node
 
     def _set(self, holder: Json, key: Json, value: Json) -> None:
@@ -301,13 +303,13 @@ class Folder:
                 self._unsorted[id(holder)] = holder
             holder[key] = value
         else:
-            _item(holder, key)
+            _get_item(holder, key)
             cast("list[Json]", holder)[cast("int", key)] = value
         self._forget(holder, cast("str | int", key))
 
     def _edit(self, holder: Json, key: Json, inner: list[list[Any]]) -> None:
         """Perform operations within the MessagePack at a key, which is packed again later."""
-        data = _item(holder, key)
+        data = _get_item(holder, key)
         _, opened = self._opened.setdefault(id(holder), (holder, {}))
         name = cast("str | int", key)
         if name not in opened:
@@ -320,14 +322,14 @@ class Folder:
         for step in path:
             if isinstance(holder, dict) and isinstance(step, str) and step not in holder:
                 return
-            holder = _item(holder, step)
+            holder = _get_item(holder, step)
         if not isinstance(holder, dict):
             raise make_malformed_error("path", [*path, key])
         holder.pop(key, None)
         self._forget(holder, key)
 
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
-        if not isinstance(target, list) or not _within(start, gone, len(target)):
+        if not isinstance(target, list) or not _is_within(start, gone, len(target)):
             raise make_malformed_error("splice", (start, gone))
         if self._ropes:
             _, ropes = self._ropes.pop(id(target), (target, {}))
@@ -336,8 +338,8 @@ class Folder:
             _write_opened(*self._opened.pop(id(target), (target, {})))
         target[start : start + gone] = elements
 
-    def _rope(self, holder: Json, key: Json) -> _Rope:
-        text = _item(holder, key)
+    def _open_rope(self, holder: Json, key: Json) -> _Rope:
+        text = _get_item(holder, key)
         if not isinstance(text, str) or not isinstance(holder, dict | list):
             raise make_malformed_error("path", key)
         _, ropes = self._ropes.setdefault(id(holder), (holder, {}))
@@ -352,7 +354,7 @@ class Folder:
                 pending[id(holder)][1].pop(key, None)
 
 
-def _item(holder: Json, key: Json) -> Json:
+def _get_item(holder: Json, key: Json) -> Json:
     if isinstance(holder, dict) and isinstance(key, str) and key in holder:
         return holder[key]
     if isinstance(holder, list) and type(key) is int and 0 <= key < len(holder):
@@ -360,7 +362,7 @@ def _item(holder: Json, key: Json) -> Json:
     raise make_malformed_error("path", key)
 
 
-def _within(start: int, gone: int, length: int) -> bool:
+def _is_within(start: int, gone: int, length: int) -> bool:
     whole = type(start) is int and type(gone) is int  # not True
     return whole and start >= 0 and gone >= 0 and start + gone <= length
 
@@ -394,7 +396,7 @@ class _Rope:
         return "".join(self._pieces)
 
     def splice(self, start: int, gone: int, text: str) -> None:
-        if not _within(start, gone, self._length):
+        if not _is_within(start, gone, self._length):
             raise make_malformed_error("splice", (start, gone))
         first, begin = self._find(start)
         last, end = self._find(start + gone)

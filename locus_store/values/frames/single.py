@@ -22,10 +22,10 @@ from locus_store.values.frames.operations import read_operations, read_stored_op
 from locus_store.values.frames.shapes import (
     DigestTree,
     ObjectNode,
-    are_packed,
+    build_root,
     encode_reference,
-    is_packed,
-    measure,
+    is_msgpack,
+    is_only_msgpack,
 )
 from locus_store.values.msgpack import pack_sorted
 
@@ -51,7 +51,7 @@ def encode_value(value: object, max_bytes: int, *, packed: bool = False) -> byte
     Raises:
         SerializationError: It cannot be kept exactly, or is longer than ``max_bytes`` as JSON.
     """
-    if packed and are_packed(value):
+    if packed and is_only_msgpack(value):
         require_size(measure_json(value), max_bytes)
         return pack_frame(pack_sorted([["=", [], {_KEY: value}]]))
     encoded = encode_canonical_json(value, _KEY)
@@ -74,12 +74,12 @@ def diff_value(
     node: Node | None = known._root  # noqa: SLF001  # a tree is opaque to others
     for key in path:
         node = build_by_entries(node, ()).children.get(key) if is_object(node) else None
-    if node is None or (isinstance(node, bytes) and not is_packed(value)):
+    if node is None or (isinstance(node, bytes) and not is_msgpack(value)):
         return None
     old = ObjectNode(b"", 0, b"", {_KEY: node}, {_KEY: encode_reference(node)}, 0)
-    plain, root = measure({_KEY: value}, DigestTree(old), packed=packed)
+    plain, root = build_root({_KEY: value}, DigestTree(old), packed=packed)
     require_json_size(lambda: plain[_KEY], root.size, max_bytes)
-    frame = Frame(packs=root.has_packed)
+    frame = Frame(is_msgpack=root.has_msgpack)
     diff(node, root.children[_KEY], plain[_KEY], (_KEY,), frame)
     frames = frame.to_payload_shorter_than(plain, root.size)
     return frames if frames is not None and len(frames) <= root.size // 2 else None
@@ -103,9 +103,9 @@ def decode_value(payload: bytes, max_bytes: int, old: Json = None, *, packed: bo
     """
     found = (read_stored_operations if packed else read_operations)(payload, max_bytes)
     splices = all(it[:2] == ["[", [_KEY]] for it in found)
-    if isinstance(old, list) and (splices or is_packed(old)):
+    if isinstance(old, list) and (splices or is_msgpack(old)):
         old = old.copy()
-    elif not is_packed(old):
+    elif not is_msgpack(old):
         old = decode(encode(old))
     folder = Folder(max_bytes, {_KEY: old})
     folder.perform(found)
