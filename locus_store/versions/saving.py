@@ -56,7 +56,7 @@ def save(lines: Lines, request: Save) -> Written:
         return Written(same.checkpoint_id, make_mark(lines, line, same), "same")
     if line is None and request.thread_must_exist:
         require_thread(lines, request.thread_id, request.checkpoint_id)
-    place = _place(lines, line, request)
+    place = _choose_placement(lines, line, request)
     if same and not place.moves_head:  # a side branch replaces no version
         request, same = replace(request, checkpoint_id=generate_checkpoint_id()), None
     if line is None:
@@ -64,7 +64,7 @@ def save(lines: Lines, request: Save) -> Written:
     else:
         lines.touch(request)
     if same:
-        place = _replace(lines, line, same, place)
+        place = _remove_replaced(lines, line, same, place)
     return _write(lines, line, request, place, continues=_continues(lines, line, request, place))
 
 
@@ -96,7 +96,7 @@ def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
     return not rewinds or same.sequence == line.head
 
 
-def _place(lines: Lines, line: Line | None, request: Save) -> Placement:
+def _choose_placement(lines: Lines, line: Line | None, request: Save) -> Placement:
     if request.is_root:
         return Placement(None, moves_head=True)
     head = line.head if line else None
@@ -104,28 +104,28 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Placement:
     if expected and expected.made_from and expected.made_from.store != lines.store:
         expected = None  # a state from another database says nothing of this one
     if expected is None and request.parent_id is not None:
-        return _onto(lines, line, request)
+        return _place_below_parent(lines, line, request)
     if expected is None or (line and is_own(line, request)):
         return Placement(head, moves_head=True)
-    if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
+    if _is_head(lines, line, expected.head) and _exists(lines, line, expected.made_from):
         return Placement(
             expected.made_from.sequence if expected.made_from else None, moves_head=True
         )
-    parent = _surviving(lines, line, request.side_parent) or _surviving(
+    parent = _find_existing(lines, line, request.side_parent) or _find_existing(
         lines, line, expected.made_from
     )
-    return _lost(lines, line, request, parent, was_there=expected.made_from is not None)
+    return _resolve_conflict(lines, line, request, parent, was_there=expected.made_from is not None)
 
 
-def _onto(lines: Lines, line: Line | None, request: Save) -> Placement:
+def _place_below_parent(lines: Lines, line: Line | None, request: Save) -> Placement:
     """Return the destination below an explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
         if request.forks or parent.sequence == line.head:
             return Placement(parent.sequence, moves_head=True)
-        return _lost(lines, line, request, parent)
+        return _resolve_conflict(lines, line, request, parent)
     if not request.forks:
-        return _lost(lines, line, request, None)
+        return _resolve_conflict(lines, line, request, None)
     raise NotFoundError(
         f"thread {request.thread_id!r} has no checkpoint {request.parent_id!r} to save onto; "
         "list_checkpoints() shows what there is"
@@ -151,7 +151,7 @@ def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) ->
     Raises:
         ConflictError: It is not the line's head.
     """
-    if not _holds(lines, line, head):
+    if not _is_head(lines, line, head):
         raise make_head_moved_error(thread_id)
 
 
@@ -184,7 +184,7 @@ def make_no_thread_result(thread_id: str, head: Mark | None) -> Removed:
     return Removed(existed=False, versions=0)
 
 
-def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
+def _is_head(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
     if line is None or line.head is None or mark is None:
         return mark is None and (line is None or line.head is None)
     return mark.sequence == line.head and _exists(lines, line, mark)
@@ -200,7 +200,7 @@ def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
     return found is not None and found.digest == mark.digest
 
 
-def _lost(
+def _resolve_conflict(
     lines: Lines,
     line: Line | None,
     request: Save,
@@ -224,7 +224,7 @@ def _lost(
     if request.on_conflict == "branch":
         return Placement(parent.sequence if parent else None, moves_head=False)
     if request.parent_id is not None and not (line and lines.named(line, request.parent_id)):
-        raise _unknown_parent(request, head)
+        raise _make_unknown_parent_error(request, head)
     now = f"is at {head.checkpoint_id!r}" if head else "is gone"
     was = f"at {parent.checkpoint_id!r}" if parent else "at a version that is gone"
     if not was_there:
@@ -238,7 +238,7 @@ def _lost(
     )
 
 
-def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
+def _make_unknown_parent_error(request: Save, head: Record | None) -> ConflictError:
     """Return the error for a save whose explicit parent does not exist."""
     where = f"thread {request.thread_id!r}"
     if request.namespace:
@@ -252,13 +252,13 @@ def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
     )
 
 
-def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | None:
+def _find_existing(lines: Lines, line: Line | None, mark: Mark | None) -> Record | None:
     if mark is None or line is None or not _exists(lines, line, mark):
         return None
     return lines.record(line, mark.sequence)
 
 
-def _replace(lines: Lines, line: Line, same: Record, place: Placement) -> Placement:
+def _remove_replaced(lines: Lines, line: Line, same: Record, place: Placement) -> Placement:
     """Remove the version whose id the caller reuses; return the destination of the new one.
 
     The pending writes stay. They are stored whole, because the basis of their frames is removed.
@@ -318,7 +318,7 @@ def _continues(lines: Lines, line: Line, request: Save, place: Placement) -> boo
         return False
     if line.open_bytes + len(frames) + RECORD_OVERHEAD > CHAIN_FACTOR * size + CHAIN_ALLOWANCE:
         return False
-    return is_small(frames, size) and _holds(lines, line, request.basis)
+    return is_small(frames, size) and _is_head(lines, line, request.basis)
 
 
 def is_small(frames: bytes, state_bytes: int) -> bool:
@@ -332,7 +332,7 @@ def _keep_last(lines: Lines, line: Line, request: Save) -> None:
         return
     line.floor = max(line.floor, lines.newest(line, request.keep_last) or 0)
     batch = max(request.keep_last, HIDDEN_BATCH)
-    hidden = _hidden(lines, line, batch + 2)
+    hidden = _list_hidden(lines, line, batch + 2)
     if len(hidden) <= batch:
         return
     try:
@@ -352,10 +352,10 @@ def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
         with suppress(IntegrityError):
             forget(lines, line, gone)
             return
-    forget(lines, line, find_unused(lines, line, _hidden(lines, line, line.last_sequence)))
+    forget(lines, line, find_unused(lines, line, _list_hidden(lines, line, line.last_sequence)))
 
 
-def _hidden(lines: Lines, line: Line, limit: int) -> list[int]:
+def _list_hidden(lines: Lines, line: Line, limit: int) -> list[int]:
     return [it for it in lines.below(line, line.floor, limit) if it != line.head]
 
 

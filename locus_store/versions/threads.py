@@ -268,14 +268,14 @@ class ThreadTransaction:
         return self.thread is not None and self.thread.exists
 
     def create(self, save: Save) -> Line:
-        line = self.open_space(save.namespace).line
+        line = self.open_history(save.namespace).line
         self.touch(save)
         return line.copy()
 
-    def open_space(self, namespace: str) -> History:
+    def open_history(self, namespace: str) -> History:
         """Return a namespace's history, created if missing; it may have pending writes only."""
         thread = self.thread or self.begin()
-        return thread.histories.get(namespace) or self.add_space(thread, namespace)
+        return thread.histories.get(namespace) or self.add_history(thread, namespace)
 
     def begin(self) -> Thread:
         """Create an empty thread."""
@@ -283,7 +283,7 @@ class ThreadTransaction:
         self.adds_only = False
         return self.thread
 
-    def add_space(self, thread: Thread, namespace: str) -> History:
+    def add_history(self, thread: Thread, namespace: str) -> History:
         """Create the empty history of a namespace."""
         line = Line(line=generate_line_id())
         history = thread.histories[namespace] = History(namespace, line, is_settled=True)
@@ -336,7 +336,7 @@ class ThreadTransaction:
         old, self.thread, self.drops = self.thread, None, True
         return Removed(old is not None and old.exists, old.count_versions() if old else 0)
 
-    def drop_seen(self, head: Mark | None, namespace: str) -> Removed:
+    def remove_thread(self, head: Mark | None, namespace: str) -> Removed:
         """Remove the thread as ``StorageBackend.remove_thread`` does."""
         if self.thread is None:
             return versions.make_no_thread_result(self.thread_id, head)
@@ -420,7 +420,7 @@ class ThreadTransaction:
         thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
         thread.logs = {it.namespace: it for it in archived.logs}
         for old in archived.lines:
-            history = self.add_space(thread, old.namespace)
+            history = self.add_history(thread, old.namespace)
             history.is_settled = False
             for it in old.records:
                 history.put(self.make_row(versions.make_record(it), it.created_at, it.payload))

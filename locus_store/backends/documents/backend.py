@@ -229,7 +229,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         check_names(thread_id, namespace)
-        removed = await self._change(thread_id, lambda it: it.drop_seen(head, namespace))
+        removed = await self._change(thread_id, lambda it: it.remove_thread(head, namespace))
         return removed or versions.make_no_thread_result(thread_id, head)
 
     # --- lists
@@ -366,7 +366,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
     ) -> bool:
         def store(edit: ThreadTransaction) -> bool:
             versions.find_for_writes(edit, thread_id, namespace, checkpoint_id, must_exist)
-            line = replace(edit.open_space(namespace).line)
+            line = replace(edit.open_history(namespace).line)
             stored = versions.put_writes(
                 edit, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
             )
