@@ -112,7 +112,7 @@ class SQLiteRepository(Repository):
         append = versions.make_append(save, self.store)
         if append is None or append.line is None:
             return None
-        row = self.sql.look.fetch_first(
+        row = self.sql.append_facts.fetch_first(
             self.connection,
             {
                 "tenant": self.scope.tenant,
@@ -132,7 +132,7 @@ class SQLiteRepository(Repository):
             sequence = appends.append_head(self.connection, self.tables, line, save, append)
             mark = Mark(self.store, line.line, sequence, save.change.tree.digest)
             return Written(save.checkpoint_id, mark, "head")
-        self.noted = save.thread_id if is_noted else None
+        self.noted_thread = save.thread_id if is_noted else None
         self._has_index = bool(has_index)
         return versions.append(self, line, save, continues=append.basis is not None)
 

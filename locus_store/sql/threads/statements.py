@@ -125,13 +125,13 @@ class Statements:
         return found.order_by(c.last)
 
     @compile_once
-    def raw(self) -> sa.Select[Any]:
+    def own_payloads(self) -> sa.Select[Any]:
         """``payloads`` of the records that are in no segment."""
         has_own = self.tables.checkpoints.c.payload.is_not(None)
         return _payloads(self.tables).where(has_own)
 
     @compile_once
-    def look(self) -> sa.Select[Any]:
+    def append_facts(self) -> sa.Select[Any]:
         """The facts that decide a plain append.
 
         The columns of ``line``, the digest of its head, whether a version has the checkpoint id,
