@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from locus_store.versions import Append, Line
 
 
-def is_bare(save: Save) -> bool:
+def changes_head_only(save: Save) -> bool:
     """Return whether an append changes a record and its line only, and no older version."""
     return save.keep_last is None and save.ttl_seconds is None
 
