@@ -1,7 +1,7 @@
-"""The writes of a plain append, on the driver's cursor.
+"""The writes of a plain append, as two statements on the driver's cursor.
 
-``Compiled`` converts each value by the type of its column; a save waits for that in the thread that
-writes for all.
+They are faster than ``Compiled``, which converts each value by the type of its column, in the
+thread that all saves wait for.
 """
 
 from __future__ import annotations

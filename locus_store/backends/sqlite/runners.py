@@ -173,7 +173,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class _OpenDatabase:
-    """The resources of one process, held apart from the runner for its finalizer."""
+    """The connections of one process. They do not refer to the runner, whose finalizer closes them."""
 
     def __init__(
         self, database: SQLiteDatabase, writes: Engine, reads: Engine | None, *, owned: bool
@@ -199,7 +199,7 @@ class _OpenDatabase:
         return self._writer.run(body)
 
     async def write_async(self, body: Body[T] | None) -> T:
-        """Run a body in a transaction, for a caller that an event loop runs."""
+        """Run a body in a transaction, for a caller in an event loop."""
         return await self._writer.run_async(body)
 
     def read(self, body: Body[T]) -> T:
@@ -221,7 +221,7 @@ class _OpenDatabase:
                     self._gate.notify_all()
 
     async def read_async(self, body: Body[T]) -> T:
-        """Run a body on one snapshot, for a caller that an event loop runs."""
+        """Run a body on one snapshot, for a caller in an event loop."""
         if self._reads is None:
             return await self._writer.run_async(body)
         if self._is_new():
@@ -260,7 +260,7 @@ class _OpenDatabase:
             self.finalizer.detach()
 
     def close(self) -> None:
-        """Answer what was submitted, then release everything."""
+        """Finish what was submitted, then close everything."""
         if self.pid != os.getpid():
             return
         self.forget()

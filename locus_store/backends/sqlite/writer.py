@@ -31,7 +31,7 @@ class _Job:
 
     Args:
         body: The body.
-        lead: Gives the lead to another thread than the one that waits.
+        make_leader: Makes another thread than the one that waits the leader.
     """
 
     __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "make_leader")
@@ -46,7 +46,7 @@ class _Job:
         self.make_leader = make_leader or self._changed.release
 
     def wait(self) -> None:
-        """Wait for the answer, or for the lead."""
+        """Wait until the job is answered, or its thread is the leader."""
         self._changed.acquire()
 
     def answer(self, result: object, error: BaseException | None) -> None:
@@ -70,7 +70,7 @@ class _LoopJob:
 
     Args:
         body: The body.
-        lead: Gives the lead to the writer's thread.
+        make_leader: Makes the writer's thread the leader.
     """
 
     __slots__ = ("body", "future", "loop", "make_leader")
@@ -114,10 +114,11 @@ class StoppedError(Exception):
 
 
 class SQLiteWriter:
-    """The writing connection, which the thread that has the *lead* uses.
+    """The writing connection, which one thread at a time uses: the *leader*.
 
-    A job that finds the lead free takes it. Its thread commits for all jobs that wait, and leaves
-    the lead to the next one that came meanwhile.
+    The thread of a job that is submitted while there is no leader becomes the leader. It commits
+    all waiting jobs, and makes the thread of the next job, if there is one, the leader. For async
+    calls this is the writer's own thread.
     """
 
     def __init__(
@@ -132,13 +133,13 @@ class SQLiteWriter:
         self._jobs: deque[_Job | _LoopJob] = deque()
         self._has_leader = False
         self._stop_job: _Job | None = None
-        """Stops the writer."""
+        """The job that stops the writer."""
 
         self._thread: threading.Thread | None = None
-        """Leads for async calls; begun by the first one."""
+        """The leader for async calls, which the first of them starts."""
 
         self._wake_thread = threading.Lock()
-        """Locked until the writer's thread has the lead, or has to end."""
+        """Locked until the writer's thread is the leader, or has to end."""
 
         self._wake_thread.acquire()
         self._connection: Connection | None = None
@@ -159,7 +160,7 @@ class SQLiteWriter:
         return result
 
     async def run_async(self, body: Body[T] | None) -> T:
-        """See ``run``; for a caller that an event loop runs."""
+        """See ``run``; for a caller in an event loop."""
         job = _LoopJob(body, self._wake_thread.release)
         if self._thread is None:
             self._begin_thread()
@@ -183,7 +184,7 @@ class SQLiteWriter:
             last.get_result()
 
     def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
-        """Add a job, and with ``stops`` the last one; return whether it has the lead."""
+        """Add a job, with ``stops`` the last one; return whether its thread is the leader."""
         with self._gate:
             if self._stop_job is not None:
                 raise StoppedError
@@ -207,7 +208,7 @@ class SQLiteWriter:
             self._commit_as_leader()
 
     def _commit_as_leader(self) -> None:
-        """Commit the bodies that wait, pass the lead on, and answer the callers."""
+        """Commit the waiting jobs, choose the next leader, and answer the callers."""
         with self._gate:
             jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
         try:
