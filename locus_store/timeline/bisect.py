@@ -9,7 +9,7 @@ import orjson
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.timeline.lineage import find_ancestry, visit
-from locus_store.timeline.paths import Where, find_value, follow_path, parsed, select_matching
+from locus_store.timeline.paths import Where, find_value, follow_path, parse_path, select_matching
 from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
@@ -338,7 +338,7 @@ def make_condition(name: str, path: str, text: str) -> Condition:
 
     Args:
         name: ``TEXT``, or one of ``AT_PATH``.
-        path: As ``paths.parsed`` takes it.
+        path: As ``paths.parse_path`` accepts it.
         text: What the value is compared with.
 
     Raises:
@@ -352,4 +352,4 @@ def make_condition(name: str, path: str, text: str) -> Condition:
     if name not in AT_PATH:
         known = ", ".join((*AT_PATH, TEXT))
         raise InvalidArgumentError(f"{name!r} is not a condition; the conditions are {known}")
-    return AT_PATH[name](parsed(path), text)
+    return AT_PATH[name](parse_path(path), text)

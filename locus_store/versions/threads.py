@@ -436,15 +436,15 @@ class ThreadTransaction:
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
 
 
-def settle(edit: ThreadTransaction) -> None:
+def settle(transaction: ThreadTransaction) -> None:
     """Compute the open chains of lines that were restored."""
-    for history in edit.thread.histories.values() if edit.thread else ():
+    for history in transaction.thread.histories.values() if transaction.thread else ():
         if not history.is_settled:
-            versions.settle(edit, history.line)
+            versions.settle(transaction, history.line)
             history.is_settled = True
 
 
-def _list_line_changes(edit: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
+def _list_line_changes(transaction: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
     """Return how the save of a new version changed the line."""
     changes: dict[str, Any] = {"floor": line.floor} if line.floor else {}
     if line.head != sequence:
@@ -452,7 +452,9 @@ def _list_line_changes(edit: ThreadTransaction, line: Line, sequence: int) -> di
     else:
         pairs = ("writer", line.writer), ("run", line.run)
         changes |= {name: value for name, value in pairs if value is not None}
-    expires_at = edit.thread.expires_at if edit.thread else None
-    if expires_at is not None and (edit.old is None or edit.old.expires_at != expires_at):
+    expires_at = transaction.thread.expires_at if transaction.thread else None
+    if expires_at is not None and (
+        transaction.old is None or transaction.old.expires_at != expires_at
+    ):
         changes["expires_at"] = expires_at
     return changes

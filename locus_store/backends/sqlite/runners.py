@@ -173,7 +173,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class _OpenDatabase:
-    """The connections of one process. They do not refer to the runner, whose finalizer closes them."""
+    """The connections of one process. They do not keep the runner alive, which closes them."""
 
     def __init__(
         self, database: SQLiteDatabase, writes: Engine, reads: Engine | None, *, owned: bool
