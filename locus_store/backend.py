@@ -63,7 +63,7 @@ from locus_store.versions import (
     require_same,
     sdk_lookups,
 )
-from locus_store.versions.known import COLD_STATE_BYTES, KNOWN_BYTES, CachedVersions, LineKey
+from locus_store.versions.caches import COLD_STATE_BYTES, KNOWN_BYTES, CachedVersions, LineKey
 
 T = TypeVar("T")
 P = TypeVar("P", bound="StorageBackend")

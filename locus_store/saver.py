@@ -23,7 +23,7 @@ from locus_store.values import frames as layout
 from locus_store.values.encoding import decode, encode
 from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, find_channel, select_current
-from locus_store.versions.known import CachedCheckpoints, Place, PutInProgress
+from locus_store.versions.caches import CachedCheckpoints, Place, PutInProgress
 from locus_store.versions.renewing import make_renewing
 
 if TYPE_CHECKING:

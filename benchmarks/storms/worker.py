@@ -397,7 +397,7 @@ def _grouped_and_undone() -> None:
 
 def _stale_shapes() -> None:
     """A version is known by the shape of its line's first version: frames are against that one."""
-    from locus_store.versions.known import CachedVersions
+    from locus_store.versions.caches import CachedVersions
 
     put = CachedVersions.put
     first: dict[Any, Any] = {}

@@ -19,9 +19,7 @@ from locus_store.inspector.access import (
     require_same_origin,
 )
 from locus_store.inspector.escapes import SECURITY, escape
-from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
-from locus_store.inspector.rendering import FOLDER, render
-from locus_store.inspector.visits import (
+from locus_store.inspector.page_requests import (
     HOME,
     Links,
     Method,
@@ -31,6 +29,8 @@ from locus_store.inspector.visits import (
     Query,
     Redirect,
 )
+from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
+from locus_store.inspector.rendering import FOLDER, render
 from locus_store.inspector.work import Blames, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
 from locus_store.service.application import Parts, PartsOfTenants
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from locus_store.inspector.access import Authorize, Entrance
-    from locus_store.inspector.visits import Answer, Handler
+    from locus_store.inspector.page_requests import Answer, Handler
     from locus_store.store import BaseStore
 
 log: Final = logging.getLogger("locus_store.inspector")

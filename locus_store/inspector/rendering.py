@@ -14,13 +14,13 @@ from starlette.responses import RedirectResponse, Response
 
 from locus_store.inspector.bounds import MESSAGES, render_line
 from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, split_runs
-from locus_store.inspector.visits import ESCAPED, Download, Redirect
+from locus_store.inspector.page_requests import ESCAPED, Download, Redirect
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from locus_store.inspector.visits import Answer
+    from locus_store.inspector.page_requests import Answer
 
 FOLDER: Final = Path(__file__).parent
 HTML: Final = "text/html; charset=utf-8"

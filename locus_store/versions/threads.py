@@ -30,8 +30,8 @@ from locus_store.versions.archives import (
     cut_to_minute,
     has_versions,
 )
+from locus_store.versions.histories import History, Row, generate_line_id
 from locus_store.versions.renewing import compute_ttl_slack
-from locus_store.versions.spaces import History, Row, generate_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
-    from locus_store.versions.spaces import History
+    from locus_store.versions.histories import History
     from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
 P = ParamSpec("P")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from locus_store.backends.documents.bundles import Bundle
-    from locus_store.versions.spaces import History, Row
+    from locus_store.versions.histories import History, Row
     from locus_store.versions.threads import Thread
 
 Place: TypeAlias = "tuple[str, int]"

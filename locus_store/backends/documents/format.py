@@ -26,7 +26,7 @@ from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, Pendi
 from locus_store.types.logs import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
-from locus_store.versions.spaces import History, Row
+from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread
 
 if TYPE_CHECKING:

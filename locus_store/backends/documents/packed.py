@@ -21,7 +21,7 @@ from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
-from locus_store.versions.spaces import History, Row
+from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from contextlib import AbstractContextManager
 
-    from locus_store.backends.documents.lanes import WriteQueues
+    from locus_store.backends.documents.write_queues import WriteQueues
     from locus_store.types import Active
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from locus_store.backends.documents.segments import (
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types.logs import Outbox
-from locus_store.versions.spaces import History
+from locus_store.versions.histories import History
 from locus_store.versions.threads import Thread, settle
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.backends.documents.bundles import Bundle, unpack_segment
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import FOREVER
-from locus_store.versions.spaces import History
+from locus_store.versions.histories import History
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.objects import ObjectDocuments
     from locus_store.types import ArchivedWrite
     from locus_store.versions import Line, Record
-    from locus_store.versions.spaces import Row
+    from locus_store.versions.histories import Row
 
 PRINT_BYTES: Final = 4
 """The part of a checkpoint id's digest that the head keeps."""

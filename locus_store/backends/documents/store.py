@@ -11,9 +11,9 @@ from uuid import uuid4
 
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
 from locus_store.backends.documents.item_store import ItemStore
-from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.protocol import ChangedError
 from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
+from locus_store.backends.documents.write_queues import WriteQueues
 from locus_store.errors import BackendError, SchemaError
 from locus_store.runtime.retries import Pauses
 

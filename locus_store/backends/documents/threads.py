@@ -14,10 +14,10 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.protocol import LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
+from locus_store.backends.documents.write_queues import WriteQueues
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.observe import report_unremoved
 from locus_store.runtime.retries import Pauses

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import PendingWrite, Version, VersionsWanted
-    from locus_store.versions.spaces import History, Row
+    from locus_store.versions.histories import History, Row
     from locus_store.versions.threads import Thread
 
 

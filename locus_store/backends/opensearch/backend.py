@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.opensearch.versions import VersionPlace
     from locus_store.types import Head, Version
-    from locus_store.versions.spaces import History, Row
+    from locus_store.versions.histories import History, Row
     from locus_store.versions.threads import Thread
 
 

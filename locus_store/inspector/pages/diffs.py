@@ -13,7 +13,7 @@ from locus_store.timeline.paths import find_value, format_path
 from locus_store.timeline.readable import cut_common_ends, find_differences, make_readable
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import Page, PageRequest
+    from locus_store.inspector.page_requests import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.bisect import Bisected, Turn
     from locus_store.timeline.graph import Writer

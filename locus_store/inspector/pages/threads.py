@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, shorten
-from locus_store.inspector.visits import Page
+from locus_store.inspector.page_requests import Page
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import find_marks
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from locus_store.backend import StorageBackend
-    from locus_store.inspector.visits import PageRequest
+    from locus_store.inspector.page_requests import PageRequest
     from locus_store.types import Head
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, make_row, shorten
+from locus_store.inspector.page_requests import Download, Page, Redirect
 from locus_store.inspector.pages.versions import list_namespaces
-from locus_store.inspector.visits import Download, Page, Redirect
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, measure_stored
@@ -20,7 +20,7 @@ from locus_store.values.filters import check_key, is_found
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from locus_store.inspector.visits import PageRequest
+    from locus_store.inspector.page_requests import PageRequest
     from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
     from locus_store.types import Version

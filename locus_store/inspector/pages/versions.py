@@ -35,7 +35,7 @@ from locus_store.versions.sizes import INTERRUPT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from locus_store.inspector.visits import Page, PageRequest
+    from locus_store.inspector.page_requests import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
     from locus_store.timeline.paths import Located, Query
     from locus_store.types import PendingWrite

@@ -15,15 +15,7 @@ from locus_store.values.encoding import (
 )
 from locus_store.values.frames.arrays import PackedList
 from locus_store.values.frames.diffing import Frame, diff
-from locus_store.values.frames.folding import Folder, fold, fold_each, fold_onto
-from locus_store.values.frames.operations import (
-    collect_text,
-    encode_operations,
-    extract_text,
-    read_operations,
-    read_restorable_operations,
-)
-from locus_store.values.frames.shapes import (
+from locus_store.values.frames.digest_trees import (
     DigestTree,
     Edits,
     ObjectNode,
@@ -33,6 +25,14 @@ from locus_store.values.frames.shapes import (
     decode_opened,
     is_canonical,
     open_node,
+)
+from locus_store.values.frames.folding import Folder, fold, fold_each, fold_onto
+from locus_store.values.frames.operations import (
+    collect_text,
+    encode_operations,
+    extract_text,
+    read_operations,
+    read_restorable_operations,
 )
 from locus_store.values.frames.single import decode_value, diff_value, encode_value
 

@@ -29,7 +29,7 @@ from locus_store.values.frames.alignment import (
     shift_gaps,
 )
 from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode, build_array
-from locus_store.values.frames.shapes import (
+from locus_store.values.frames.digest_trees import (
     Node,
     ObjectNode,
     Path,

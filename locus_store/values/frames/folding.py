@@ -17,6 +17,7 @@ from locus_store.values.encoding import (
     unpack_frames,
 )
 from locus_store.values.frames.diffing import Frame, diff_values
+from locus_store.values.frames.digest_trees import is_msgpack
 from locus_store.values.frames.operations import (
     check_operation,
     is_json,
@@ -24,7 +25,6 @@ from locus_store.values.frames.operations import (
     make_malformed_error,
     parse_frame,
 )
-from locus_store.values.frames.shapes import is_msgpack
 from locus_store.values.msgpack import (
     as_json,
     convert_to_json,
@@ -34,7 +34,7 @@ from locus_store.values.msgpack import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from locus_store.values.frames.shapes import Edits
+    from locus_store.values.frames.digest_trees import Edits
 
 
 class Packed(Protocol):

@@ -17,9 +17,7 @@ from locus_store.values.encoding import (
     require_size,
 )
 from locus_store.values.frames.diffing import Frame, build_by_entries, diff, is_object
-from locus_store.values.frames.folding import Folder
-from locus_store.values.frames.operations import read_operations, read_stored_operations
-from locus_store.values.frames.shapes import (
+from locus_store.values.frames.digest_trees import (
     DigestTree,
     ObjectNode,
     build_root,
@@ -27,12 +25,14 @@ from locus_store.values.frames.shapes import (
     is_msgpack,
     is_only_msgpack,
 )
+from locus_store.values.frames.folding import Folder
+from locus_store.values.frames.operations import read_operations, read_stored_operations
 from locus_store.values.msgpack import pack_sorted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from locus_store.values.frames.shapes import Node
+    from locus_store.values.frames.digest_trees import Node
 
 FRAMED_BYTES: Final = 1024
 """Frames would not make a value shorter whose encoding is not longer than this."""
