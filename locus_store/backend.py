@@ -281,9 +281,9 @@ class StorageBackend(ForTenants, Closing, ABC):
         labels = copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         key = self._line(thread_id, namespace)
-        basis, change = await self._changed(key, data, packed=packed, reads_head=reads_head)
+        basis, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
-            expected = self._expected(thread_id, namespace, parent_id)
+            expected = self._expect_parent(thread_id, namespace, parent_id)
         save = Save(
             thread_id=thread_id,
             namespace=namespace,
@@ -321,14 +321,14 @@ class StorageBackend(ForTenants, Closing, ABC):
     def _line(self, thread_id: str, namespace: str) -> LineKey:
         return self.tenant, thread_id, namespace
 
-    def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
+    def _expect_parent(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
         """Return what is known of a parent that must still be the head."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != parent_id:
             return None
         return Expected(made_from=known.mark, head=known.mark)
 
-    async def _changed(
+    async def _compare(
         self, key: LineKey, data: Mapping[str, Any], *, packed: bool, reads_head: bool
     ) -> tuple[Mark | None, frames.Change]:
         """Return the state as a change of the version that this object knows best, if any."""

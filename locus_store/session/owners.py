@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from locus_store.runtime.gathering import Turns
+from locus_store.runtime.gathering import NamedLocks
 from locus_store.types.thread_info import claim_of, may_see, require_describing, require_owner
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Owners:
         self._users = users
         self._is_opened = False
         self._seen: SeenThreads[str] = SeenThreads()
-        self._turns = Turns()  # one for each event loop is enough
+        self._turns = NamedLocks()  # one for each event loop is enough
 
     @property
     def threads(self) -> DescribesThreads:
