@@ -212,7 +212,7 @@ def test_a_programs_handler_of_ctrl_c_may_exit(
     assert gate.was_cancelled.wait(WAIT)
 
 
-@pytest.mark.parametrize("moment", ["_run_or_hand_over", "_run_undisturbed", "_run_inline"])
+@pytest.mark.parametrize("moment", ["_start", "_run_undisturbed", "_run_inline"])
 def test_ctrl_c_while_a_call_is_taken_leaves_nothing_to_wait_for(
     others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -144,9 +144,7 @@ class DrivenLoop:
         self._waiting: set[_Call[Any]] = set()
         self._wake_thread = threading.Event()
         self._is_ending = False
-        self._thread = threading.Thread(
-            target=self._run_thread, name="locus-store-blocking", daemon=True
-        )
+        self._thread = threading.Thread(target=self._work, name="locus-store-blocking", daemon=True)
         self._thread.start()
 
     # --- callers
@@ -174,7 +172,7 @@ class DrivenLoop:
         try:
             self._calls.add(call)
             if is_taken := not self._is_ending:
-                self._run_or_hand_over(call, owner, outer)
+                self._start(call, owner, outer)
         except BaseException:
             if call in self._calls and call not in self._waiting:  # Ctrl-C before it was taken
                 self._abandon(call)
@@ -184,9 +182,7 @@ class DrivenLoop:
             raise EndedError
         return call.answer()
 
-    def _run_or_hand_over(
-        self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None
-    ) -> None:
+    def _start(self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None) -> None:
         """Run the call inline, or hand it over."""
         is_main = is_main_thread()
         if not self._moves or outer is not None or (is_main and are_handled()):
@@ -371,7 +367,7 @@ class DrivenLoop:
 
     # --- the loop's own thread
 
-    def _run_thread(self) -> None:
+    def _work(self) -> None:
         while self._calls or not self._is_ending:
             self._wake_thread.wait(IDLE_SECONDS)
             self._wake_thread.clear()

@@ -452,9 +452,7 @@ def _list_line_changes(transaction: ThreadTransaction, line: Line, sequence: int
     else:
         pairs = ("writer", line.writer), ("run", line.run)
         changes |= {name: value for name, value in pairs if value is not None}
-    expires_at = transaction.thread.expires_at if transaction.thread else None
-    if expires_at is not None and (
-        transaction.old is None or transaction.old.expires_at != expires_at
-    ):
+    old, expires_at = transaction.old, transaction.thread and transaction.thread.expires_at
+    if expires_at is not None and (old is None or old.expires_at != expires_at):
         changes["expires_at"] = expires_at
     return changes

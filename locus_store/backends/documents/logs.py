@@ -49,9 +49,7 @@ class DocumentLogs:
 
         def apply(transaction: ThreadTransaction) -> LogChanged:
             for user_id in own:
-                require_owner(
-                    name, transaction.thread.user_id if transaction.thread else None, user_id
-                )
+                require_owner(name, transaction.thread and transaction.thread.user_id, user_id)
             changed = logs.apply_change(transaction, change)
             if outbox is not None:
                 (transaction.thread or transaction.begin()).outbox = outbox

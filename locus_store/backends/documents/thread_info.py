@@ -37,9 +37,7 @@ class DocumentThreadInfo(DescribesThreads):
 
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)
-        await self._make(
-            thread_id, lambda transaction: versions.clear(transaction, thread_id, ""), removes=True
-        )
+        await self._make(thread_id, lambda it: versions.clear(it, thread_id, ""), removes=True)
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         size = wanted.offset + wanted.limit

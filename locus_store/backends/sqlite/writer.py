@@ -31,19 +31,17 @@ class _Job:
 
     Args:
         body: The body.
-        make_leader: Makes another thread than the one that waits the leader.
+        promote: Makes another thread than the one that waits the leader.
     """
 
-    __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "make_leader")
+    __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "promote")
 
-    def __init__(
-        self, body: Body[Any] | None, make_leader: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, body: Body[Any] | None, promote: Callable[[], None] | None = None) -> None:
         self.body = body
         self.is_answered = False
         self._changed = threading.Lock()
         self._changed.acquire()
-        self.make_leader = make_leader or self._changed.release
+        self.promote = promote or self._changed.release
 
     def wait(self) -> None:
         """Wait until the job is answered, or its thread is the leader."""
@@ -70,14 +68,14 @@ class _LoopJob:
 
     Args:
         body: The body.
-        make_leader: Makes the writer's thread the leader.
+        promote: Makes the writer's thread the leader.
     """
 
-    __slots__ = ("body", "future", "loop", "make_leader")
+    __slots__ = ("body", "future", "loop", "promote")
 
-    def __init__(self, body: Body[Any] | None, make_leader: Callable[[], None]) -> None:
+    def __init__(self, body: Body[Any] | None, promote: Callable[[], None]) -> None:
         self.body = body
-        self.make_leader = make_leader
+        self.promote = promote
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -165,7 +163,7 @@ class SQLiteWriter:
         if self._thread is None:
             self._begin_thread()
         if self._submit(job):
-            job.make_leader()
+            job.promote()
         result: T = await job.future
         return result
 
@@ -174,7 +172,7 @@ class SQLiteWriter:
         last = _Job(None, self._wake_thread.release if self._thread else None)
         with suppress(StoppedError):
             if self._submit(last, stops=True):
-                last.make_leader()
+                last.promote()
             last.wait()
             if not last.is_answered:
                 self._commit_as_leader()
@@ -199,11 +197,11 @@ class SQLiteWriter:
         with self._gate:
             if self._thread is None and self._stop_job is None:
                 self._thread = threading.Thread(
-                    target=self._run_thread, name="locus-store-writer", daemon=True
+                    target=self._work, name="locus-store-writer", daemon=True
                 )
                 self._thread.start()
 
-    def _run_thread(self) -> None:
+    def _work(self) -> None:
         while self._wake_thread.acquire() and self._has_leader:
             self._commit_as_leader()
 
@@ -222,7 +220,7 @@ class SQLiteWriter:
             following = self._jobs[0] if self._jobs else None
             self._has_leader = following is not None
         if following is not None:
-            following.make_leader()
+            following.promote()
         _answer_callers(jobs, answers)
 
     def _commit(self, bodies: list[Body[Any] | None]) -> list[_Answer]:

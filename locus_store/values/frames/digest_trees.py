@@ -74,11 +74,8 @@ class SmallNode:
     @property
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
-        return (
-            200
-            + len(self.canonical_bytes)
-            + (0 if self.given_bytes is self.canonical_bytes else len(self.given_bytes))
-        )
+        given = 0 if self.given_bytes is self.canonical_bytes else len(self.given_bytes)
+        return 200 + len(self.canonical_bytes) + given
 
     @property
     def is_list(self) -> bool:
@@ -274,7 +271,7 @@ def _build_nested(
         kinds = {*map(type, value.values())}
         if kinds.isdisjoint(_MAY_BE_MSGPACK) or not any(map(is_msgpack, value.values())):
             plain = _plain(value) if Grown in kinds else value
-            small = _build_if_small(plain, before, depth, decoded=decoded)
+            small = _as_small(plain, before, depth, decoded=decoded)
             if small is not None:
                 return small
     made = build_object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
@@ -304,7 +301,7 @@ def _build_list(
     if is_msgpack(items):
         return _build_long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if not isinstance(before, ArrayNode) and len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES:
-        small = _build_if_small(items, before, depth, decoded=decoded)
+        small = _as_small(items, before, depth, decoded=decoded)
         if small is not None:
             return small
     made = _build_long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
@@ -343,18 +340,13 @@ def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
     return raw
 
 
-def _build_if_small(
-    value: object, before: Node | None, depth: int, *, decoded: bool
-) -> SmallNode | None:
+def _as_small(value: object, before: Node | None, depth: int, *, decoded: bool) -> SmallNode | None:
     """Return the node of a value of up to ``SMALL_BYTES``; ``None`` for a larger one."""
     encoded = encode_canonical(value)
     if isinstance(before, SmallNode) and encoded == before.given_bytes:
         return before
-    return (
-        _build_small(value, encoded, depth, decoded=decoded)
-        if len(encoded) <= SMALL_BYTES
-        else None
-    )
+    is_small = len(encoded) <= SMALL_BYTES
+    return _build_small(value, encoded, depth, decoded=decoded) if is_small else None
 
 
 def _build_small(value: object, encoded: bytes, depth: int, *, decoded: bool) -> SmallNode:

@@ -58,7 +58,7 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
     """
-    return _fold_payloads(Folder(max_bytes), payloads).get_state()
+    return _fold(Folder(max_bytes), payloads).get_state()
 
 
 def fold_onto(
@@ -69,13 +69,11 @@ def fold_onto(
     Raises:
         IntegrityError: As ``fold``.
     """
-    folder = _fold_payloads(
-        Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads
-    )
+    folder = _fold(Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads)
     return folder.get_state(), _find_edits(folder.log or [])
 
 
-def _fold_payloads(folder: Folder, payloads: Iterable[bytes]) -> Folder:
+def _fold(folder: Folder, payloads: Iterable[bytes]) -> Folder:
     for payload in payloads:
         folder.apply(payload)
     return folder
