@@ -452,7 +452,8 @@ def _list_line_changes(transaction: ThreadTransaction, line: Line, sequence: int
     else:
         pairs = ("writer", line.writer), ("run", line.run)
         changes |= {name: value for name, value in pairs if value is not None}
-    old, expires_at = transaction.old, transaction.thread and transaction.thread.expires_at
+    old, thread = transaction.old, transaction.thread
+    expires_at = thread.expires_at if thread else None
     if expires_at is not None and (old is None or old.expires_at != expires_at):
         changes["expires_at"] = expires_at
     return changes

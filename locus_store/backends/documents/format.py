@@ -95,16 +95,14 @@ def encode_thread(thread: Thread) -> tuple[Body, End]:
 
 def encode_tail(transaction: ThreadTransaction, end: End) -> tuple[Body, End]:
     """Return the document with the additions; the rest is ``b""`` if nothing changed."""
-    assert transaction.old is not None and transaction.thread is not None  # noqa: S101, PT018  (it adds only)
-    old = transaction.old
+    old, thread = transaction.old, transaction.thread
+    assert old is not None and thread is not None  # noqa: S101, PT018  (it adds only)
     histories = {name: History(name, it.line.copy()) for name, it in old.histories.items()}
     implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, histories=histories)
     implied.expires_at, implied.logs = old.expires_at, old.logs
     implied.outbox, implied.delivered = old.outbox, old.delivered
-    messages = transaction.thread.messages[len(old.messages) :]
-    rest, after = _continued(
-        b"", end, implied, transaction.thread, transaction.added, messages=messages
-    )
+    messages = thread.messages[len(old.messages) :]
+    rest, after = _continued(b"", end, implied, thread, transaction.added, messages=messages)
     if after.entries == end.entries:
         return Body(end.kept_bytes, b""), end
     return Body(end.kept_bytes, rest), after

@@ -48,8 +48,9 @@ class DocumentLogs:
         outbox = Outbox(uuid4().hex, applied) if applied else None
 
         def apply(transaction: ThreadTransaction) -> LogChanged:
+            thread = transaction.thread
             for user_id in own:
-                require_owner(name, transaction.thread and transaction.thread.user_id, user_id)
+                require_owner(name, thread.user_id if thread else None, user_id)
             changed = logs.apply_change(transaction, change)
             if outbox is not None:
                 (transaction.thread or transaction.begin()).outbox = outbox

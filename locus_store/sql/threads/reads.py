@@ -259,7 +259,9 @@ class Reads(Scoped):
             return None
         key_of_line, *fields, chain, parent, head, head_digest = row
         version = self.version(thread_id, namespace, key_of_line, tuple(fields))
-        line, record = Line(line=key_of_line, head=head), _record_of(version, chain, parent)
+        sequence, name, digest, metadata, labels, _, _ = fields
+        record = make_record((sequence, chain, parent, name, digest, metadata, labels))
+        line = Line(line=key_of_line, head=head)
         self.seen_records[line.line, record.sequence] = record
         mark = Mark(self.store, line.line, head, head_digest)
         writes = self.read_writes(line.line, record.checkpoint_id) if with_writes else None
@@ -449,18 +451,6 @@ def make_line(row: Sequence[Any]) -> Line:
 def make_record(row: Sequence[Any]) -> Record:
     """Return the record of a row of ``RECORD``."""
     return Record(**dict(zip(RECORD, row, strict=True)))
-
-
-def _record_of(version: Version, chain: int, parent: int | None) -> Record:
-    return Record(
-        sequence=version.mark.sequence,
-        chain=chain,
-        parent=parent,
-        checkpoint_id=version.checkpoint_id,
-        digest=version.mark.digest,
-        metadata=version.metadata,
-        labels=version.labels,
-    )
 
 
 def make_head(row: Row[Any]) -> Head:

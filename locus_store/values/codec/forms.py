@@ -12,6 +12,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -81,18 +82,11 @@ def is_plain_time(value: datetime | time) -> bool:
     )
 
 
-def _datetime(content: Any) -> datetime:
+def _load_time(kind: type[datetime | time], content: Any) -> datetime | time:
     if isinstance(content, str):
-        return datetime.fromisoformat(content)
+        return kind.fromisoformat(content)
     text, fold, zone = content
-    return datetime.fromisoformat(text).replace(fold=fold, tzinfo=zone)
-
-
-def _time(content: Any) -> time:
-    if isinstance(content, str):
-        return time.fromisoformat(content)
-    text, fold, zone = content
-    return time.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+    return kind.fromisoformat(text).replace(fold=fold, tzinfo=zone)
 
 
 def _of_int(value: int) -> str:
@@ -160,8 +154,8 @@ FORMS: Final[dict[type, ValueForm]] = {
     complex: ValueForm("complex", lambda it: [it.real, it.imag], lambda it: complex(*it)),
     bytearray: ValueForm("bytearray", bytes, bytearray),
     date: ValueForm("date", date.isoformat, date.fromisoformat),
-    datetime: ValueForm("datetime", _of_time, _datetime),
-    time: ValueForm("time", _of_time, _time),
+    datetime: ValueForm("datetime", _of_time, partial(_load_time, datetime)),
+    time: ValueForm("time", _of_time, partial(_load_time, time)),
     timedelta: ValueForm(
         "timedelta", lambda it: [it.days, it.seconds, it.microseconds], lambda it: timedelta(*it)
     ),
