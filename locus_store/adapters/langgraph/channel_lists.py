@@ -234,16 +234,16 @@ def _weight(objects: list[Any], elements: list[Any]) -> int:
     return sum(found) // (len(found) or 1)
 
 
-def _weights(pins: list[bytes]) -> list[int]:
+def _weights(encodings: list[bytes]) -> list[int]:
     """Return the weights of elements, estimated from some of them.
 
     Elements of one list are alike: apart from their strings they take about the same memory.
     """
-    some = pins[:: 1 + len(pins) // _SAMPLE]
+    some = encodings[:: 1 + len(encodings) // _SAMPLE]
     found = sum(it.count(_OBJECT) + len(_LIST.findall(it)) for it in some)
     containers = found / (len(some) or 1)
     each = _ELEMENT_BYTES + int(_CONTAINER_BYTES * containers)
-    return [each + 2 * len(it) for it in pins]
+    return [each + 2 * len(it) for it in encodings]
 
 
 def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:

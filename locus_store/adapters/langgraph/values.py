@@ -112,9 +112,9 @@ class ChannelValues:
         if isinstance(value, list) and value and type(value[0]) is bytes:
             return self.load(MSGPACK, join_packed(value))
         if self._is_langgraphs:
-            pin = encode_canonical(value)
-            if has_no_tag(pin):
-                return decode_canonical(pin)
+            encoded = encode_canonical(value)
+            if has_no_tag(encoded):
+                return decode_canonical(encoded)
         return self.load(*from_json(value))
 
     def from_part(self, part: Any, place: Place, stored: Any = None) -> Any:

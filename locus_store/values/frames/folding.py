@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from locus_store.values.frames.digest_trees import Edits
 
 
-class Packed(Protocol):
+class Decodable(Protocol):
     """A state in memory, from which new objects are decoded."""
 
     @property
@@ -62,7 +62,7 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
 
 
 def fold_onto(
-    basis: Packed, payloads: Iterable[bytes], max_bytes: int
+    basis: Decodable, payloads: Iterable[bytes], max_bytes: int
 ) -> tuple[dict[str, Json], Edits]:
     """Return the state after payloads that continue ``basis``, and where it may differ from it.
 
