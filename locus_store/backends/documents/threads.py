@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -11,7 +10,6 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import uuid4
-from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.lanes import WriteQueues
@@ -19,6 +17,7 @@ from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.protocol import LAST, ChangedError
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
+from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.observe import report_unremoved
 from locus_store.runtime.retries import Pauses
 from locus_store.values.encoding import MAX_STATE_BYTES
@@ -57,8 +56,7 @@ class DocumentThreads:
         self.form = form or DocumentForm(documents)
         self.max_state_bytes = max_state_bytes
         self._max_bytes = kept_bytes
-        self._start()
-        _all_threads.add(self)
+        start_in_each_process(self._start)
 
     def _start(self) -> None:
         """Initialize the empty state of a new object, or of a child process."""
@@ -491,16 +489,3 @@ class _Write(Generic[T]):
             except LocusStoreError as exc:
                 report_unremoved(self._thread_id, exc)
         return False
-
-
-_all_threads: WeakSet[DocumentThreads] = WeakSet()
-
-
-def _after_fork() -> None:
-    """Reset every object in a forked child: the parent's cache and writes belong to the parent."""
-    for threads in _all_threads:
-        threads._start()  # noqa: SLF001  (of this module)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,14 +1,17 @@
-"""Threads for the calls of an object store, and for the reads of one call."""
+"""Clients whose calls block: threads for the calls, and for the reads of one call."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from itertools import islice
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+
+from locus_store.runtime.forks import start_in_each_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
+
+SECOND: Final = timedelta(seconds=1)
 
 
 class Workers(Executor):
@@ -33,10 +38,9 @@ class Workers(Executor):
     def __init__(self, name: str, size: int) -> None:
         self._name = name
         self._size = size
-        self._start()
+        start_in_each_process(self._start)
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._is_open = True
@@ -60,8 +64,6 @@ class Workers(Executor):
     @contextmanager
     def _open_lock(self) -> Iterator[dict[str, ThreadPoolExecutor]]:
         """Yield the pools under the lock, so that ``close`` comes before the block or after it."""
-        if self._pid != os.getpid():
-            self._start()
         with self._lock:
             yield self._pools
 
@@ -110,3 +112,49 @@ class Workers(Executor):
     def _as_reader(self, work: Callable[[T], R], item: T) -> R:
         self._nested.is_reader = True
         return work(item)
+
+
+class BlockingClient:
+    """A client of a service, which begins without connections, also in a forked child.
+
+    Args:
+        name: The names of its threads end with it.
+        pool_size: Calls at once.
+    """
+
+    def __init__(self, name: str, pool_size: int) -> None:
+        self._workers = Workers(f"locus-store-{name}", pool_size)
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._offset = timedelta(0)
+
+    @property
+    def pool(self) -> Executor:
+        """The threads that calls run in."""
+        return self._workers
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See ``Objects``; within another call of this kind, one after another."""
+        return self._workers.run_each(work, items)
+
+    def now(self) -> datetime:
+        """Return the time by the service's clock, as far as it is known."""
+        return datetime.now(UTC) + self._offset
+
+    def _follow_clock(self, date: object) -> None:
+        """Follow the service's clock, whose answers have whole seconds."""
+        if at := parse_date(date):
+            offset = at + SECOND / 2 - datetime.now(UTC)
+            if abs(offset - self._offset) > SECOND:
+                self._offset = offset
+
+
+def parse_date(text: object) -> datetime | None:
+    """Return the time of a header ``Date``; ``None`` if there is none."""
+    try:
+        found = parsedate_to_datetime(str(text))
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

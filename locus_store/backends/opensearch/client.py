@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from base64 import b64decode, b64encode
 from contextlib import suppress
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found
-from locus_store.backends.documents.workers import Workers
+from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.opensearch import failures, index
 from locus_store.backends.opensearch.access import MOST_SECONDS, open_client
 from locus_store.backends.opensearch.bulk import (
@@ -32,7 +30,6 @@ from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor
 
     from locus_store.backends.documents.protocol import Tag
     from locus_store.backends.opensearch.access import IndexPlace
@@ -61,7 +58,7 @@ _CONTENT: Final = ("modified_at", "content")
 _DELETED: Final = 200
 
 
-class IndexClient:
+class IndexClient(BlockingClient):
     """Calls of an index, by any number of threads.
 
     Args:
@@ -74,40 +71,23 @@ class IndexClient:
         self.place = place
         self.access = access
         self.layout = layout
-        self._workers = Workers("locus-store-opensearch", access["pool_size"])
-        self._start()
+        super().__init__("opensearch", access["pool_size"])
 
     def _start(self) -> None:
-        """Begin without connections, as in a forked child."""
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        super()._start()
         self._client = self.access["client"]
         self._own: str | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.place)!r})"
 
-    def _require_process(self) -> None:
-        if self._pid != os.getpid():
-            self._start()
-
     def close(self) -> None:
         """Release threads and connections; later calls open them again."""
-        self._require_process()
         with self._lock:
             client, self._client = self._client, self.access["client"]
         self._workers.close()
         if client is not None and client is not self.access["client"]:
             client.close()
-
-    @property
-    def pool(self) -> Executor:
-        """The threads that calls run in."""
-        return self._workers
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.run_each(work, items)
 
     @property
     def refresh(self) -> str:
@@ -117,7 +97,6 @@ class IndexClient:
     # --- calls
 
     def _perform(self) -> Callable[..., Any]:
-        self._require_process()
         with self._lock:
             self._client = self._client or open_client(self.place, self.access)
             perform: Callable[..., Any] = self._client.transport.perform_request
@@ -208,7 +187,6 @@ class IndexClient:
 
     def _check(self) -> None:
         """Look once whether the index is ours, if there is one."""
-        self._require_process()
         if self._own:
             return
         found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
