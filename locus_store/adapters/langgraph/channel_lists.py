@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from locus_store.adapters.langgraph.copies import Maker
-    from locus_store.adapters.langgraph.recent import Recent
+    from locus_store.runtime.recent import Recent
     from locus_store.values.frames import Listed
 
 Place: TypeAlias = tuple[str, str, str]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from locus_store.adapters.langgraph.channel_lists import Known, Place
     from locus_store.adapters.langgraph.copies import Maker
-    from locus_store.adapters.langgraph.recent import Recent
+    from locus_store.runtime.recent import Recent
     from locus_store.types import Version
     from locus_store.values.frames import Folder
 
