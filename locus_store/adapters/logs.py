@@ -12,7 +12,7 @@ from locus_store.values.encoding import decode, encode_canonical, encode_strictl
 from locus_store.values.msgpack import FORM, TAG, freeze, thaw
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from locus_store.backend import StorageBackend
     from locus_store.messages import LogSnapshot
@@ -63,25 +63,6 @@ class OpenedByUrl(LogAdapter):
         opened = cls(open_message_log(url, **options))
         opened._owns = True
         return opened
-
-
-class Places:
-    """The threads of ids that an adapter has met: a hint, whose oldest entries are dropped."""
-
-    def __init__(self) -> None:
-        self._threads: dict[str, str] = {}
-
-    def get(self, name: str) -> str | None:
-        """Return the thread that had an id when it was noted."""
-        return self._threads.get(name)
-
-    def note(self, thread_id: str, names: Iterable[str | None]) -> None:
-        """Remember the thread of ids."""
-        for name in filter(None, names):
-            self._threads.pop(name, None)
-            self._threads[name] = thread_id
-        while len(self._threads) > MAX_PLACES:
-            self._threads.pop(next(iter(self._threads)), None)
 
 
 def make_thread_id(*names: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from locus_store.errors import BackendError
 from locus_store.inspector.bounds import make_row
+from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.blame import trace
 from locus_store.timeline.graph import find_channel, find_writers
@@ -133,8 +133,7 @@ class States:
 
     def __init__(self, jobs: Jobs, most_bytes: int = _BYTES) -> None:
         self._jobs = jobs
-        self._most = most_bytes
-        self._kept: OrderedDict[tuple[str | None, Mark], Seen] = OrderedDict()
+        self._kept: Recent[tuple[str | None, Mark], Seen] = Recent(most_bytes, keeps_last=True)
         self._readings: dict[tuple[str | None, Mark], _Reading] = {}
 
     async def read(
@@ -145,9 +144,8 @@ class States:
         if found is None:
             return None
         key = backend.tenant, found.mark
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if seen := self._kept.get(key):
+            return seen
         if key not in self._readings:
             self._readings[key] = _Reading(self._read(backend, found))
         reading = self._readings[key]
@@ -167,13 +165,8 @@ class States:
                 decode_state_alone, stored, backend.max_state_bytes
             )
             seen = Seen(stored.version, state, size)
-        self._keep(backend.tenant, seen)
+        self._kept.put((backend.tenant, seen.version.mark), seen, seen.size)
         return seen
-
-    def _keep(self, tenant: str | None, seen: Seen) -> None:
-        self._kept[tenant, seen.version.mark] = seen
-        while len(self._kept) > 1 and sum(it.size for it in self._kept.values()) > self._most:
-            self._kept.popitem(last=False)
 
 
 class _Reading:
@@ -204,7 +197,7 @@ class Blames:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._kept: OrderedDict[tuple[str | None, Mark], Trace] = OrderedDict()
+        self._kept: Recent[tuple[str | None, Mark], Trace] = Recent(KEPT)
 
     async def find(self, backend: StorageBackend, seen: Seen, path: Query) -> dict[str, Any] | None:
         """Return the versions that a value came with (``made``), and that changed it last.
@@ -238,10 +231,7 @@ class Blames:
                 )
             if found is None or found.version.mark != version.mark:
                 return None
-            self._kept[key] = found
-        self._kept.move_to_end(key)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+            self._kept.put(key, found)
         return found
 
 

@@ -17,7 +17,7 @@ from locus_store.adapters.agent_framework.values import (
     CheckpointSerializationError,
     CheckpointValues,
 )
-from locus_store.adapters.logs import Places, make_thread_id
+from locus_store.adapters.logs import MAX_PLACES, make_thread_id
 from locus_store.backend import (
     ListsThreads,
     QueriesMetadata,
@@ -29,6 +29,7 @@ from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settle
+from locus_store.runtime.recent import Recent
 from locus_store.types.arguments import MAX_COUNT, check_user
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.surrogates import restore
@@ -89,7 +90,9 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         self._use()
 
     def _use(self) -> None:
-        self._places = Places()
+        self._places: Recent[str, str] = Recent(MAX_PLACES)
+        """The threads that had checkpoints when these were last seen."""
+
         self._lists = needs(self.checkpointer.backend, ListsThreads)
         self._queries = needs(self.checkpointer.backend, QueriesMetadata)
         self._threads = needs(self.checkpointer.backend, StoresThreads)
@@ -138,7 +141,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
             thread_id = await settle(self._write(checkpoint, data))
         except SerializationError as exc:
             raise CheckpointSerializationError(str(exc)) from exc
-        self._places.note(thread_id, [checkpoint.checkpoint_id])
+        self._places.put(checkpoint.checkpoint_id, thread_id)
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
@@ -153,7 +156,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         for head in () if found else await self._of_id(checkpoint_id):
             found = await self._threads.read_state(head.thread_id, checkpoint_id)
             if found is not None:
-                self._places.note(head.thread_id, [checkpoint_id])
+                self._places.put(checkpoint_id, head.thread_id)
                 break
         if found is not None:
             return self._checkpoint(found.state)
@@ -190,7 +193,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
             latest = max(filter(None, (found, latest)), key=_order, default=None)
         if latest is None:
             return None
-        self._places.note(latest.thread_id, [latest.checkpoint_id])
+        self._places.put(latest.checkpoint_id, latest.thread_id)
         snapshot = await self._threads.read_state(latest.thread_id, latest.checkpoint_id)
         return None if snapshot is None else self._checkpoint(snapshot.state)
 
@@ -247,7 +250,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         found = await self._queries.query(WORKFLOW, workflow_name, MAX_COUNT)
         mine = [it for it in reversed(found) if _is_of(it, workflow_name)]
         for it in mine:
-            self._places.note(it.thread_id, [it.checkpoint_id])
+            self._places.put(it.checkpoint_id, it.thread_id)
         return {it.checkpoint_id: it.thread_id for it in mine}
 
     async def _recent_runs(self, workflow_name: str) -> AsyncIterator[Active]:

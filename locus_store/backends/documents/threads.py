@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -19,6 +18,7 @@ from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.observe import report_unremoved
+from locus_store.runtime.recent import Recent
 from locus_store.runtime.retries import Pauses
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
@@ -50,35 +50,28 @@ class DocumentThreads:
         *,
         form: DocumentForm | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
-        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.documents = documents
         self.form = form or DocumentForm(documents)
         self.max_state_bytes = max_state_bytes
-        self._max_bytes = kept_bytes
+        self._max_bytes = KEPT_BYTES
         start_in_each_process(self._start)
 
     def _start(self) -> None:
         """Initialize the empty state of a new object, or of a child process."""
-        self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._bytes = 0
-        self._kept: OrderedDict[str, Parsed] = OrderedDict()
         self._queues = WriteQueues()
-        self.form.clear()
+        self.clear()
 
     def clear(self) -> None:
         """Empty the cache."""
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
+        self._kept: Recent[str, Parsed] = Recent(self._max_bytes, keeps_last=True)
         self.form.clear()
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes of documents; the one used last is always kept."""
-        with self._lock:
-            self._max_bytes = max_bytes
-            self._shrink()
+        self._max_bytes = max_bytes
+        self._kept.limit(max_bytes)
         self.form.limit(max_bytes)
 
     # --- reading
@@ -158,7 +151,6 @@ class DocumentThreads:
         is_known = kept is not None and dated.tag is not None and kept.tag == dated.tag
         if kept is None or not is_known or kept.thread.outbox:
             return dated.at, self._settled(access, dated.key)
-        self._used(dated.key)
         return dated.at, kept
 
     def read_all(self, thread_ids: Iterable[str]) -> list[Thread]:
@@ -212,10 +204,9 @@ class DocumentThreads:
         kept = self._kept.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
         if found is None:
-            self.forget(thread_id)
+            self._kept.drop(thread_id)
             return None
         if kept is not None and found.content is None:
-            self._used(thread_id)
             return kept
         content = found.content or b""
         if kept is not None and found.continues:
@@ -227,7 +218,7 @@ class DocumentThreads:
         except IntegrityError:
             if not found.continues:
                 raise
-            self.forget(thread_id)  # a failover took back what is kept
+            self._kept.drop(thread_id)  # a failover took back what is kept
             return self.read_parsed(self.documents, thread_id)
         made = Parsed(found.tag, thread, end)
         self._keep(made)
@@ -245,30 +236,12 @@ class DocumentThreads:
         """Return a thread from the cache; it may have changed since."""
         return self._kept.get(thread_id)
 
-    def _used(self, thread_id: str) -> None:
-        """Mark a thread as the most recently used."""
-        with self._lock:
-            if thread_id in self._kept:
-                self._kept.move_to_end(thread_id)
-
     def _keep(self, parsed: Parsed) -> None:
-        """Keep a thread as the most recently used."""
-        thread_id = parsed.thread.thread_id
-        with self._lock:
-            old = self._kept.pop(thread_id, None)
-            self._kept[thread_id] = parsed
-            self._bytes += parsed.end.size - (old.end.size if old else 0)
-            self._shrink()
+        self._kept.put(parsed.thread.thread_id, parsed, parsed.end.size)
 
     def forget(self, thread_id: str) -> None:
         """Remove a deleted thread from the cache."""
-        with self._lock:
-            old = self._kept.pop(thread_id, None)
-            self._bytes -= old.end.size if old else 0
-
-    def _shrink(self) -> None:
-        while self._bytes > self._max_bytes and len(self._kept) > 1:
-            self._bytes -= self._kept.popitem(last=False)[1].end.size
+        self._kept.drop(thread_id)
 
     # --- writing
 

@@ -7,7 +7,6 @@ atomic: a writer between both requests is not seen.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
@@ -24,6 +23,7 @@ from locus_store.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
+from locus_store.runtime.recent import Recent
 from locus_store.types import CheckpointerCapabilities, Mark, Stored, Version, Written
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
 from locus_store.types.codec import get_labels
@@ -170,7 +170,7 @@ class SdkServiceBackend(StorageBackend):
     def __init__(self, connections: HTTPConnections, *, max_state_bytes: int) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
         self._connections = connections
-        self._own: OrderedDict[str, tuple[str, str | None, str | None]] = OrderedDict()
+        self._own: Recent[str, tuple[str, str | None, str | None]] = Recent(REMEMBERED)
 
     async def commit(self, save: Save) -> Written:
         """See ``StorageBackend``, also for the following methods."""
@@ -192,9 +192,7 @@ class SdkServiceBackend(StorageBackend):
         answer = await self._asked("POST", save.thread_id, body=bodies.encode_json(body))
         answered = answer.get("checkpoint_id") if isinstance(answer, dict) else None
         name = answered if isinstance(answered, str) else save.checkpoint_id
-        self._own[save.thread_id] = name, save.writer, save.run
-        if len(self._own) > REMEMBERED:
-            self._own.popitem(last=False)
+        self._own.put(save.thread_id, (name, save.writer, save.run))
         return Written(name, _mark(name, save.change.tree.digest), "head")
 
     async def _require_head(self, save: Save) -> None:
@@ -219,7 +217,7 @@ class SdkServiceBackend(StorageBackend):
         )
 
     def _is_own(self, save: Save, newest: str | None) -> bool:
-        name, writer, run = self._own.get(save.thread_id, (None, None, None))
+        name, writer, run = self._own.get(save.thread_id) or (None, None, None)
         if newest is None or name != newest:
             return False
         return writer == save.writer if save.writer is not None else run == save.run

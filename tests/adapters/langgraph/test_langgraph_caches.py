@@ -26,8 +26,8 @@ if TESTS_RUN:
 
     from locus_store.adapters.langgraph import LangGraphSaver, values
     from locus_store.adapters.langgraph.copies import make_copier
-    from locus_store.adapters.langgraph.recent import Recent
     from locus_store.adapters.langgraph.serializer import ExactSerializer
+    from locus_store.runtime.recent import Recent
 
 pytestmark = pytest.mark.anyio
 
@@ -332,11 +332,10 @@ def test_what_was_used_lately_stays_within_its_bound() -> None:
     kept: Recent[int, bytes] = Recent(100)
     for number in range(1000):
         kept.put(number % 70, b"", 10)
-        held = sum(size for held in (kept._young, kept._old) for _, size in held.values())
-        assert held == kept.held_bytes <= 100
+        assert sum(size for _, size in kept._kept.values()) == kept.size <= 100
     kept.put(3, b"most of it", 90)
     assert kept.get(3) == b"most of it"
-    assert kept.held_bytes <= 100
+    assert kept.size <= 100
     kept.put(1, b"large", 101)
     assert kept.get(1) is None
     kept.put(2, b"new", 10)
@@ -390,7 +389,7 @@ def test_what_is_remembered_stays_within_one_bound_of_real_memory(
             grown = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        assert saver._caches.held_bytes + saver.saver.backend._known._bytes <= bound
+        assert saver._caches.size + saver.saver.backend._known._bytes <= bound
         assert bound // 4 < grown < bound
 
 
