@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from locus_store import versions
 from locus_store.types.arguments import check_text
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, make_facts, require_owner
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import Save, Written
@@ -23,21 +23,21 @@ class DocumentThreadInfo(DescribesThreads):
     """Reads and changes the documents of a backend."""
 
     _threads: DocumentThreads
-    _look: Callable[..., Awaitable[Any]]
-    _make: Callable[..., Awaitable[None]]
     _recent: Callable[[int], Iterator[Thread]]
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
-        await self._make(put.thread_id, lambda edit: put_facts(edit, put))
+        await self._threads.make(put.thread_id, lambda edit: put_facts(edit, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
-        found: Thread | None = await self._look(self._threads.read, thread_id)
+        found = await self._threads.look(self._threads.read, thread_id)
         return _facts(found) if found and found.exists else None
 
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)
-        await self._make(thread_id, lambda edit: versions.clear(edit, thread_id, ""), removes=True)
+        await self._threads.make(
+            thread_id, lambda edit: versions.clear(edit, thread_id, ""), removes=True
+        )
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
         size = wanted.offset + wanted.limit
@@ -51,8 +51,7 @@ class DocumentThreadInfo(DescribesThreads):
             some = islice(found, wanted.offset, size)
             return [_facts(it) for it in some]
 
-        found: list[ThreadFacts] = await self._look(find)
-        return found
+        return await self._threads.look(find)
 
 
 def require_its_owner(edit: ThreadTransaction, put: PutThread) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
     from locus_store.types.logs import Outbox
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 KEPT_BYTES = 64 * 1024 * 1024
@@ -74,9 +75,28 @@ class DocumentThreads:
         self._kept.limit(max_bytes)
         self.form.limit(max_bytes)
 
+    # --- calls
+
+    async def look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a read; in a worker thread if it may block the event loop."""
+        read = partial(self._read_steadily, partial(work, *args, **kwargs))
+        return await self.documents.run_call(read)
+
+    async def make(self, thread_id: str, change: ThreadChange[T], *, removes: bool = False) -> T:
+        """Change a thread, or create it; see ``write``."""
+        write = partial(self.write, thread_id, change, creates=True, removes=removes)
+        answer = await self.run_in_order(thread_id, lambda: (write(),))
+        return answer[0]  # type: ignore[return-value]  # None only where the change gives it
+
+    async def change(self, thread_id: str, change: ThreadChange[T]) -> T | None:
+        """Change a thread; return ``None`` if it has no document."""
+        return await self.run_in_order(
+            thread_id, lambda: self.write(thread_id, change, creates=False)
+        )
+
     # --- reading
 
-    def read_steadily(self, work: Callable[[], T]) -> T:
+    def _read_steadily(self, work: Callable[[], T]) -> T:
         """Return what a read returns; repeat it if a segment was removed meanwhile.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from locus_store import versions
 from locus_store.backend import ListsVersions
@@ -12,7 +12,7 @@ from locus_store.types.arguments import check_limit
 from locus_store.versions.reading import Newest, is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from locus_store.backends.documents.threads import DocumentThreads
@@ -25,13 +25,11 @@ class DocumentVersionLists(ListsVersions):
     """Reads the documents of a backend."""
 
     _threads: DocumentThreads
-    _look: Callable[..., Awaitable[Any]]
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         """See ``ListsVersions``, also for the following method."""
         check_limit(limit)
-        found: list[Version] = await self._look(self._newest, wanted, limit)
-        return found
+        return await self._threads.look(self._newest, wanted, limit)
 
     def _newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         newest = Newest[tuple["Thread", "History"]](wanted, limit)
@@ -52,8 +50,7 @@ class DocumentVersionLists(ListsVersions):
         return [(FOREVER, thread)] if thread else []
 
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
-        found: list[LineContents] = await self._look(self._contents, versions)
-        return found
+        return await self._threads.look(self._contents, versions)
 
     def _contents(self, versions: Sequence[Version]) -> list[LineContents]:
         found = self._threads.read_all(it.thread_id for it in versions)

@@ -87,7 +87,7 @@ class BucketBackend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        of_bucket = await self._look(collect_facts, self.bucket, self.documents.prefix)
+        of_bucket = await self._threads.look(collect_facts, self.bucket, self.documents.prefix)
         return [*await super().facts(), *of_bucket]
 
     async def close(self) -> None:

@@ -76,7 +76,7 @@ class OpenSearchBackend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        return [*await super().facts(), *await self._look(collect_facts, self.index)]
+        return [*await super().facts(), *await self._threads.look(collect_facts, self.index)]
 
     # --- searches, which the server answers first
 
@@ -89,7 +89,7 @@ class OpenSearchBackend(DocumentBackend):
         if self.index.access["language"] is None or len(hits) >= limit:
             return hits
         seen = {it.thread_id for it in hits}
-        return hits + await self._look(self._stemmed, query, limit - len(hits), seen)
+        return hits + await self._threads.look(self._stemmed, query, limit - len(hits), seen)
 
     def _stemmed(self, query: str, limit: int, seen: set[str]) -> list[Hit]:
         found: dict[str, Hit] = {}
@@ -127,7 +127,7 @@ class OpenSearchBackend(DocumentBackend):
                 if has_value(row.record.metadata, key, value)
             ]
 
-        return await self._look(find)
+        return await self._threads.look(find)
 
     def _versions(
         self, page: Collection[VersionPlace]

@@ -53,7 +53,7 @@ class S3Backend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        return [*await super().facts(), *await self._look(collect_facts, self.objects)]
+        return [*await super().facts(), *await self._threads.look(collect_facts, self.objects)]
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
