@@ -17,13 +17,15 @@ from locus_store.backends.opensearch.access import MOST_SECONDS, open_client
 from locus_store.backends.opensearch.bulk import (
     encode_body,
     find_undone,
+    make_address,
+    make_path,
+    make_routing,
     read_outcomes,
     require_decided,
     require_deleted,
     split_batches,
     write,
 )
-from locus_store.backends.opensearch.names import make_address, make_path, make_routing
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses

@@ -12,9 +12,14 @@ from locus_store.backends.documents.objects import HEADS, ObjectDocuments, diges
 from locus_store.backends.documents.protocol import LAST
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
-from locus_store.backends.opensearch.bulk import find_undone, require_deleted, split_batches
+from locus_store.backends.opensearch.bulk import (
+    VERSIONS,
+    find_undone,
+    make_id,
+    require_deleted,
+    split_batches,
+)
 from locus_store.backends.opensearch.client import PAGE
-from locus_store.backends.opensearch.names import VERSIONS, make_id
 from locus_store.backends.opensearch.search import iterate_versions
 from locus_store.backends.opensearch.versions import VersionName, make_fields
 from locus_store.errors import IntegrityError, LocusStoreError

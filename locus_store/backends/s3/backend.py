@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.objects import ITEMS, ObjectDocuments, check_prefix
+from locus_store.backends.documents.objects import (
+    HEADS,
+    ITEMS,
+    SEGMENTS,
+    ObjectDocuments,
+    check_prefix,
+)
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.s3.access import S3Access
 from locus_store.backends.s3.client import S3Objects
-from locus_store.backends.s3.diagnostics import collect_facts
 from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.arguments import check_backend
+from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.store import Embed
-    from locus_store.types.facts import Fact
     from locus_store.values.vectors import Metric
 
 
@@ -150,3 +156,33 @@ def _made(backend: S3Backend | None, bucket_name: str, options: S3Options) -> S3
     if backend is not None:
         check_backend(backend, S3Backend, is_alone=not bucket_name and not options)
     return backend or S3Backend(bucket_name, **options)
+
+
+_LARGE_SKEW: Final = timedelta(minutes=1)
+
+
+def collect_facts(objects: S3Objects) -> list[Fact]:
+    """Return the numbers of objects, and what the service does with conditions and clocks.
+
+    An object is put and deleted to see whether the service keeps conditions.
+    """
+    counts = [sum(1 for _ in objects.list(objects.prefix + it)) for it in (HEADS, SEGMENTS, ITEMS)]
+    text = "{:,} heads of threads, {:,} segments; {:,} of the store".format(*counts)
+    return [Fact("objects", text), _conditions(objects), _clock(objects)]
+
+
+def _conditions(objects: S3Objects) -> Fact:
+    if objects.require_conditions():
+        return Fact("conditions", "of puts and deletions are kept", "ok")
+    remedy = (
+        "a deleted thread leaves an empty object with its id; use a service that keeps If-Match"
+    )
+    return Fact("conditions", "of deletions are ignored", "warn", remedy)
+
+
+def _clock(objects: S3Objects) -> Fact:
+    skew = abs(objects.now() - datetime.now(UTC))
+    text = f"differs from the service's by {skew.total_seconds():.0f} s"
+    if skew < _LARGE_SKEW:
+        return Fact("clock", text, "ok")
+    return Fact("clock", text, "warn", "set it; services refuse requests beyond 15 minutes")

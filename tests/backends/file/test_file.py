@@ -49,7 +49,7 @@ from locus_store.backends.documents import lanes
 from locus_store.backends.documents import threads as file_access
 from locus_store.backends.file import descriptors
 from locus_store.backends.file import directory as file_directory
-from locus_store.backends.file.documents import FileDocuments
+from locus_store.backends.file.backend import FileDocuments
 from locus_store.backends.file.names import decode_name, encode_name
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
