@@ -9,6 +9,7 @@ import asyncio
 import glob
 import shlex
 from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -20,8 +21,6 @@ from locus_store.open import list_options, open_storage
 from locus_store.types.arguments import check_names, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-
     from locus_store.backend import FullBackend
 
 T = TypeVar("T")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from locus_store.backend import SharedByTenants, needs
+from locus_store.backend import FullBackend, SharedByTenants, needs
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, open_backend, run
 from locus_store.cli.output import (
@@ -24,9 +25,6 @@ from locus_store.cli.output import (
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-
-    from locus_store.backend import FullBackend
     from locus_store.types import Tenant
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads t
 from locus_store.errors import NotFoundError
 from locus_store.open import Storage
 from locus_store.timeline import readable
-from locus_store.timeline.graph import Cursor, find_marks, graph
+from locus_store.timeline.graph import Cursor, Node, find_marks, graph
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import (
     Difference,
@@ -51,7 +51,6 @@ from locus_store.values.filters import STATE_CLASS
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
     from locus_store.messages import LogSnapshot
-    from locus_store.timeline.graph import Node
     from locus_store.types import Snapshot, Version
     from locus_store.versions.sizes import Marked
 

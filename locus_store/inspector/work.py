@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -13,22 +14,16 @@ from locus_store.errors import BackendError
 from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.blame import trace
-from locus_store.timeline.graph import find_channel, find_writers
+from locus_store.timeline.blame import Blamed, Origin, Trace, trace
+from locus_store.timeline.graph import Writer, find_channel, find_writers
 from locus_store.versions import decode_state_alone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-
     from locus_store.backend import StorageBackend
-    from locus_store.timeline.blame import Blamed, Origin, Trace
-    from locus_store.timeline.graph import Writer
     from locus_store.timeline.paths import Query
     from locus_store.types import Mark, Version
 
-    Step: TypeAlias = Callable[[], None]
-
-
+Step: TypeAlias = Callable[[], None]
 T = TypeVar("T")
 
 AT_ONCE: Final = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -36,10 +37,9 @@ from locus_store.service.exchange import (
 from locus_store.service.openapi import make_document
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description
+from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description, WireCall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
     from pathlib import Path
 
     from starlette.types import Receive, Scope, Send
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore
     from locus_store.types.tenants import ForTenants
-    from locus_store.wire.calls import WireCall
 
 P = TypeVar("P", bound="ForTenants")
 

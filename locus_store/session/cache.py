@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,8 +20,6 @@ from locus_store.runtime.stepping import may_block
 from locus_store.types.arguments import MAX_COUNT, MAX_TTL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from locus_store.types import Mark
 
 CACHE_TTL_SECONDS: Final = 86_400

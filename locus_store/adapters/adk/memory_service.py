@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from heapq import nlargest
@@ -19,19 +20,16 @@ from locus_store.adapters.logs import tag_numbers, untag_numbers
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.open import Storage, open_store
 from locus_store.store import BaseStore
-from locus_store.types.items import PutItem, check_name
+from locus_store.types.items import Namespace, PutItem, StoreItem, check_name
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.text import fold, split_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from google.adk.events import Event
     from google.adk.sessions import Session
     from google.genai.types import Content
 
     from locus_store.backend import StorageBackend
-    from locus_store.types.items import Namespace, StoreItem
 
 MAX_FOUND: Final = 10
 """Memories of a search at most, as of ``InMemoryMemoryService``."""

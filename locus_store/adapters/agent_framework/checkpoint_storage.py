@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -35,8 +36,6 @@ from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
     from locus_store.types import Active, Head, Version
     from locus_store.values import frames
 

@@ -8,24 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
-from locus_store.adapters.sql_sources import open_rows, parse_time, scheme_of
+from locus_store.adapters.sql_sources import Rows, open_rows, parse_time, scheme_of
 from locus_store.errors import ConflictError, IntegrityError, SchemaError
-from locus_store.types.items import PutItem
+from locus_store.types.items import Put, PutItem
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-    from locus_store.adapters.sql_sources import Rows
     from locus_store.backends.redis.connections import LoopClient
     from locus_store.store import BaseStore
-    from locus_store.types.items import Put
 
 PAGE: Final = 500
 """Items that are read and written at a time."""

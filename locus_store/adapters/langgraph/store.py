@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
@@ -15,13 +15,17 @@ from langgraph.store.base import (
     NOT_PROVIDED,
     BaseStore,
     GetOp,
+    IndexConfig,
     Item,
     ListNamespacesOp,
     MatchCondition,
     NotProvided,
+    Op,
     PutOp,
+    Result,
     SearchItem,
     SearchOp,
+    TTLConfig,
     _ensure_refresh,
     _ensure_ttl,
     _validate_namespace,
@@ -38,11 +42,13 @@ from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.types.arguments import check_limit
 from locus_store.types.items import (
+    Change,
     Name,
     Namespace,
     Put,
     PutItem,
     Remove,
+    StoreItem,
     Wanted,
     check_name,
     check_namespace,
@@ -53,12 +59,7 @@ from locus_store.values.surrogates import restore
 from locus_store.values.vectors import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
-
     from locus_store.store import BaseStore as Store
-    from locus_store.types.items import Change, StoreItem
 
 Path: TypeAlias = "list[str] | str"
 

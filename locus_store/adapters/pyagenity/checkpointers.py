@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import UTC
 from functools import cache
 from importlib import import_module
@@ -14,7 +15,6 @@ from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import Models
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import ModuleType
 
     from pydantic import BaseModel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
-from locus_store.messages import NewMessage
+from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
 from locus_store.types.arguments import check_text
@@ -33,10 +34,7 @@ from locus_store.values.readable import Readable
 from locus_store.values.surrogates import escape_within, restore_within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot
 
 ENTRIES: Final = "messages"
 """Namespace of the log of a conversation's entries."""

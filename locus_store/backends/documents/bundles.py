@@ -6,10 +6,11 @@ changes (a head's tokens), the second one the facts; both have a checksum. The p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import orjson
@@ -18,12 +19,7 @@ from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame, unpack_frames
 from locus_store.versions import Line, Record
-from locus_store.versions.spaces import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.versions.spaces import History
+from locus_store.versions.spaces import History, Row
 
 MAGIC: Final = b"locus-store 1\n"
 """With the version of the form; another one is refused."""

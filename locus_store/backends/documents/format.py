@@ -13,9 +13,10 @@ changed, lost, added or moved is found.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from zlib import crc32
 
 import orjson
@@ -27,12 +28,7 @@ from locus_store.types.logs import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
 from locus_store.versions.spaces import History, Row
-from locus_store.versions.threads import Thread
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from locus_store.versions.threads import ThreadTransaction
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -10,17 +11,21 @@ from locus_store.backends.documents.outboxes import deliver
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.stepping import needs_no_loop
-from locus_store.types.logs import Outbox, select_head
-from locus_store.types.messages import LogChanged, make_unknown_message_error, require_revision
+from locus_store.types.logs import LogsWanted, Outbox, select_head
+from locus_store.types.messages import (
+    LogChange,
+    LogChanged,
+    LogInfo,
+    LogRead,
+    LogWanted,
+    make_unknown_message_error,
+    require_revision,
+)
 from locus_store.types.thread_info import require_owner
 from locus_store.versions import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.types.logs import LogsWanted
-    from locus_store.types.messages import LogChange, LogInfo, LogRead, LogWanted
     from locus_store.versions.threads import Thread, ThreadTransaction
 
 

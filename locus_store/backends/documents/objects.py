@@ -5,18 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from locus_store.backends.documents.protocol import IDENTITY_KEY, Body, Dated, Documents, Found
+from locus_store.backends.documents.protocol import IDENTITY_KEY, Body, Dated, Documents, Found, Tag
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
     from concurrent.futures import Executor
-
-    from locus_store.backends.documents.protocol import Tag
 
 T = TypeVar("T")
 R = TypeVar("R")

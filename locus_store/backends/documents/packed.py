@@ -8,9 +8,10 @@ messages, whose payloads follow as they are, and lines and times as they are sin
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 import orjson
@@ -22,12 +23,7 @@ from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
 from locus_store.versions.spaces import History, Row
-from locus_store.versions.threads import Thread, settle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.versions.threads import ThreadTransaction
+from locus_store.versions.threads import Thread, ThreadTransaction, settle
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -13,9 +14,7 @@ from locus_store.errors import IntegrityError
 from locus_store.runtime.stepping import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
-    from contextlib import AbstractContextManager
 
     from locus_store.backends.documents.lanes import WriteQueues
     from locus_store.types import Active

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -11,17 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.backends.documents.bundles import Bundle, unpack_segment
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.runtime.recent import Recent
-from locus_store.types import FOREVER
-from locus_store.versions.spaces import History
+from locus_store.types import FOREVER, ArchivedWrite
+from locus_store.versions.spaces import History, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from locus_store.backends.documents.objects import ObjectDocuments
-    from locus_store.types import ArchivedWrite
     from locus_store.versions import Line, Record
-    from locus_store.versions.spaces import Row
 
 PRINT_BYTES: Final = 4
 """The part of a checkpoint id's digest that the head keeps."""

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
-from locus_store.backends.documents.item_store import ItemStore
+from locus_store.backends.documents.item_store import ItemStore, KeptItem
 from locus_store.backends.documents.lanes import WriteQueues
-from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.documents.protocol import Access, ChangedError, Documents
 from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
 from locus_store.errors import BackendError, SchemaError
 from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.backends.documents.item_store import KeptItem
-    from locus_store.backends.documents.protocol import Access, Documents
     from locus_store.types.items import Name
 
 T = TypeVar("T")

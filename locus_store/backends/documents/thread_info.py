@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from locus_store import versions
 from locus_store.types.arguments import check_text
-from locus_store.types.thread_info import DescribesThreads, StoredFacts, make_facts, require_owner
+from locus_store.types.thread_info import (
+    DescribesThreads,
+    PutThread,
+    StoredFacts,
+    ThreadFacts,
+    ThreadsWanted,
+    make_facts,
+    require_owner,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import Save, Written
-    from locus_store.types.thread_info import PutThread, ThreadFacts, ThreadsWanted
     from locus_store.versions.threads import Thread, ThreadTransaction
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
@@ -13,7 +14,15 @@ from uuid import uuid4
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.outboxes import deliver
-from locus_store.backends.documents.protocol import LAST, ChangedError
+from locus_store.backends.documents.protocol import (
+    LAST,
+    Access,
+    ChangedError,
+    Dated,
+    DocumentReads,
+    Documents,
+    Tag,
+)
 from locus_store.backends.documents.segments import GoneError
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.forks import start_in_each_process
@@ -24,10 +33,8 @@ from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime, timedelta
 
-    from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
     from locus_store.types.logs import Outbox
 
 P = ParamSpec("P")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from locus_store import versions
 from locus_store.backend import ListsVersions
-from locus_store.types import FOREVER, LineContents
+from locus_store.types import FOREVER, LineContents, PendingWrite, Version, VersionsWanted
 from locus_store.types.arguments import check_limit
 from locus_store.versions.reading import Newest, is_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from locus_store.backends.documents.threads import DocumentThreads
-    from locus_store.types import PendingWrite, Version, VersionsWanted
     from locus_store.versions.spaces import History, Row
     from locus_store.versions.threads import Thread
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.protocol import ChangedError, Documents, Found
+from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
 from locus_store.backends.documents.store import DocumentStore
-from locus_store.backends.file.directory import Directory
+from locus_store.backends.file.directory import Directory, Held
 from locus_store.backends.file.names import (
     decode_name,
     encode_name,
@@ -30,13 +31,9 @@ from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from typing_extensions import Unpack
 
-    from locus_store.backends.documents.protocol import Body, Tag
     from locus_store.backends.file.descriptors import Opened
-    from locus_store.backends.file.directory import Held
     from locus_store.store import Embed
     from locus_store.values.vectors import Metric
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from locus_store.backend import FullBackend
 from locus_store.backends.http.connections import HTTPConnections, make_requests
-from locus_store.backends.http.options import HTTPURLOptions
+from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions, HTTPURLOptions
 from locus_store.backends.http.remote import RemoteService
 from locus_store.backends.http.transport import (
     ANSWER_BYTES,
@@ -20,23 +21,19 @@ from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.extras import make_factory
-from locus_store.store import BaseStore
+from locus_store.store import BaseStore, Embed
 from locus_store.types.arguments import check_days
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.values.text import query_words
-from locus_store.wire.calls import BY_PATH
+from locus_store.wire.calls import BY_PATH, WireCall
 from locus_store.wire.records import SentItem, StateNeededError, encode_save
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import aiohttp
     from typing_extensions import Unpack
 
-    from locus_store.backends.http.options import HTTPCheckpointerOptions, HTTPOptions
-    from locus_store.store import Embed
     from locus_store.types import (
         CheckpointerCapabilities,
         Hit,
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
     )
     from locus_store.types.items import Change
     from locus_store.values.vectors import Metric
-    from locus_store.wire.calls import WireCall
 
 DEFAULT_URL = "http://localhost:8321"
 FRAMING = frozenset({"connection", "content-length", "content-type", "host", "te", "trailer"})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Coroutine, Mapping
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import aiohttp
 import orjson
 from yarl import URL
 
 from locus_store.backends.http.transport import (
+    Answer,
     ClientOptions,
     NoAnswerError,
     Transport,
@@ -28,13 +30,7 @@ from locus_store.runtime import observe
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.retries import Pauses
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import list_calls, may_repeat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
-    from locus_store.backends.http.transport import Answer
-    from locus_store.wire.calls import Part, WireCall
+from locus_store.wire.calls import Part, WireCall, list_calls, may_repeat
 
 MAX_PORT: Final = 65535
 

@@ -7,6 +7,7 @@ atomic: a writer between both requests is not seen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
@@ -24,20 +25,16 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.runtime.recent import Recent
-from locus_store.types import CheckpointerCapabilities, Mark, Stored, Version, Written
+from locus_store.types import CheckpointerCapabilities, Mark, Save, Stored, Version, Written
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
 from locus_store.types.codec import get_labels
 from locus_store.values import frames
 from locus_store.values.msgpack import convert_to_json
 from locus_store.wire import bodies
-from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description
+from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description, WireCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from locus_store.backends.http.connections import HTTPClient, HTTPConnections
-    from locus_store.types import Save
-    from locus_store.wire.calls import WireCall
 
 ELSEWHERE: Final = frozenset({404, 405})
 """The statuses of a server that does not have our wire."""

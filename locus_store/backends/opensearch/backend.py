@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
@@ -19,19 +20,16 @@ from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.runtime.extras import make_factory
-from locus_store.types import Hit
+from locus_store.types import Head, Hit, Version
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.filters import check_key, has_value, is_found
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
     from typing_extensions import Unpack
 
     from locus_store.backends.opensearch.versions import VersionPlace
-    from locus_store.types import Head, Version
     from locus_store.versions.spaces import History, Row
     from locus_store.versions.threads import Thread
 

@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.backends.opensearch import items
-from locus_store.backends.opensearch.item_index import Write
+from locus_store.backends.opensearch.item_index import ItemIndex, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from locus_store.backends.opensearch.item_index import ItemIndex
     from locus_store.backends.opensearch.items import Document, Tag
 
 States: TypeAlias = Mapping[str, Mapping[str, Any]]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
 from locus_store.backends.documents.objects import CUT, HEADS, LAYOUT, SEGMENTS, decode_name, digest
 from locus_store.backends.opensearch import failures
 from locus_store.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 IndexTag: TypeAlias = tuple[str, int, int]
 """The second alias of a document's index, its sequence number and its primary term."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
-from locus_store.backends.documents.protocol import ChangedError, Found
+from locus_store.backends.documents.protocol import ChangedError, Found, Tag
 from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.opensearch import failures, index
-from locus_store.backends.opensearch.access import MOST_SECONDS, open_client
+from locus_store.backends.opensearch.access import MOST_SECONDS, IndexPlace, open_client
 from locus_store.backends.opensearch.bulk import (
+    BulkWrite,
+    Outcome,
     encode_body,
     find_undone,
     make_address,
@@ -31,11 +34,6 @@ from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-
-    from locus_store.backends.documents.protocol import Tag
-    from locus_store.backends.opensearch.access import IndexPlace
-    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.index import Layout
     from locus_store.backends.opensearch.options import OpenSearchOptions
     from locus_store.backends.opensearch.versions import StoredVersion

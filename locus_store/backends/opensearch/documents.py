@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents import deriving
-from locus_store.backends.documents.deriving import Derived
+from locus_store.backends.documents.deriving import Changes, Derived
 from locus_store.backends.documents.objects import HEADS, ObjectDocuments, digest
-from locus_store.backends.documents.protocol import LAST
+from locus_store.backends.documents.protocol import LAST, Body, Dated, Found, Tag
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
 from locus_store.backends.opensearch.bulk import (
     VERSIONS,
+    BulkWrite,
+    Outcome,
+    Undone,
     find_undone,
     make_id,
     require_deleted,
     split_batches,
 )
-from locus_store.backends.opensearch.client import PAGE
+from locus_store.backends.opensearch.client import PAGE, IndexObjects
 from locus_store.backends.opensearch.search import iterate_versions
-from locus_store.backends.opensearch.versions import VersionName, make_fields
+from locus_store.backends.opensearch.versions import StoredVersion, VersionName, make_fields
 from locus_store.errors import IntegrityError, LocusStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from locus_store.backends.documents.deriving import Changes
     from locus_store.backends.documents.forms import Draft, Parsed
-    from locus_store.backends.documents.protocol import Body, Dated, Found, Tag
-    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome, Undone
-    from locus_store.backends.opensearch.client import IndexObjects
-    from locus_store.backends.opensearch.versions import StoredVersion
-
 
 TOGETHER: Final = 50
 """Heads that a list reads in one request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +18,6 @@ from locus_store.backends.opensearch.client import IndexClient
 from locus_store.backends.opensearch.items import Document, Tag
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from locus_store.backends.opensearch.access import IndexPlace
     from locus_store.backends.opensearch.options import OpenSearchOptions
 

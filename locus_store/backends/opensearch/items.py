@@ -21,15 +21,18 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from locus_store.backends.opensearch.index import Layout
 from locus_store.errors import IntegrityError
 from locus_store.types.items import (
+    Change,
+    Name,
     Put,
     StoreItem,
     decode_namespace,
@@ -37,11 +40,6 @@ from locus_store.types.items import (
     require_version,
 )
 from locus_store.values import encoding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from locus_store.types.items import Change, Name
 
 ITEMS: Final = Layout(
     mark="locus_store_items",

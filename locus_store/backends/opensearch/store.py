@@ -7,6 +7,7 @@ import heapq
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -18,11 +19,18 @@ from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
-from locus_store.backends.opensearch.item_index import PAGE, Write, get_hits, open_item_index
+from locus_store.backends.opensearch.item_index import (
+    PAGE,
+    ItemIndex,
+    Write,
+    get_hits,
+    open_item_index,
+)
 from locus_store.backends.opensearch.items import (
     KEEP,
     Clearing,
     Decide,
+    Document,
     Expiring,
     ItemChange,
     ItemRenewal,
@@ -30,21 +38,24 @@ from locus_store.backends.opensearch.items import (
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
 from locus_store.runtime.retries import Pauses
-from locus_store.store import BaseStore
+from locus_store.store import BaseStore, Embed
 from locus_store.types.arguments import check_backend
-from locus_store.types.items import decode_namespace, encode_namespace
+from locus_store.types.items import (
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
+    StoreItem,
+    Wanted,
+    decode_namespace,
+    encode_namespace,
+)
 from locus_store.types.options import fill_defaults
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from typing_extensions import Unpack
 
-    from locus_store.backends.opensearch.item_index import ItemIndex
-    from locus_store.backends.opensearch.items import Document
-    from locus_store.store import Embed
-    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from locus_store.backends.documents.objects import ListedObject, Objects
-from locus_store.backends.documents.protocol import ChangedError, Found
+from locus_store.backends.documents.protocol import ChangedError, Found, Tag
 from locus_store.backends.documents.workers import SECOND, BlockingClient
 from locus_store.backends.s3 import failures
 from locus_store.errors import BackendError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from locus_store.backends.documents.protocol import Tag
     from locus_store.backends.s3.access import S3Access
 
 PAGE: Final = 1000

@@ -6,21 +6,19 @@ A form says what it does, and carries the head that its reader saw; a head that 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.inspector.escapes import escape
-from locus_store.inspector.visits import Page, Redirect
+from locus_store.inspector.visits import Answer, Page, PageRequest, Redirect
 from locus_store.timeline.lineage import PAGE, find_ancestry
 from locus_store.timeline.rewind import prepare
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.transfer.building import fork as forked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from locus_store.inspector.visits import Answer, PageRequest
     from locus_store.types import Mark, Version
 
 log: Final = logging.getLogger("locus_store.inspector.changes")

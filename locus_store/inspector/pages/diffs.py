@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import ROWS, Room, make_row
 from locus_store.inspector.pages.versions import read, run_heavy
-from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, bisect, make_condition
-from locus_store.timeline.graph import find_writers
+from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, Bisected, Turn, bisect, make_condition
+from locus_store.timeline.graph import Writer, find_writers
 from locus_store.timeline.paths import find_value, format_path
-from locus_store.timeline.readable import cut_common_ends, find_differences, make_readable
+from locus_store.timeline.readable import (
+    Difference,
+    cut_common_ends,
+    find_differences,
+    make_readable,
+)
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
-    from locus_store.timeline.bisect import Bisected, Turn
-    from locus_store.timeline.graph import Writer
-    from locus_store.timeline.readable import Difference
 
 LONG: Final = 200
 """Characters of a text of which the page shows the changed part only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, make_row, shorten
 from locus_store.inspector.pages.versions import list_namespaces
-from locus_store.inspector.visits import Download, Page, Redirect
+from locus_store.inspector.visits import Download, Page, PageRequest, Redirect
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, measure_stored
@@ -18,9 +19,6 @@ from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from locus_store.inspector.visits import PageRequest
     from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
     from locus_store.types import Version
