@@ -125,15 +125,24 @@ def require_deleted(left: Sequence[Undone], where: Callable[[str], str]) -> None
         )
 
 
-def require_decided(answer: Mapping[str, Any]) -> None:
-    """Raise the error of the first write as the request's, unless its condition refused it.
+def require_decided(answer: Mapping[str, Any], most: int | None = 1) -> None:
+    """Raise the error of a write as the request's, unless its condition refused it.
+
+    Args:
+        answer: To the request.
+        most: So many writes are looked at; ``None``: all.
 
     Raises:
-        opensearchpy.TransportError: The first write failed.
+        opensearchpy.TransportError: A write failed.
     """
-    first = _outcome(answer["items"][0], "")
-    if first.error is not None and first.status not in {failures.MISSING, failures.CONFLICT}:
-        raise failures.make_part_error(first.status, first.error)
+    for its in (_outcome(it, "") for it in answer["items"][:most]):
+        if its.error is not None and its.status not in {failures.MISSING, failures.CONFLICT}:
+            raise failures.make_part_error(its.status, its.error)
+
+
+def make_condition(tag: Any) -> dict[str, Any]:
+    """Return the part of a write that expects the document with this tag, in the same index."""
+    return {"_index": tag[0], "if_seq_no": tag[1], "if_primary_term": tag[2]}
 
 
 VERSIONS: Final = LAYOUT + "versions/"

@@ -21,6 +21,7 @@ from locus_store.backends.opensearch.bulk import (
     encode_body,
     find_undone,
     make_address,
+    make_condition,
     make_path,
     make_routing,
     read_outcomes,
@@ -294,7 +295,7 @@ class IndexObjects(IndexClient, Objects):
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
         if tag is None:
             return self.write_document(name, "create", encoded)
-        return self.write_document(name, "index", encoded, **_condition(tag))
+        return self.write_document(name, "index", encoded, **make_condition(tag))
 
     def _undo(self, deletions: list[BulkWrite]) -> None:
         """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
@@ -332,13 +333,13 @@ class IndexObjects(IndexClient, Objects):
 
     def write_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
-        condition = _condition(tag) if tag else {}
+        condition = make_condition(tag) if tag else {}
         return write(name, "delete", {**make_address(name), **condition})
 
     def write_removal(self, stored: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
         place = {"_id": stored.id, "routing": stored.routing}
-        return write(stored.id, "delete", {**place, **_condition(stored.tag)})
+        return write(stored.id, "delete", {**place, **make_condition(stored.tag)})
 
     def bulk(
         self,
@@ -457,15 +458,6 @@ def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:
     """
     at = found["_source"]["modified_at"]
     return found["own"], found["_seq_no"], found["_primary_term"], at
-
-
-def _condition(tag: Any) -> dict[str, Any]:
-    """Return the part of a write that expects the document with this tag, in the same index."""
-    return {
-        "_index": tag[0],
-        "if_seq_no": tag[1],
-        "if_primary_term": tag[2],
-    }
 
 
 def _listed(fields: Mapping[str, Any]) -> ListedObject:

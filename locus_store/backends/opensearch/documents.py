@@ -25,7 +25,7 @@ from locus_store.backends.opensearch.bulk import (
 )
 from locus_store.backends.opensearch.client import PAGE, IndexObjects
 from locus_store.backends.opensearch.search import iterate_versions
-from locus_store.backends.opensearch.versions import StoredVersion, VersionName, make_fields
+from locus_store.backends.opensearch.versions import StoredVersion, make_fields
 from locus_store.errors import IntegrityError, LocusStoreError
 
 if TYPE_CHECKING:
@@ -272,5 +272,5 @@ def get_decided(revision: int) -> int:
 
 
 def make_version_name(thread_id: str, line: int, sequence: int) -> str:
-    """Return the name of a version's document."""
-    return VERSIONS + VersionName(digest(thread_id), line, sequence).encode()
+    """Return the name of a version's document; it sorts by thread."""
+    return f"{VERSIONS}{digest(thread_id)}/{line:x}/{sequence}"

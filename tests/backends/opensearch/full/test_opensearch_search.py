@@ -187,7 +187,7 @@ async def test_documents_that_no_head_names_are_removed(index: TestIndex) -> Non
         await backend.write_state("t", {"said": "alpha"}, checkpoint_id="v1")
         await backend.write_state("u", {"said": "alpha"}, checkpoint_id="v1")
         objects = backend.index
-        name = bulk.VERSIONS + versions.VersionName(digest("gone"), 1, 9).encode()
+        name = make_version_name("gone", 1, 9)
         fields = {"thread": "gone", "namespace": "", "line": 1, "sequence": 9, "words": "alpha"}
         objects.bulk([objects.write_document(name, "create", fields)])
         assert len(await backend.search("alpha")) == 2
