@@ -199,11 +199,7 @@ class FileMessageLog(DocumentMessageLog):
             is given.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of a directory and options.
-        options: Of ``FileBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        UnsupportedError: The operating system has no POSIX file locks.
+        options: Of ``FileBackend``, as the errors.
     """
 
     def __init__(
@@ -230,11 +226,7 @@ class FileCheckpointer(StorageBackendAdapter[S]):
             is given.
         base_dir: The Locus SDK's name for ``directory``.
         state_type: See ``StorageBackendAdapter``.
-        options: Of ``FileBackend`` and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        UnsupportedError: The operating system has no POSIX file locks.
+        options: Of ``FileBackend``, as the errors, and of ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -324,11 +316,7 @@ class FileStore(DocumentStore):
         embed: Computes the embeddings of strings.
         backend: A backend whose directory is used instead of ``directory`` and the options, for
             example ``checkpointer.backend``.
-        options: Of ``FileBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        UnsupportedError: The operating system has no POSIX file locks.
+        options: Of ``FileBackend``, as the errors.
     """
 
     def __init__(

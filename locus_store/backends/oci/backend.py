@@ -133,11 +133,7 @@ class OCIBucketMessageLog(DocumentMessageLog):
         namespace: The Object Storage namespace of the tenancy.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of a bucket and options.
-        options: See ``options.OCIOptions``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: Oracle's SDK is not installed.
+        options: Of ``OCIBucketBackend``, as the errors.
     """
 
     def __init__(
@@ -174,11 +170,7 @@ class OCIBucketStore(DocumentStore):
         embed: Computes the embeddings of strings.
         backend: A backend whose bucket and prefix are used instead of the other options, for
             example ``checkpointer.backend``. It is left open.
-        options: Of ``OCIBucketBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: Oracle's SDK is not installed.
+        options: Of ``OCIBucketBackend``, as the errors.
     """
 
     def __init__(

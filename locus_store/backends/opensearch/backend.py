@@ -167,11 +167,7 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
         index_name: The alias of the index.
         use_ssl: Use HTTPS for hosts without a scheme.
         state_type: See ``StorageBackendAdapter``.
-        options: Of ``OpenSearchBackend`` and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: opensearch-py is not installed.
+        options: Of ``OpenSearchBackend``, as the errors, and of ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -196,11 +192,7 @@ class OpenSearchMessageLog(DocumentMessageLog):
         index_name: The alias of the index.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of hosts and options.
-        options: Of ``OpenSearchBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: opensearch-py is not installed.
+        options: Of ``OpenSearchBackend``, as the errors.
     """
 
     def __init__(

@@ -78,11 +78,7 @@ def s3_checkpointer(
     Args:
         bucket_name: See ``S3Backend``.
         state_type: See ``StorageBackendAdapter``.
-        options: See ``options.S3Options``, and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: boto3 is not installed.
+        options: Of ``S3Backend``, as the errors, and of ``StorageBackendAdapter``.
     """
     own, rest = split_options(CheckpointOptions, options)
     return StorageBackendAdapter(S3Backend(bucket_name, **rest), state_type=state_type, **own)
@@ -95,11 +91,7 @@ class S3MessageLog(DocumentMessageLog):
         bucket_name: See ``S3Backend``, as ``options``.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of a bucket and options.
-        options: Of ``S3Backend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: boto3 is not installed.
+        options: Of ``S3Backend``, as the errors.
     """
 
     def __init__(
@@ -124,11 +116,7 @@ class S3Store(DocumentStore):
         embed: Computes the embeddings of strings.
         backend: A backend whose bucket and prefix are used instead of a bucket and options. It is
             left open.
-        options: Of ``S3Backend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: boto3 is not installed.
+        options: Of ``S3Backend``, as the errors.
     """
 
     def __init__(
