@@ -37,6 +37,7 @@ from locus_store.errors import NotFoundError
 from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.graph import Cursor, Node, find_marks, graph
+from locus_store.timeline.lineage import read_line
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import (
     Difference,
@@ -236,14 +237,10 @@ async def _history(
 
 
 async def list_all_versions(
-    backend: FullBackend, thread: str, namespace: str = "", before: str | None = None
+    backend: FullBackend, thread: str, namespace: str = ""
 ) -> list[Version]:
-    """Return all versions, or all below one, newest first."""
-    found: list[Version] = []
-    while page := await backend.history(thread, namespace=namespace, limit=PAGE, before=before):
-        found += page
-        before = page[-1].checkpoint_id
-    return found
+    """Return all versions, newest first."""
+    return [it async for it in read_line(backend, thread, namespace)]
 
 
 @add_command(threads)

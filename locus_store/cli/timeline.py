@@ -46,7 +46,7 @@ from locus_store.timeline.bisect import (
 from locus_store.timeline.bisect import bisect as bisected
 from locus_store.timeline.blame import Blame, Blamed, Origin
 from locus_store.timeline.blame import blame as blamed
-from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers
+from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers, list_nodes
 from locus_store.timeline.paths import format_path, parsed
 from locus_store.timeline.readable import strip_tags
 from locus_store.timeline.report import report as reported
@@ -68,8 +68,7 @@ SKIPPED, MOST_CODE = 125, 127
 
 def _nodes(version: Version, tasks: Writers, channel: str | None = None) -> list[str]:
     """Return the nodes that wrote a version, or a channel of it."""
-    found = [it for it in tasks.get(version.checkpoint_id, ()) if channel in {None, it.channel}]
-    return list(dict.fromkeys(it.node for it in found if it.node is not None))
+    return list_nodes(tasks.get(version.checkpoint_id, ()), channel)
 
 
 def _saved(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:

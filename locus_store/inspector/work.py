@@ -15,7 +15,7 @@ from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.blame import Blamed, Origin, Trace, trace
-from locus_store.timeline.graph import Writer, find_channel, find_writers
+from locus_store.timeline.graph import Writer, find_channel, find_writers, list_nodes
 from locus_store.versions import decode_state_alone
 
 if TYPE_CHECKING:
@@ -232,12 +232,10 @@ class Blames:
 
 def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
     """Return a version, with LangGraph's nodes and tasks that wrote the value."""
-    channel = find_channel(value.path)
-    made = tasks.get(origin.version.checkpoint_id, ())
-    found = [it for it in made if channel in {None, it.channel}]
+    channel, made = find_channel(value.path), tasks.get(origin.version.checkpoint_id, ())
     return {
         "version": make_row(origin.version),
         "is_exact": origin.is_exact,
-        "nodes": list(dict.fromkeys(it.node for it in found if it.node is not None)),
-        "tasks": list(dict.fromkeys(it.task_id for it in found)),
+        "nodes": list_nodes(made, channel),
+        "tasks": list(dict.fromkeys(it.task_id for it in made if channel in {None, it.channel})),
     }

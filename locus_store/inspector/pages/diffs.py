@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.inspector.bounds import ROWS, Room, make_row
 from locus_store.inspector.pages.versions import read, run_heavy
 from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, Bisected, Turn, bisect, make_condition
-from locus_store.timeline.graph import Writer, find_writers
+from locus_store.timeline.graph import Writer, find_writers, list_nodes
 from locus_store.timeline.paths import find_value, format_path
 from locus_store.timeline.readable import (
     Difference,
@@ -161,7 +161,6 @@ def _shown(found: Bisected) -> list[Turn]:
 
 
 def _turn(turn: Turn, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
-    made = tasks.get(turn.version.checkpoint_id, ())
-    nodes = list(dict.fromkeys(it.node for it in made if it.node is not None))
+    nodes = list_nodes(tasks.get(turn.version.checkpoint_id, ()))
     version = make_row(turn.version)
     return {"version": version, "holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}
