@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.errors import IntegrityError
 from locus_store.messages import BaseMessageLog, LogInfo, LogSnapshot
@@ -24,7 +24,29 @@ MAX_PLACES: Final = 4096
 Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
 
 
-class LogAdapter(ForTenants, Closing):
+class Adapter(ForTenants, Closing):
+    """An adapter over one object of this package."""
+
+    part: ClassVar[str]
+    """The name of the attribute that has the object."""
+
+    _owns = False
+    """The adapter has opened the object."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(self, self.part)!r})"
+
+    def _enter(self, tenant: str) -> None:
+        setattr(self, self.part, getattr(self, self.part).for_tenant(tenant))
+        self._owns = False
+
+    async def close(self) -> None:
+        """Close what the adapter has opened; idempotent, and usable again afterwards."""
+        if self._owns:
+            await getattr(self, self.part).close()
+
+
+class LogAdapter(Adapter):
     """An adapter over a message log.
 
     Args:
@@ -34,22 +56,10 @@ class LogAdapter(ForTenants, Closing):
         UnsupportedError: The backend has no message logs.
     """
 
-    _owns = False
+    part = "log"
 
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
         self.log = log if isinstance(log, BaseMessageLog) else Storage(log).messages()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.log!r})"
-
-    def _enter(self, tenant: str) -> None:
-        self.log = self.log.for_tenant(tenant)
-        self._owns = False
-
-    async def close(self) -> None:
-        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
-        if self._owns:
-            await self.log.close()
 
 
 class OpenedByUrl(LogAdapter):

@@ -18,7 +18,7 @@ from locus_store.adapters.agent_framework.values import (
     CheckpointSerializationError,
     CheckpointValues,
 )
-from locus_store.adapters.logs import MAX_PLACES, make_thread_id
+from locus_store.adapters.logs import MAX_PLACES, Adapter, make_thread_id
 from locus_store.backend import (
     ListsThreads,
     QueriesMetadata,
@@ -32,7 +32,6 @@ from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settle
 from locus_store.runtime.recent import Recent
 from locus_store.types.arguments import MAX_COUNT, check_user
-from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ MANY: Final = 100
 FIELDS: Final = frozenset(it.name for it in fields(WorkflowCheckpoint))
 
 
-class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
+class LocusCheckpointStorage(Adapter, CheckpointStorage):
     """Keeps the checkpoints of workflows as versions of threads.
 
     A run of a workflow is the thread ``workflow/checkpoint``, by the id of its first checkpoint
@@ -73,6 +72,8 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         UnsupportedError: The backend cannot list threads, or find versions by their metadata.
     """
 
+    part = "checkpointer"
+
     def __init__(
         self,
         storage: StorageBackendAdapter[Any] | StorageBackend,
@@ -85,7 +86,6 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )
         self._values = CheckpointValues(allowed)
-        self._owns = False
         self._use()
 
     def _use(self) -> None:
@@ -110,18 +110,9 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         opened._owns = True
         return opened
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.checkpointer!r})"
-
     def _enter(self, tenant: str) -> None:
-        self.checkpointer = self.checkpointer.for_tenant(tenant)
-        self._owns = False
+        super()._enter(tenant)
         self._use()
-
-    async def close(self) -> None:
-        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
-        if self._owns:
-            await self.checkpointer.close()
 
     # --- the protocol
 

@@ -231,7 +231,7 @@ class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
             return None
         if found.ttl_seconds is not None and _ensure_refresh(self.ttl_config, refresh_ttl):
             await self.store.renew([name])
-        return _item(found)
+        return Item(**_fields(found))
 
     async def aput(
         self,
@@ -272,11 +272,11 @@ class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
         for op in ops:
             if isinstance(op, GetOp):
                 found = items[op.namespace, op.key]
-                results.append(None if found is None else _item(found))
+                results.append(None if found is None else Item(**_fields(found)))
                 renewed += [found] if found and op.refresh_ttl else []
             elif isinstance(op, SearchOp):
                 page = await self._found(next(wanted), queries.get(op.query or ""))
-                results.append([_search_item(it) for it in page])
+                results.append([SearchItem(**_fields(it), score=it.score) for it in page])
                 renewed += page if op.refresh_ttl else []
             elif isinstance(op, ListNamespacesOp):
                 results.append(await self._namespaces(op))
@@ -532,22 +532,12 @@ def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
     return (*merged, *longer[min(len(one), len(other)) :])
 
 
-def _item(found: StoreItem) -> Item:
-    return Item(
-        value=restore(found.value),
-        key=found.key,
-        namespace=found.namespace,
-        created_at=found.created_at,
-        updated_at=found.updated_at,
-    )
-
-
-def _search_item(found: StoreItem) -> SearchItem:
-    return SearchItem(
-        namespace=found.namespace,
-        key=found.key,
-        value=restore(found.value),
-        created_at=found.created_at,
-        updated_at=found.updated_at,
-        score=found.score,
-    )
+def _fields(found: StoreItem) -> dict[str, Any]:
+    """Return the fields of LangGraph's items."""
+    return {
+        "value": restore(found.value),
+        "key": found.key,
+        "namespace": found.namespace,
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+    }

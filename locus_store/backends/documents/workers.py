@@ -6,7 +6,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import islice
@@ -40,42 +39,36 @@ class Workers(Executor):
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._is_open = True
         self._nested = threading.local()
+        self._open(is_open=True)
+
+    def _open(self, *, is_open: bool) -> None:
+        """Begin with other pools, which have no threads yet."""
+        self._calls = ThreadPoolExecutor(self._size, self._name)
+        self._reads = ThreadPoolExecutor(self._size, f"{self._name}-read")
+        self._is_open = is_open
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a call; see ``concurrent.futures.Executor``."""
-        with self._open_lock() as pools:
+        with self._lock:
             self._is_open = True
-            return self._pool(pools, "").submit(fn, *args, **kwargs)
+            return self._calls.submit(fn, *args, **kwargs)
 
     def _read(self, work: Callable[[T], R], item: T) -> Future[R]:
         """Read in a thread of the pool; in this one if the call has outlived ``close``."""
-        with self._open_lock() as pools:
+        with self._lock:
             if self._is_open:
-                return self._pool(pools, "-read").submit(self._as_reader, work, item)
+                return self._reads.submit(self._as_reader, work, item)
         done: Future[R] = Future()
         done.set_result(work(item))
         return done
 
-    @contextmanager
-    def _open_lock(self) -> Iterator[dict[str, ThreadPoolExecutor]]:
-        """Yield the pools under the lock, so that ``close`` comes before the block or after it."""
-        with self._lock:
-            yield self._pools
-
-    def _pool(self, pools: dict[str, ThreadPoolExecutor], suffix: str) -> ThreadPoolExecutor:
-        if suffix not in pools:
-            pools[suffix] = ThreadPoolExecutor(self._size, self._name + suffix)
-        return pools[suffix]
-
     def close(self) -> None:
         """Release the threads once their work is done; later calls start others."""
-        with self._open_lock() as found:
-            pools, self._pools = found, {}
-            self._is_open = False
-        for pool in pools.values():
+        with self._lock:
+            pools = self._calls, self._reads
+            self._open(is_open=False)
+        for pool in pools:
             pool.shutdown(wait=False)
 
     def run_each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
