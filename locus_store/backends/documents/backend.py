@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from locus_store import versions
 from locus_store.backend import FullBackend
-from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim_and_save
+from locus_store.backends.documents.listing import (
+    DocumentThreadInfo,
+    DocumentVersionLists,
+    claim_and_save,
+    list_writes,
+)
 from locus_store.backends.documents.threads import DocumentThreads
-from locus_store.backends.documents.version_lists import DocumentVersionLists, list_writes
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skip_too_large
 from locus_store.runtime.progress import iterate_steps

@@ -7,14 +7,22 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from locus_store.backends.documents.protocol import IDENTITY_KEY, Body, Dated, Documents, Found, Tag
+from locus_store.backends.documents.protocol import (
+    IDENTITY_KEY,
+    Body,
+    Calls,
+    Dated,
+    Documents,
+    Found,
+    Tag,
+)
 from locus_store.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
+    from datetime import datetime
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -73,18 +81,12 @@ class ListedObject:
     """``None``: the list does not say."""
 
 
-class Objects(ABC):
+class Objects(Calls, ABC):
     """Bytes by name, in one flat namespace; any thread may call the methods.
 
     Names have up to 1,000 bytes in UTF-8. Each call is atomic and durable when it returns, and a
     read or list that begins later sees it.
     """
-
-    blocks: ClassVar[bool] = True
-    """A call may wait for a network, and so runs in a worker thread."""
-
-    time_step: ClassVar[timedelta] = timedelta(0)
-    """The step of the times in lists: an object may be so much newer than its time."""
 
     @abstractmethod
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
@@ -127,21 +129,6 @@ class Objects(ABC):
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         """Yield the objects below a prefix, with names above ``after``, ordered by UTF-8."""
-
-    # --- what a store may do better
-
-    @property
-    def pool(self) -> Executor | None:
-        """The threads that calls run in; ``None``: those of the event loop."""
-        return None
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
-        """Return the results of ``work``, in order; several items may be worked on at once."""
-        return map(work, items)
-
-    def now(self) -> datetime:
-        """Return the time by the server's clock."""
-        return datetime.now(UTC)
 
     def where(self, name: str) -> str:
         """Return the place of an object, for messages."""
