@@ -27,7 +27,6 @@ if TESTS_RUN:
     from locus_store.adapters.langgraph import LangGraphSaver, values
     from locus_store.adapters.langgraph.copies import make_copier
     from locus_store.adapters.langgraph.serializer import ExactSerializer
-    from locus_store.runtime.recent import Recent
 
 pytestmark = pytest.mark.anyio
 
@@ -326,22 +325,6 @@ async def test_an_encrypted_list_comes_back(opened) -> None:  # noqa: F811
         await put(saver, "v1", None, messages=conversation())
         assert exact(await read(saver)) == exact(await read(saver))
         assert exact((await listed(saver))[0]) == exact(await read(saver))
-
-
-def test_what_was_used_lately_stays_within_its_bound() -> None:
-    kept: Recent[int, bytes] = Recent(100)
-    for number in range(1000):
-        kept.put(number % 70, b"", 10)
-        assert sum(size for _, size in kept._kept.values()) == kept.size <= 100
-    kept.put(3, b"most of it", 90)
-    assert kept.get(3) == b"most of it"
-    assert kept.size <= 100
-    kept.put(1, b"large", 101)
-    assert kept.get(1) is None
-    kept.put(2, b"new", 10)
-    assert kept.get(2) == b"new"
-    kept.drop(2)
-    assert kept.get(2) is None
 
 
 async def test_lists_that_are_not_kept_are_read_and_saved_all_the_same() -> None:
