@@ -1,4 +1,4 @@
-"""Objects that begin anew in a forked child, which has no threads and connections of its parent."""
+"""Objects that start again in a forked child, which has no threads of its parent."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Access(DocumentReads, Protocol):
 
 
 class Calls:
-    """How the calls of a storage run, and its clock."""
+    """The threads that the calls of a storage run in, and its clock."""
 
     blocks: ClassVar[bool] = True
     """A call may wait for a disk or a network, and so runs in a worker thread."""

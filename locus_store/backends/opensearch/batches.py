@@ -20,7 +20,8 @@ from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.item_index import ItemIndex, Write
 
 if TYPE_CHECKING:
-    from locus_store.backends.opensearch.items import Document, Tag
+    from locus_store.backends.opensearch.bulk import IndexTag
+    from locus_store.backends.opensearch.items import Document
 
 States: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Decisions by batch."""
@@ -43,7 +44,7 @@ class Replacement:
     """``None``: the document is deleted."""
 
     @property
-    def tag(self) -> Tag | None:
+    def tag(self) -> IndexTag | None:
         """The tag of the stored document."""
         return self.found.tag if self.found else None
 
