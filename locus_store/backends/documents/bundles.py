@@ -31,6 +31,9 @@ _FACTS_AT: Final = len(MAGIC) + 2 * _LENGTH_BYTES
 ENTRY_BYTES: Final = 200
 """The facts of one version or write count as this many bytes."""
 
+THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
+"""The fields of a thread, beside its times."""
+
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _LINE: Final = (
     "line", "head", "open_chain", "open_bytes", "floor", "last_sequence", "writer", "run",
@@ -213,6 +216,11 @@ def put_row(history: History, fields: list[Any], payload: bytes) -> None:
     """Add the version of its facts and payload to its namespace, in which it is the newest."""
     _, sequence, chain, _, checkpoint_id, *_ = fields
     history.add(_DescribedRow(fields, payload), sequence, chain, checkpoint_id)
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Return a time of the facts."""
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def render_time(fields: list[Any]) -> str:

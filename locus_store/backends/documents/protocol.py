@@ -16,7 +16,7 @@ from locus_store.runtime.stepping import run_in_thread
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from locus_store.backends.documents.lanes import WriteQueues
+    from locus_store.backends.documents.workers import WriteQueues
     from locus_store.types import Active
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from locus_store.backends.documents.segments import (
     SegmentedHistory,
     SegmentReader,
     Source,
-    make_message_table,
+    make_message_segment,
     make_segment,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
@@ -52,7 +52,6 @@ TOKENS: Final = 32
 GARBAGE_AGE: Final = timedelta(days=1)
 """Younger segments may belong to a writer that has not written its head yet."""
 
-_THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 _TIMES: Final = ("created_at", "active_at", "expires_at")
 
 Piece: TypeAlias = "Segment | Bundle"
@@ -152,9 +151,9 @@ class SegmentedForm(DocumentForm):
         return self._thread(facts, bundles.parse_bundle(facts, payloads), head), head
 
     def _thread(self, facts: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
-        thread = Thread(**{name: facts[name] for name in (*_THREAD, *_TIMES)})
+        thread = Thread(**{name: facts[name] for name in (*bundles.THREAD, *_TIMES)})
         for name in _TIMES:
-            setattr(thread, name, _moment(facts[name]))
+            setattr(thread, name, bundles.parse_time(facts[name]))
         thread.logs = {it.namespace: it for it in map(bundles.log_of, facts["logs"])}
         thread.outbox = Outbox.from_json(facts["outbox"])
         thread.delivered = facts["delivered"]
@@ -180,7 +179,7 @@ class SegmentedForm(DocumentForm):
             plan.append(_sealed(thread, tail))
         self._merge(thread.thread_id, plan)
         made = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
-        table = tuple(_entries(plan, made))
+        table = _entries(plan, made, make_segment)
         messages, tail.messages = self._messages(thread, old, made)
         is_activity = thread.active_at == edit.now
         head = HeadFacts(0, table, messages, is_activity=is_activity)
@@ -319,8 +318,7 @@ class SegmentedForm(DocumentForm):
         self._merge(thread.thread_id, plan)
         new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         made |= new
-        table = make_message_table(plan, new)
-        return table, tail.messages
+        return _entries(plan, new, make_message_segment), tail.messages
 
     def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
         """Replace neighbours of a size by one, until there are fewer than ``FAN`` of each."""
@@ -420,7 +418,7 @@ def _own(namespace: str, line: Line, tail: Bundle) -> History:
 
 def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
     return {
-        **{name: getattr(thread, name) for name in (*_THREAD, *_TIMES)},
+        **{name: getattr(thread, name) for name in (*bundles.THREAD, *_TIMES)},
         "logs": [bundles.describe_log(it) for it in thread.logs.values()],
         "lines": [bundles.describe_line(it) for it in thread.histories.values()],
         "segments": [it.to_json() for it in head.table],
@@ -432,10 +430,6 @@ def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
 
 def _digest(content: bundles.ObjectContent) -> bytes:
     return hashlib.sha256(content.facts + content.payloads).digest()
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def _is_in(history: History, write: Any) -> bool:
@@ -487,7 +481,9 @@ def _mergeable(plan: Sequence[Named | Bundle]) -> int | None:
     return None
 
 
-def _entries(plan: Sequence[Segment | Bundle], made: dict[str, Bundle]) -> Iterator[Segment]:
+def _entries(
+    plan: Sequence[Named | Bundle], made: dict[str, Bundle], make: Callable[[str, Bundle], Named]
+) -> tuple[Named, ...]:
+    """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
     names = {id(it): name for name, it in made.items()}
-    for it in plan:
-        yield it if isinstance(it, Segment) else make_segment(names[id(it)], it)
+    return tuple(make(names[id(it)], it) if isinstance(it, Bundle) else it for it in plan)

@@ -89,17 +89,9 @@ class MessageSegment:
     size: int
 
 
-def make_message_table(
-    plan: Iterable[MessageSegment | Bundle], made: Mapping[str, Bundle]
-) -> tuple[MessageSegment, ...]:
-    """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
-    names = {id(it): name for name, it in made.items()}
-    return tuple(
-        it
-        if isinstance(it, MessageSegment)
-        else MessageSegment(names[id(it)], len(it.messages), it.size)
-        for it in plan
-    )
+def make_message_segment(name: str, bundle: Bundle) -> MessageSegment:
+    """Return the entry of a segment that holds messages."""
+    return MessageSegment(name, len(bundle.messages), bundle.size)
 
 
 def print_of(namespace: str, checkpoint_id: str) -> bytes:

@@ -11,9 +11,9 @@ from uuid import uuid4
 
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
 from locus_store.backends.documents.item_store import ItemStore, KeptItem
-from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.protocol import Access, ChangedError, Documents
 from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
+from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import BackendError, SchemaError
 from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.retries import Pauses

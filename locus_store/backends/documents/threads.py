@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.outboxes import deliver
 from locus_store.backends.documents.protocol import (
     LAST,
@@ -24,6 +23,7 @@ from locus_store.backends.documents.protocol import (
     Tag,
 )
 from locus_store.backends.documents.segments import GoneError
+from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
 from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.observe import report_unremoved

@@ -45,8 +45,8 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store.backends.documents import format as file_format
-from locus_store.backends.documents import lanes
 from locus_store.backends.documents import threads as file_access
+from locus_store.backends.documents import workers
 from locus_store.backends.file import descriptors
 from locus_store.backends.file import directory as file_directory
 from locus_store.backends.file.backend import FileDocuments
@@ -678,7 +678,7 @@ def test_a_child_that_was_forked_in_the_middle_of_a_save_saves(backend):
     asyncio.run(grown(backend, 1))
     files = backend._threads._queues
     with files._lock:
-        files._queues["t"] = deque([lanes._Job(list)])  # by a thread that no child has
+        files._queues["t"] = deque([workers._Job(list)])  # by a thread that no child has
         saved = told_by_a_child(lambda: len(asyncio.run(backend.save("t", {"n": 1}))))
         del files._queues["t"]
     assert saved == 24
