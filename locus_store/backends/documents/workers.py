@@ -154,9 +154,6 @@ def parse_date(text: object) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-T = TypeVar("T")
-
-
 class _Job:
     """Work to run in another thread."""
 
