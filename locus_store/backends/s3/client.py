@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 from locus_store.backends.documents.objects import ListedObject, Objects
 from locus_store.backends.documents.protocol import ChangedError, Found, Tag
 from locus_store.backends.documents.workers import SECOND, BlockingClient
-from locus_store.backends.s3 import failures
+from locus_store.backends.s3.access import (
+    MissingError,
+    S3Access,
+    UnchangedError,
+    get_client_errors,
+    translate_error,
+)
 from locus_store.errors import BackendError, UnsupportedError
-
-if TYPE_CHECKING:
-    from locus_store.backends.s3.access import S3Access
 
 PAGE: Final = 1000
 """Objects in one deletion."""
@@ -64,8 +67,8 @@ class S3Objects(BlockingClient, Objects):
         """Yield the client for a call, whose errors are translated."""
         try:
             yield self.access.options["client"] or self._own_client()
-        except failures.get_client_errors() as exc:
-            raise failures.translate_error(exc, self.access, what) from exc
+        except get_client_errors() as exc:
+            raise translate_error(exc, self.access, what) from exc
 
     def _own_client(self) -> Any:
         with self._lock:
@@ -84,9 +87,9 @@ class S3Objects(BlockingClient, Objects):
         """See ``Objects``, also for the following methods."""
         try:
             found = self._get(name, known)
-        except failures.MissingError:
+        except MissingError:
             return None
-        except failures.UnchangedError:
+        except UnchangedError:
             return Found(known, None)
         return found if found.content else None
 
