@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from itertools import islice
 from typing import Any, Final, ParamSpec, TypeVar
 
 from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.loops import await_to_end
+from locus_store.runtime.retries import parse_date
 from locus_store.runtime.stepping import may_block, run_now
 
 T = TypeVar("T")
@@ -143,15 +143,6 @@ class BlockingClient:
             offset = at + SECOND / 2 - datetime.now(UTC)
             if abs(offset - self._offset) > SECOND:
                 self._offset = offset
-
-
-def parse_date(text: object) -> datetime | None:
-    """Return the time of a header ``Date``; ``None`` if there is none."""
-    try:
-        found = parsedate_to_datetime(str(text))
-    except (TypeError, ValueError):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 class _Job:

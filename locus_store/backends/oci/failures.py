@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from locus_store.backends.documents.workers import parse_date
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+from locus_store.runtime.retries import parse_date
 
 if TYPE_CHECKING:
     from locus_store.backends.oci.access import BucketPlace
