@@ -73,13 +73,15 @@ class DocumentThreads:
 
     def clear(self) -> None:
         """Empty the cache."""
-        self._kept: Recent[str, Parsed] = Recent(self._max_bytes, keeps_last=True)
+        self.cache: Recent[str, Parsed] = Recent(self._max_bytes, keeps_last=True)
+        """Threads as they were read or written last; they may have changed since."""
+
         self.form.clear()
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes of documents; the one used last is always kept."""
         self._max_bytes = max_bytes
-        self._kept.limit(max_bytes)
+        self.cache.limit(max_bytes)
         self.form.limit(max_bytes)
 
     # --- calls
@@ -174,7 +176,7 @@ class DocumentThreads:
     def _read_dated(
         self, access: DocumentReads, dated: Dated
     ) -> tuple[datetime | None, Parsed | None]:
-        kept = self._kept.get(dated.key)
+        kept = self.cache.get(dated.key)
         is_known = kept is not None and dated.tag is not None and kept.tag == dated.tag
         if kept is None or not is_known or kept.thread.outbox:
             return dated.at, self._settled(access, dated.key)
@@ -187,7 +189,7 @@ class DocumentThreads:
         return [it for it in self.documents.each(partial(self.read, documents=access), ids) if it]
 
     def _read_together(self, thread_ids: list[str]) -> DocumentReads:
-        kept = {it: self._kept.get(it) for it in thread_ids}
+        kept = {it: self.cache.get(it) for it in thread_ids}
         return self.documents.get_all({it: one.tag if one else None for it, one in kept.items()})
 
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
@@ -228,10 +230,10 @@ class DocumentThreads:
 
     def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, also its outbox; from the cache if it is unchanged."""
-        kept = self._kept.get(thread_id)
+        kept = self.cache.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
         if found is None:
-            self._kept.drop(thread_id)
+            self.cache.drop(thread_id)
             return None
         if kept is not None and found.content is None:
             return kept
@@ -245,10 +247,10 @@ class DocumentThreads:
         except IntegrityError:
             if not found.continues:
                 raise
-            self._kept.drop(thread_id)  # a failover took back what is kept
+            self.cache.drop(thread_id)  # a failover took back what is kept
             return self.read_parsed(self.documents, thread_id)
         made = Parsed(found.tag, thread, end)
-        self._keep(made)
+        self.keep(made)
         return made
 
     def sweep(self) -> list[LocusStoreError]:
@@ -259,16 +261,9 @@ class DocumentThreads:
             return [exc]
         return []
 
-    def get_cached(self, thread_id: str) -> Parsed | None:
-        """Return a thread from the cache; it may have changed since."""
-        return self._kept.get(thread_id)
-
-    def _keep(self, parsed: Parsed) -> None:
-        self._kept.put(parsed.thread.thread_id, parsed, parsed.end.size)
-
-    def forget(self, thread_id: str) -> None:
-        """Remove a deleted thread from the cache."""
-        self._kept.drop(thread_id)
+    def keep(self, parsed: Parsed) -> None:
+        """Cache a thread that was just read or written."""
+        self.cache.put(parsed.thread.thread_id, parsed, parsed.end.size)
 
     # --- writing
 
@@ -335,11 +330,6 @@ class DocumentThreads:
             f"{self.documents.rivals}; nothing was written"
         )
 
-    def keep(self, tag: Tag, draft: Draft) -> None:
-        """Keep a thread that was just written."""
-        assert draft.thread is not None  # noqa: S101  (it was put)
-        self._keep(Parsed(tag, draft.thread, draft.end))
-
     # --- in order
 
     async def run_in_order(self, thread_id: str, work: Callable[[], T]) -> T:
@@ -399,7 +389,7 @@ class _Write(Generic[T]):
             self._finish(self._sent[0])
             return self._sent[1]
         self._sent = None
-        cached = self._threads.get_cached(self._thread_id) if self._trusts_cache else None
+        cached = self._threads.cache.get(self._thread_id) if self._trusts_cache else None
         self._trusts_cache = False
         if cached is not None:
             return self._attempt_cached(access, cached)
@@ -450,12 +440,12 @@ class _Write(Generic[T]):
         self._threads.form.prepare(draft)
         self._sent, self._onto = (draft, answer), old.tag if old else None
         self._is_putting = True
-        if draft.body is not None:
+        if draft.body is not None and draft.thread is not None:
             tag = access.put(self._thread_id, draft.body, tag=self._onto)
-            self._threads.keep(tag, draft)
+            self._threads.keep(Parsed(tag, draft.thread, draft.end))
         elif old is not None:
             access.delete(self._thread_id, tag=old.tag)
-            self._threads.forget(self._thread_id)
+            self._threads.cache.drop(self._thread_id)
         self._is_putting = False
         self._finish(draft)
 

@@ -148,11 +148,11 @@ async def test_what_is_kept_of_files_is_bounded(backend):
     for n in range(8):
         await grown(backend, 3, f"t{n}")
     files = backend._threads
-    files.limit(2 * files._kept.size // 8)
+    files.limit(2 * files.cache.size // 8)
     await grown(backend, 1, "one more")
-    kept = [parsed for parsed, _ in files._kept._kept.values()]
+    kept = [parsed for parsed, _ in files.cache._kept.values()]
     assert len(kept) <= 3
-    assert sum(it.end.size for it in kept) == files._kept.size
+    assert sum(it.end.size for it in kept) == files.cache.size
     assert (await backend.load("t0"))["said"][2] == "turn 2 " * 20
 
 
