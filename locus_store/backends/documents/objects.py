@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from locus_store.backends.documents.protocol import (
@@ -19,10 +20,10 @@ from locus_store.backends.documents.protocol import (
     Tag,
 )
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-    from datetime import datetime
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -311,3 +312,13 @@ class ObjectDocuments(Documents):
     def discard_segments(self, named: dict[str, set[str]]) -> None:
         """Delete segments, by the digests of their threads."""
         self.objects.discard(self.list_segment_names(named))
+
+
+_LARGE_SKEW: Final = timedelta(minutes=1)
+
+
+def describe_clock(objects: Objects, remedy: str) -> Fact:
+    """Return how far the service's clock is from this machine's."""
+    skew = abs(objects.now() - datetime.now(UTC))
+    text = f"differs from the service's by {skew.total_seconds():.0f} s"
+    return Fact("clock", text, "ok") if skew < _LARGE_SKEW else Fact("clock", text, "warn", remedy)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
@@ -13,6 +12,7 @@ from locus_store.backends.documents.objects import (
     SEGMENTS,
     ObjectDocuments,
     check_prefix,
+    describe_clock,
 )
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
@@ -146,9 +146,6 @@ def _made(backend: S3Backend | None, bucket_name: str, options: S3Options) -> S3
     return backend or S3Backend(bucket_name, **options)
 
 
-_LARGE_SKEW: Final = timedelta(minutes=1)
-
-
 def collect_facts(objects: S3Objects) -> list[Fact]:
     """Return the numbers of objects, and what the service does with conditions and clocks.
 
@@ -156,7 +153,8 @@ def collect_facts(objects: S3Objects) -> list[Fact]:
     """
     counts = [sum(1 for _ in objects.list(objects.prefix + it)) for it in (HEADS, SEGMENTS, ITEMS)]
     text = "{:,} heads of threads, {:,} segments; {:,} of the store".format(*counts)
-    return [Fact("objects", text), _conditions(objects), _clock(objects)]
+    clock = describe_clock(objects, "set it; services refuse requests beyond 15 minutes")
+    return [Fact("objects", text), _conditions(objects), clock]
 
 
 def _conditions(objects: S3Objects) -> Fact:
@@ -166,11 +164,3 @@ def _conditions(objects: S3Objects) -> Fact:
         "a deleted thread leaves an empty object with its id; use a service that keeps If-Match"
     )
     return Fact("conditions", "of deletions are ignored", "warn", remedy)
-
-
-def _clock(objects: S3Objects) -> Fact:
-    skew = abs(objects.now() - datetime.now(UTC))
-    text = f"differs from the service's by {skew.total_seconds():.0f} s"
-    if skew < _LARGE_SKEW:
-        return Fact("clock", text, "ok")
-    return Fact("clock", text, "warn", "set it; services refuse requests beyond 15 minutes")
