@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from locus_store.backends.documents.protocol import DocumentReads, Tag
-    from locus_store.backends.documents.write_queues import WriteQueues
+    from locus_store.backends.documents.workers import WriteQueues
     from locus_store.backends.redis.connections import Connections, LoopClient
     from locus_store.backends.redis.scripts import Script
     from locus_store.types import ArchivedThread
