@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from locus_store.types.facts import Verdict
 
 SECONDS: Final = 10.0
-"""Time limit of each trial, connecting included."""
+"""Time limit of the trial of a feature, connecting included."""
 
-CLEANING_SECONDS: Final = 60.0
-"""Time limit of the removal of the tables."""
+WORK_SECONDS: Final = 60.0
+"""Time limit of each trial of the library, and of the removal of the tables."""
 
 PREFIX: Final = "locus_probe_"
 """Begins the names of the tables; a random part follows."""
@@ -53,8 +53,7 @@ _REMEDIES: Final = {
 
 
 _SERVICE: Final = """
-SELECT version(), coalesce($1::text, current_schema()::text, 'public'), $1::text IS NULL
-  OR EXISTS (SELECT FROM pg_namespace WHERE nspname::text = $1::text)
+SELECT version(), current_schema(), (SELECT count(*) FROM pg_namespace WHERE nspname = $1)
 """
 _CREATED: Final = r"""
 SELECT c.relname AS name, format(CASE c.relkind WHEN 'v' THEN 'VIEW %I.%I' ELSE 'TABLE %I.%I' END,
@@ -152,8 +151,8 @@ async def try_service(url: str, report: Callable[[], object] = bool) -> list[Tri
     return found
 
 
-def _is_missing(found: list[Trial], name: str) -> bool:
-    return any(it.name == name and it.verdict != "ok" for it in found)
+def _is_missing(trials: list[Trial], name: str) -> bool:
+    return any(it.name == name and it.verdict != "ok" for it in trials)
 
 
 def _not_tried(feature: Feature) -> Trial:
@@ -218,12 +217,12 @@ class _Service:
 
         async def work() -> None:
             async with self._connect() as connection:
-                version, schema, is_there = await connection.fetchrow(_SERVICE, self._schema)
-            if not is_there:
+                version, schema, count = await connection.fetchrow(_SERVICE, self._schema)
+            if self._schema is not None and not count:
                 raise AnswerError(
                     f"there is no schema {self._schema!r}; create it, or leave schema= out"
                 )
-            quoted = str(schema).replace('"', '""')
+            quoted = str(self._schema or schema or "public").replace('"', '""')
             self._place = f'"{quoted}".{self._prefix}'
             versions.append(str(version))
 
@@ -238,8 +237,8 @@ class _Service:
         """
         async with self._begin() as one:
             for step in steps:
-                text = step.text.replace("{place}", self._place)
-                text = text.replace("{prefix}", self._prefix)
+                text = step.text.replace("{prefix}", self._prefix)
+                text = text.replace("{place}", self._place)
                 if not step.by_other:
                     await _run(one, text, step.refused)
                     continue
@@ -273,7 +272,7 @@ class _Service:
             prefix=self._prefix,
             schema=self._schema,
             pgbouncer=self._is_pooled,
-            statement_timeout_seconds=SECONDS,
+            statement_timeout_seconds=WORK_SECONDS,
         )
         found: list[Trial] = []
         async with backend:
@@ -282,7 +281,7 @@ class _Service:
                 if is_missing or (work is _embed and not has_vectors):
                     found.append(_not_tried(feature))
                 else:
-                    found.append(await _try(feature, partial(work, backend)))
+                    found.append(await _try(feature, partial(work, backend), WORK_SECONDS))
         return found
 
     async def clean(self) -> Trial:
@@ -291,7 +290,7 @@ class _Service:
         left: list[str] = []
 
         async def work() -> None:
-            async with self._begin(CLEANING_SECONDS) as connection:
+            async with self._begin(WORK_SECONDS) as connection:
                 for name, what in await connection.fetch(_CREATED):
                     if name.startswith(self._prefix):
                         await connection.fetch(f"DROP {what}")
@@ -299,7 +298,7 @@ class _Service:
                         left.append(what)
                 await connection.fetch("COMMIT")
 
-        trial = await _try(feature, work, CLEANING_SECONDS)
+        trial = await _try(feature, work, WORK_SECONDS)
         if trial.verdict == "fail":
             answer = f"{trial.answer}; drop what begins with {self._prefix}"
             return trial._replace(answer=answer)
@@ -400,16 +399,16 @@ _WORKS: Final[dict[Feature, Callable[[PostgreSQLBackend], Awaitable[None]]]] = {
 """Work of the library, in the order in which it finds what it needs."""
 
 
-def _require(found: object, expected: object) -> None:
-    if found != expected:
-        raise AnswerError(f"the library expects {expected!r}, and finds {found!r}")
+def _require(answer: object, wish: object) -> None:
+    if answer != wish:
+        raise AnswerError(f"the library expects {wish!r}, and finds {answer!r}")
 
 
 # --- statements
 
 
-async def _run(connection: Any, text: str, refused: str) -> None:
-    """Run a statement of a feature, and compare its answer.
+async def _run(connection: Any, text: str, state: str) -> None:
+    """Run a statement of a feature, and compare its answer; ``state`` is of a refusal.
 
     Raises:
         AnswerError: It is accepted but should be refused, or its first column is false.
@@ -418,10 +417,10 @@ async def _run(connection: Any, text: str, refused: str) -> None:
     try:
         rows = await connection.fetch(text)
     except Exception as exc:
-        if not refused or get_sqlstate(exc) != refused:
+        if not state or get_sqlstate(exc) != state:
             raise
         return
-    if refused:
-        raise AnswerError(f"accepted, and should be refused with {refused}: {shown}")
+    if state:
+        raise AnswerError(f"accepted, and should be refused with {state}: {shown}")
     if rows and rows[0][0] is False:
         raise AnswerError(f"accepted, and the answer is false: {shown}")

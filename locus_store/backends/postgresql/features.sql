@@ -23,7 +23,7 @@ CREATE TABLE {place}items (
 );
 COMMIT;
 
---- the encoding UTF8 | ids, metadata and texts
+--- the encoding UTF8 | ids, metadata and strings
 SELECT current_setting('server_encoding') = 'UTF8';
 
 --- definitions within a transaction | migrations
@@ -207,7 +207,7 @@ SELECT '{"a": {"b": 7}}'::jsonb @> '{"a": {"b": 7}}'::jsonb
     = '7'::jsonb
   AND jsonb_path_query_first('[]'::jsonb, 'strict $."a"'::jsonpath, '{}'::jsonb, true) IS NULL;
 
---- texts | lists, search, store
+--- strings | lists, search, store
 SELECT ('B' COLLATE "C") < 'a' AND 'ab' LIKE 'a%' AND 'ab' ~ '[^a]'
   AND strpos(lower('AB'), 'b') = 2 AND 'a' || 'b' = 'ab';
 
