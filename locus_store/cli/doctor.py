@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections import Counter
 from contextlib import suppress
@@ -85,6 +86,8 @@ def _try_compatibility(url: str, *, as_json: bool) -> None:
             "none; pass postgresql://host/database"
         )
     module = import_module("locus_store.backends.postgresql.compatibility")
+    # It reports connections that the time limit of a trial has cut.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     with show_progress("trying") as advance:
         trials = run(module.try_service(url, advance))
     is_well = all(it.verdict != "fail" for it in trials)

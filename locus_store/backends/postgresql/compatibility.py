@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
     from locus_store.types.facts import Verdict
 
-SECONDS: Final = 10.0
-"""Time limit of the trial of a feature, connecting included."""
-
-WORK_SECONDS: Final = 60.0
-"""Time limit of each trial of the library, and of the removal of the tables."""
+SECONDS: Final = 30.0
+"""Time limit of each trial, connecting included, and of the removal of the tables."""
 
 PREFIX: Final = "locus_probe_"
 """Begins the names of the tables; a random part follows."""
@@ -50,7 +47,6 @@ _REMEDIES: Final = {
     READ_ONLY: STATEMENT_REMEDIES[READ_ONLY],
     "26000": STATEMENT_REMEDIES["26000"],
 }
-
 
 _SERVICE: Final = """
 SELECT version(), current_schema(), (SELECT count(*) FROM pg_namespace WHERE nspname = $1)
@@ -159,16 +155,13 @@ def _not_tried(feature: Feature) -> Trial:
     return Trial(*feature[:3], "info", "not tried, because it needs what is missing")
 
 
-async def _try(
-    feature: Feature, work: Callable[[], Awaitable[None]], seconds: float | None = None
-) -> Trial:
+async def _try(feature: Feature, work: Callable[[], Awaitable[None]]) -> Trial:
     """Return the trial of a feature by work that raises if it is missing."""
-    limit = seconds or SECONDS
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(SECONDS):
             await work()
     except Exception as exc:  # noqa: BLE001  (it is the answer)
-        answer = str(exc) or f"no answer within {limit:g} s"
+        answer = str(exc) or f"no answer within {SECONDS:g} s"
         if not isinstance(exc, LocusStoreError):  # which says it all
             state = get_sqlstate(exc)
             answer = ": ".join(it for it in (state, answer, _REMEDIES.get(state)) if it)
@@ -199,16 +192,15 @@ class _Service:
         try:
             yield connection
         finally:
-            connection.terminate()  # a connection that does not answer cannot be closed
+            connection.terminate()  # closing would wait for an answer
 
     @asynccontextmanager
-    async def _begin(self, seconds: float | None = None) -> AsyncIterator[Any]:
+    async def _begin(self) -> AsyncIterator[Any]:
         """Begin a transaction that calls no function of another role; it ends with the session."""
         async with self._connect() as connection:
             await connection.fetch("BEGIN ISOLATION LEVEL READ COMMITTED")
             await connection.fetch("SET LOCAL search_path TO pg_catalog")
-            limit = round((seconds or SECONDS) * 1000)
-            await connection.fetch(f"SET LOCAL statement_timeout TO {limit}")
+            await connection.fetch(f"SET LOCAL statement_timeout TO {round(SECONDS * 1000)}")
             yield connection
 
     async def describe(self) -> Trial:
@@ -272,7 +264,7 @@ class _Service:
             prefix=self._prefix,
             schema=self._schema,
             pgbouncer=self._is_pooled,
-            statement_timeout_seconds=WORK_SECONDS,
+            statement_timeout_seconds=SECONDS,
         )
         found: list[Trial] = []
         async with backend:
@@ -281,7 +273,7 @@ class _Service:
                 if is_missing or (work is _embed and not has_vectors):
                     found.append(_not_tried(feature))
                 else:
-                    found.append(await _try(feature, partial(work, backend), WORK_SECONDS))
+                    found.append(await _try(feature, partial(work, backend)))
         return found
 
     async def clean(self) -> Trial:
@@ -290,7 +282,7 @@ class _Service:
         left: list[str] = []
 
         async def work() -> None:
-            async with self._begin(WORK_SECONDS) as connection:
+            async with self._begin() as connection:
                 for name, what in await connection.fetch(_CREATED):
                     if name.startswith(self._prefix):
                         await connection.fetch(f"DROP {what}")
@@ -298,7 +290,7 @@ class _Service:
                         left.append(what)
                 await connection.fetch("COMMIT")
 
-        trial = await _try(feature, work, WORK_SECONDS)
+        trial = await _try(feature, work)
         if trial.verdict == "fail":
             answer = f"{trial.answer}; drop what begins with {self._prefix}"
             return trial._replace(answer=answer)

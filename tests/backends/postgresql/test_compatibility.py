@@ -208,7 +208,7 @@ async def test_a_feature_that_is_accepted_without_effect_is_missing(
     features = [it for it in read_features() if it.name in {compatibility._TABLES, feature}]
     monkeypatch.setattr(compatibility, "read_features", lambda: features)
     monkeypatch.setattr(compatibility, "_WORKS", {})
-    monkeypatch.setattr(compatibility, "SECONDS", 1.0)
+    monkeypatch.setattr(compatibility, "SECONDS", 5.0)
     assert bad(await tried(database)) == {}
     monkeypatch.setattr(asyncpg.Connection, "fetch", otherwise)
     assert (await tried(database))[feature].verdict in {"fail", "warn"}
@@ -242,7 +242,7 @@ async def test_a_run_that_is_interrupted_leaves_nothing_and_one_that_was_killed_
 async def test_a_trial_without_an_answer_ends(
     postgresql: servers.Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compatibility, "SECONDS", 2.0)
+    monkeypatch.setattr(compatibility, "SECONDS", 5.0)
     monkeypatch.setattr(compatibility, "_WORKS", {})
     holder = await asyncpg.connect(database)
     async with holder.transaction():
@@ -252,7 +252,7 @@ async def test_a_trial_without_an_answer_ends(
         query = f"SELECT count(*) FROM pg_stat_activity WHERE {waiting}"
         assert await holder.fetchval(query) == 0
     await holder.close()
-    assert found[compatibility._VECTORS].answer == "no answer within 2 s"
+    assert found[compatibility._VECTORS].answer == "no answer within 5 s"
     assert found["removal of the tables"].verdict == "ok"
 
 
