@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tokenize
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,24 @@ async def test_a_function_that_is_missing_is_named(postgresql: servers.Server, o
     for function, feature in REVOKED.items():
         assert function.partition("(")[0] in found[feature].answer
     assert found["the tables of this release"].verdict == "fail"
+
+
+@pytest.mark.full
+async def test_the_owner_of_a_schema_needs_no_other_right(
+    postgresql: servers.Server, database: str
+) -> None:
+    name = name_of(database)
+    postgresql.execute(f"CREATE ROLE {name} LOGIN; CREATE SCHEMA own AUTHORIZATION {name}", name)
+    try:
+        found = await tried(postgresql.url(name, user=name, schema="own"))
+        left = postgresql.value(
+            "SELECT count(*) FROM pg_class WHERE relowner::regrole::text = $1", name, database=name
+        )
+    finally:
+        postgresql.drop_database(name)
+        postgresql.execute(f"DROP ROLE {name}")
+    assert bad(found) == {"CREATE SCHEMA": "warn", compatibility._VECTORS: "warn"}
+    assert left == 0
 
 
 TAKEN = """
@@ -333,6 +352,11 @@ def words(text: str) -> set[str]:
     return {it.lower() for it in (*keywords, *phrases, *functions, *types, *operators)}
 
 
+@cache
+def words_used() -> set[str]:
+    return set().union(*map(words, texts()))
+
+
 def words_tried(without: str = "") -> set[str]:
     steps = [step for it in read_features() if it.name != without for step in it.steps]
     text = "\n".join(it.text for it in steps)
@@ -340,7 +364,7 @@ def words_tried(without: str = "") -> set[str]:
 
 
 def test_the_features_have_every_word_of_the_statements() -> None:
-    found = set[str]().union(*map(words, texts()))
+    found = words_used()
     assert {"skip", "jsonb_path_query_first", "jsonb", "@>", "gin"} <= found
     assert found - words_tried() == NOT_TRIED
 
@@ -350,8 +374,7 @@ def test_the_features_have_every_word_of_the_statements() -> None:
     ["advisory locks", "row locks and SKIP LOCKED", "clocks", "JSONB", "text search", "views"],
 )
 def test_a_feature_that_is_left_out_is_missed(feature: str) -> None:
-    found = set[str]().union(*map(words, texts()))
-    assert found - words_tried(without=feature) > NOT_TRIED
+    assert words_used() - words_tried(without=feature) > NOT_TRIED
 
 
 # --- Citus
