@@ -155,10 +155,7 @@ def _edit(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) 
 def _align(
     old: ArrayNode, same: tuple[int, int], value: list[object], chunks: list[bytes], depth: int
 ) -> ArrayNode:
-    """Return the node of a list that shares elements with an older one at both ends.
-
-    ``same`` is how many at the start, and at the end.
-    """
+    """Return the node of a list that has ``same`` many elements of an older one at its ends."""
     start, behind = same
     new, lengths = _between(same, value), _between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
@@ -256,10 +253,7 @@ def _replace(
 def _check_elements(
     items: list[object], raws: list[bytes], known: dict[bytes, bytes], depth: int
 ) -> tuple[bytes, bytes, dict[bytes, bytes]]:
-    """Return fingerprints and digests of elements, and the large ones that are not ``known``.
-
-    Elements that are not known are checked.
-    """
+    """Return fingerprints and digests of elements, and the large ones that are not ``known``."""
     fresh: dict[bytes, bytes] = {}
     fingerprints = [digest(raw) for raw in raws]
     is_msgpack = {*map(type, items)} == {bytes}
