@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from locus_store.errors import IntegrityError, LocusStoreError
 from locus_store.values.encoding import MAX_INT, MIN_INT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 logger = logging.getLogger("locus_store")
 
@@ -59,7 +57,7 @@ class FoundThread:
     """Entries in order, the head last."""
 
     problem: LocusStoreError | None = None
-    """Why it cannot be taken over."""
+    """The reason why the thread cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +123,7 @@ class _Sorter:
         self._own: defaultdict[str, list[KeyRow]] = defaultdict(list)
         self._latest: dict[str, KeyRow] = {}
         self.foreign: dict[str, LocusStoreError] = {}
-        """Rows of nobody, by key."""
+        """Rows without an owner, by key."""
 
     def add(self, row: KeyRow) -> None:
         """Put a row where it belongs, by its contents."""

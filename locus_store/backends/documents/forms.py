@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from locus_store.backends.documents import format as documents_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from locus_store.backends.documents.protocol import Body, Documents, Tag
     from locus_store.versions.threads import Thread, ThreadTransaction
-
-
-class Ending(Protocol):
-    """The form's own facts of a document."""
-
-    @property
-    def size(self) -> int:
-        """The size of the document in bytes."""
 
 
 class Parsed(NamedTuple):
@@ -28,10 +20,10 @@ class Parsed(NamedTuple):
 
     tag: Tag
     thread: Thread
-    """Shared: nobody may change it."""
+    """Shared, and so never changed."""
 
     end: Any
-    """An ``Ending`` of the form."""
+    """The form's own facts of the document; its ``size`` is in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,7 @@ class Draft:
     """``None``: the document is deleted."""
 
     thread: Thread | None = None
-    end: Ending | None = None
+    end: Any = None
     dropped: Sequence[str] = ()
     """Segments that the document names no longer."""
 
@@ -98,12 +90,12 @@ class DocumentForm:
         del at
         return parsed.thread.active_at
 
-    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
-        """Return the document with an edit; ``None`` if nothing changed."""
-        thread = edit.thread
+    def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
+        """Return the document after a transaction; ``None`` if nothing changed."""
+        thread = transaction.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        if old is not None and edit.adds_only:
-            body, end = documents_format.encode_tail(edit, old.end)
+        if old is not None and transaction.adds_only:
+            body, end = documents_format.encode_tail(transaction, old.end)
         else:
             body, end = documents_format.encode_thread(thread)
         return Draft(body, thread, end) if body.rest else None

@@ -8,9 +8,10 @@ messages, whose payloads follow as they are, and lines and times as they are sin
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 import orjson
@@ -21,21 +22,14 @@ from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
-from locus_store.versions.spaces import History, Row
-from locus_store.versions.threads import Thread, settle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.versions.threads import ThreadTransaction
+from locus_store.versions.histories import History, Row
+from locus_store.versions.threads import Thread, ThreadTransaction, settle
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
 
 START: Final = struct.Struct("<III")
 """The lengths of facts and payloads, and the checksum."""
-
-_THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +66,12 @@ class PackedForm(DocumentForm):
             raise IntegrityError(f"{where} is damaged: {said}. {self.documents.remedy}") from exc
         return thread, PackEnd(end.size + len(content), checksum)
 
-    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
-        thread = edit.thread
+    def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
+        thread = transaction.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        settle(edit)
-        if old is not None and edit.adds_only:
-            facts, bundle = _added(edit, old.thread)
+        settle(transaction)
+        if old is not None and transaction.adds_only:
+            facts, bundle = _added(transaction, old.thread)
             end: PackEnd = old.end
             if not facts and not bundle:
                 return None
@@ -105,7 +99,7 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
     """Return all of a thread as one pack."""
     facts = {
         "form": FORMAT,
-        "thread": [getattr(thread, name) for name in _THREAD],
+        "thread": [getattr(thread, name) for name in bundles.THREAD],
         "created_at": thread.created_at,
         "times": [thread.active_at, thread.expires_at],
         "lines": [bundles.describe_line(it) for it in thread.histories.values()],
@@ -118,11 +112,11 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
     return facts, Bundle({name: it.rows for name, it in histories}, writes, thread.messages)
 
 
-def _added(edit: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle]:
-    """Return what an edit added."""
-    thread, bundle, facts = edit.thread, Bundle(), dict[str, Any]()
+def _added(transaction: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle]:
+    """Return what a transaction added."""
+    thread, bundle, facts = transaction.thread, Bundle(), dict[str, Any]()
     assert thread is not None  # noqa: S101  (it adds only)
-    for history, it in edit.added:
+    for history, it in transaction.added:
         if isinstance(it, Row):
             bundle.put(history.namespace, it)
         elif it is not None:
@@ -140,7 +134,7 @@ def _added(edit: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle
         facts["logs"] = [bundles.describe_log(it) for it in logs]
     if (thread.outbox, thread.delivered) != (old.outbox, old.delivered):
         facts |= _deliveries(thread)
-    implied = edit.now if bundle.rows else old.active_at
+    implied = transaction.now if bundle.rows else old.active_at
     if (thread.active_at, thread.expires_at) != (implied, old.expires_at):
         facts["times"] = [thread.active_at, thread.expires_at]
     return facts, bundle
@@ -193,7 +187,7 @@ def _new_thread(facts: dict[str, Any]) -> Thread:
     if facts["form"] != FORMAT:
         raise SchemaError("was written by a newer locus-store; upgrade this one")
     created_at = datetime.fromisoformat(facts["created_at"])
-    fields = dict(zip(_THREAD, facts["thread"], strict=True))
+    fields = dict(zip(bundles.THREAD, facts["thread"], strict=True))
     return Thread(**fields, created_at=created_at, active_at=created_at)
 
 
@@ -224,7 +218,7 @@ def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
     for facts in each:
         if "times" in facts:
             active_at, expires_at = facts["times"]
-            thread.expires_at = expires_at and datetime.fromisoformat(expires_at)
+            thread.expires_at = bundles.parse_time(expires_at)
         elif "rows" in facts:
             active_at = bundles.render_time(facts["rows"][-1])
     if active_at is not None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
+from locus_store.backend import (
+    ErasesThreads,
+    ListsThreads,
+    QueriesMetadata,
+    SearchesText,
+    StorageBackend,
+    needs,
+)
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, shorten
-from locus_store.inspector.visits import Page
+from locus_store.inspector.page_requests import Page, PageRequest
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import find_marks
 from locus_store.timeline.readable import select_metadata
-from locus_store.versions.sizes import Marked, MeasuresVersions
+from locus_store.versions.sizes import MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from locus_store.backend import StorageBackend
-    from locus_store.inspector.visits import PageRequest
     from locus_store.types import Head
 
 
@@ -40,7 +45,7 @@ class ListedThread:
     versions: int | None = None
     """Stored versions in all namespaces; ``None``: not known."""
 
-    marks: Marked = field(default_factory=Marked)
+    marks: ThreadStatus = field(default_factory=ThreadStatus)
 
 
 async def _with_words(backend: StorageBackend, words: str) -> list[ListedThread]:
@@ -123,7 +128,7 @@ async def _described(backend: StorageBackend, rows: list[ListedThread]) -> list[
     rows = [replace(it, marks=marks[it.thread_id]) for it in rows]
     if not isinstance(backend, MeasuresVersions):
         return rows
-    found = await backend.counts(ids)
+    found = await backend.count_versions(ids)
     return [replace(it, versions=found.get(it.thread_id, 0)) for it in rows]
 
 
