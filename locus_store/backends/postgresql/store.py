@@ -13,10 +13,10 @@ from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.connections.backend import choose_backend
 from locus_store.sql.message_log import SqlMessageLog, make_columns
 from locus_store.sql.store import ServerStore
 from locus_store.types import FOREVER
+from locus_store.types.arguments import choose_backend
 from locus_store.types.items import StoreCapabilities
 from locus_store.types.messages import LogChanged, require_revision
 from locus_store.types.thread_info import require_user_id

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.runtime.retries import retry_lost_races
-from locus_store.types.arguments import check_backend, check_tenant
+from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -155,24 +155,6 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)
         self._owns_runner = False
-
-
-def choose_backend(backend: Any, kind: type[Any], *place: object, **options: Any) -> Any:
-    """Return the backend that a store or a message log is given, or a new one.
-
-    Args:
-        backend: The caller's; ``None``: a new one is made of the other arguments.
-        kind: The class of the backend.
-        place: The first arguments of that class; ``None`` is one that is left out.
-        options: Its options.
-
-    Raises:
-        InvalidArgumentError: ``backend`` is of another class, or is given with other arguments.
-    """
-    if backend is None:
-        return kind(*place, **options)
-    check_backend(backend, kind, is_alone=not options and all(it is None for it in place))
-    return backend
 
 
 # --- inside a transaction of the caller's
