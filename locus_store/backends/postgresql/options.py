@@ -108,6 +108,26 @@ class PoolOptions(TypedDict, total=False):
     ]
 
 
+class ReplicaOptions(TypedDict, total=False):
+    """Of reads from replicas."""
+
+    replicas: Annotated[
+        Text | None,
+        annotate_option(
+            None,
+            "`host:port,host:port`: standbys that answer reads, see [replicas](#replicas)",
+        ),
+    ]
+    max_staleness_seconds: Annotated[
+        Seconds | None,
+        annotate_option(
+            None,
+            "how far a replica may be behind, by default 10; given, lists and searches need"
+            " not see this object's last writes",
+        ),
+    ]
+
+
 class PostgreSQLTables(SqlOptions, total=False):
     """Of the tables and of saves."""
 
@@ -137,7 +157,7 @@ class PostgreSQLTables(SqlOptions, total=False):
     ]
 
 
-class PostgreSQLConnections(ServerOptions, PoolOptions, total=False):
+class PostgreSQLConnections(ServerOptions, PoolOptions, ReplicaOptions, total=False):
     """Of connections; an engine or a pool of the caller's has its own."""
 
 
