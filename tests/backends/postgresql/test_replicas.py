@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -81,27 +81,18 @@ class Pair:
         self.standby.execute("SELECT pg_reload_conf()")
 
 
-def started() -> Iterator[Pair]:
-    try:
-        pair = Pair()
-    except servers.UnavailableError as exc:
-        servers.missing(exc)
-    try:
-        yield pair
-    finally:
-        pair.stop()
-
-
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pair]:
     """Shared, and as it was after each test."""
-    yield from started()
+    with servers.started(Pair) as pair:
+        yield pair
 
 
 @pytest.fixture
 def own_pair() -> Iterator[Pair]:
     """For a test that destroys it."""
-    yield from started()
+    with servers.started(Pair) as pair:
+        yield pair
 
 
 def opened(pair: Pair, database: str, port: int | None = None, **options: Any) -> Any:
@@ -556,3 +547,36 @@ async def test_after_a_fail_over_own_writes_are_seen_on_the_new_primary(own_pair
                 assert await mine.load("t") == {"n": number}
                 number += 1
         pair.primary.start()
+
+
+@pytest.mark.full
+async def test_a_standby_of_an_old_primary_is_not_read_however_far_it_is(own_pair: Pair) -> None:
+    pair = own_pair
+    with (
+        servers.started(servers.Standby, pair.primary) as left_behind,
+        pair.primary.migrated_database() as name,
+    ):
+        ports = (pair.primary.port, pair.standby.port)
+        hosts = ",".join(f"{servers.LOOPBACK}:{it}" for it in ports)
+        url = f"postgresql://postgres@{hosts}/{name}?target_session_attrs=read-write"
+        place = f"{servers.LOOPBACK}:{left_behind.port}"
+        async with postgresql_checkpointer(url, replicas=place, state_type=dict) as mine:
+            await mine.save({"n": 0}, "t", "v0")
+            pair.catch_up()
+            pair.standby.execute("SELECT pg_promote()")
+            pair.primary.execute("CREATE TABLE noise AS SELECT generate_series(1, 300000) AS n")
+            position = pair.primary.value(POSITION)
+            servers.wait_until(lambda: left_behind.value(IS_THERE, position), "the standby")
+            pair.primary.kill()
+            await eventually(lambda: saved(mine, "v1"))
+            for _ in range(20):
+                assert await mine.list_checkpoints("t") == ["v1", "v0"]
+                await asyncio.sleep(0.01)
+        pair.primary.start()
+
+
+async def saved(mine: Any, checkpoint_id: str) -> bool:
+    with suppress(BackendError, ConnectionFailedError):
+        await mine.save({"n": 1}, "t", checkpoint_id, on_conflict="overwrite")
+        return True
+    return False
