@@ -366,7 +366,7 @@ class PrimaryPool(LoopPool):
     ) -> None:
         super().__init__(*options, **more)
         self._positions = positions
-        self._replicas = replicas
+        self._replicas = WeakSet(replicas)  # a dropped runner closes its replicas' connections
 
     def note_write(self, thread_id: str | None = None) -> None:
         """See ``LoopPool.note_write``."""

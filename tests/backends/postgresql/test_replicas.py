@@ -580,3 +580,19 @@ async def saved(mine: Any, checkpoint_id: str) -> bool:
         await mine.save({"n": 1}, "t", checkpoint_id, on_conflict="overwrite")
         return True
     return False
+
+
+@pytest.mark.full
+async def test_an_object_that_is_dropped_leaves_no_session_on_a_standby(pair: Pair) -> None:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1"
+    with pair.primary.migrated_database() as name:
+        pair.catch_up()
+        mine = opened(pair, name)
+        await warm(mine)
+        assert pair.standby.value(query, name) > 0
+        del mine
+
+        async def is_gone() -> bool:
+            return bool(await asyncio.to_thread(pair.standby.value, query, name) == 0)
+
+        await eventually(is_gone)
