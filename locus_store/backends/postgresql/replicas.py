@@ -7,10 +7,9 @@ statement, the snapshot would be older than the position.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from bisect import bisect_left, insort
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from functools import partial
 from itertools import count
 from math import inf
@@ -21,6 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime import observe
+from locus_store.runtime.forks import start_in_each_process
 from locus_store.sql.connections.database import is_overtime
 from locus_store.sql.connections.lending import await_only
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
@@ -112,14 +112,9 @@ async def ask(driver: Any, writes: int = 0) -> ServerState:
     asked_at = time.monotonic()
     row = await driver.fetchrow(_ASK, timeout=ANSWER_SECONDS)
     upper, _, lower = row["position"].partition("/")
-    return ServerState(
-        writes,
-        asked_at,
-        row["is_replica"],
-        (row["system_identifier"], row["database"]),
-        row["timeline"][:8],
-        (int(upper, 16) << 32) + int(lower, 16),
-    )
+    position = (int(upper, 16) << 32) + int(lower, 16)
+    database, timeline = (row["system_identifier"], row["database"]), row["timeline"][:8]
+    return ServerState(writes, asked_at, row["is_replica"], database, timeline, position)
 
 
 async def ask_through(pool: LoopPool, writes: int = 0) -> ServerState:
@@ -150,13 +145,15 @@ class Positions:
         """Transactions of the caller's that have written a thread, or anything."""
         self._states: list[ServerState] = []
         """Of the primary, in the order of the questions."""
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
         self._asking: WeakSet[LoopPool] = WeakSet()
-        self._locks: defaultdict[int, Lock] = defaultdict(Lock)
-        """By process: several loops may use one object, and a fork while one of them has it."""
+        self._lock = Lock()  # several loops may use one object
 
     def note(self, pool: LoopPool, thread_id: str | None) -> None:
         """Note that a write has ended; see ``LoopPool.note_write``."""
-        with self._locks[os.getpid()]:
+        with self._lock:
             self._number(thread_id)
         self._ask_soon(pool)
 
@@ -165,7 +162,7 @@ class Positions:
         connection = getattr(connection, "sync_connection", connection)
         transaction = getattr(connection, "get_transaction", lambda: None)()
         if transaction is not None:  # else it was refused
-            with self._locks[os.getpid()]:
+            with self._lock:
                 self._joined.append((transaction, thread_id))
 
     def _number(self, thread_id: str | None) -> None:
@@ -188,7 +185,7 @@ class Positions:
             thread_id: The thread that is read; ``None``: what is read may be of any write.
             sees_writes: The read must see all writes of this object.
         """
-        with self._locks[os.getpid()]:
+        with self._lock:
             now = time.monotonic()
             self._end_joined()
             number = max(self._any, self._threads.get(thread_id, 0)) if thread_id else self._writes
@@ -232,7 +229,7 @@ class Positions:
         """Record a state of the primary."""
         if state.is_replica:  # a primary that was demoted
             return
-        with self._locks[os.getpid()]:
+        with self._lock:
             states, by_time = self._states, attrgetter("asked_at")
             insort(states, state, key=by_time)
             del states[: bisect_left(states, state.asked_at - self._stale_seconds, key=by_time)]
