@@ -174,11 +174,13 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[Active]:
         check_limit(limit)
-        return await self._query(lambda it: listing.list_threads(it, limit, pattern, after))
+        return await self._query(
+            lambda it: listing.list_threads(it, limit, pattern, after), self._lists
+        )
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        return await self._query(lambda it: listing.list_heads(it, limit))
+        return await self._query(lambda it: listing.list_heads(it, limit), self._lists)
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         check_limit(limit)
@@ -192,12 +194,14 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
-        return await self._query(lambda it: it.query(key, value, limit))
+        return await self._query(lambda it: it.query(key, value, limit), self._lists)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        candidates = await self._query(lambda it: searching.find_candidates(it, wanted))
+        candidates = await self._query(
+            lambda it: searching.find_candidates(it, wanted), self._lists
+        )
         found: list[searching.Ranked] = []
         for batch in searching.group_batches(candidates):
             found += await self._ranked(batch, wanted)
@@ -215,15 +219,15 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
         """Return the lines of a batch that match; text is compared outside any transaction."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
-            parts = await self._query(lambda it: searching.split_parts(it, batch))
+            parts = await self._query(lambda it: searching.split_parts(it, batch), self._lists)
         matching = searching.Matching(wanted, self.max_state_bytes)
         for part in parts:
-            records = await self._query(partial(searching.read_records, part=part))
+            records = await self._query(partial(searching.read_records, part=part), self._lists)
             await run_in_thread(partial(matching.add, records))
         return matching.ranked
 
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
-        return await self._query(lambda it: searching.make_hits(it, best))
+        return await self._query(lambda it: searching.make_hits(it, best), self._lists)
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)

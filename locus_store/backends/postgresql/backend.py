@@ -133,6 +133,7 @@ class PostgreSQLBackend(ServerBackend):
         self._replicas: ReplicaReader | None = None
         if isinstance(self._runner, PrimaryRunner):
             self._reader = self._replicas = ReplicaReader(self._runner)
+            self._lists = ReplicaReader(self._runner, sees_writes=self._runner.lists_see_writes)
         self.moves_between_threads = is_ours
         self._begin()
         is_grouped = given["group_saves"]

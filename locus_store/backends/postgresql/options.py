@@ -122,8 +122,8 @@ class ReplicaOptions(TypedDict, total=False):
         Seconds | None,
         annotate_option(
             None,
-            "how far a replica may be behind, by default 10; given, lists and searches need"
-            " not see this object's last writes",
+            "how far a replica may be behind, by default 10; given, lists of threads and"
+            " searches need not see this object's last writes",
         ),
     ]
 

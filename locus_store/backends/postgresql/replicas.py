@@ -400,7 +400,7 @@ class PrimaryRunner(PooledRunner):
         **options: Any,
     ) -> None:
         self.positions = Positions(STALE_SECONDS if stale_seconds is None else stale_seconds)
-        self.sees_writes = stale_seconds is None
+        self.lists_see_writes = stale_seconds is None
         self.replicas = replicas
         make_pool = partial(PrimaryPool, positions=self.positions, replicas=replicas)
         super().__init__(database, make_pool=make_pool, **options)
@@ -420,10 +420,12 @@ class ReplicaReader:
 
     Args:
         runner: Of the primary.
+        sees_writes: Reads with ``read`` and ``query`` see all writes of this object.
     """
 
-    def __init__(self, runner: PrimaryRunner) -> None:
+    def __init__(self, runner: PrimaryRunner, *, sees_writes: bool = True) -> None:
         self._runner = runner
+        self._sees_writes = sees_writes
         self._turns = count()
         self.note_joined = runner.positions.note_joined
 
@@ -447,7 +449,7 @@ class ReplicaReader:
 
             return await pool.run(begin_there, body)
 
-        found = await self._try(None, on_replica, sees_writes=self._runner.sees_writes)
+        found = await self._try(None, on_replica, sees_writes=self._sees_writes)
         return found or await on_primary(body)
 
     async def fetch(

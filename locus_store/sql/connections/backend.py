@@ -109,6 +109,8 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         database.max_state_bytes = self.max_state_bytes
         self._runner: Runner = runner
         self._reader: Reader = runner
+        self._lists: Reader = runner
+        """Runs lists of threads and searches."""
         self._owns_runner = True
 
     @property

@@ -277,6 +277,9 @@ async def test_lists_may_lack_own_writes_if_that_is_asked_for(pair: Pair) -> Non
                 assert await mine.list_threads() == ["old"]
                 assert [it["thread_id"] for it in await mine.search("lisbon")] == ["old"]
                 assert await mine.load("new") == {"say": "lisbon"}
+                log = PostgreSQLMessageLog(backend=mine.backend)
+                await log.append("new", [NewMessage("hello")])
+                assert await log.contents("new") == ["hello"]
 
 
 @pytest.mark.full
