@@ -130,8 +130,8 @@ class Joining(StorageBackend):
                     partial(segments.join_records, *found[1:], self.max_state_bytes)
                 )
                 put = partial(join, thread_id=thread_id, namespace=namespace, found=found)
-                written = partial(put, made=made)
-                if made is None or not await self._write(written, thread_id=thread_id):
+                replace = partial(put, made=made)
+                if made is None or not await self._write(replace, thread_id=thread_id):
                     return
         except Exception as exc:  # noqa: BLE001  (the save is done, and the records are there)
             report_not_joined(thread_id, exc)
