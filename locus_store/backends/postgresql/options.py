@@ -113,17 +113,14 @@ class ReplicaOptions(TypedDict, total=False):
 
     replicas: Annotated[
         Text | None,
-        annotate_option(
-            None,
-            "`host:port,host:port`: standbys that answer reads, see [replicas](#replicas)",
-        ),
+        annotate_option(None, "`host:port,…`: [standbys that answer reads](#replicas)"),
     ]
     max_staleness_seconds: Annotated[
         Seconds | None,
         annotate_option(
             None,
             "how far a replica may be behind, by default 10; given, lists of threads and"
-            " searches need not see this object's last writes",
+            " searches may lack own writes",
         ),
     ]
 
