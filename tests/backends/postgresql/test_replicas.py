@@ -33,6 +33,7 @@ pytestmark = pytest.mark.anyio
 DEADLINE_SECONDS = 60.0
 HBA = f"{servers.TRUST}\nlocal replication postgres trust\n"
 POSITION = "SELECT pg_current_wal_lsn()::text"
+FLUSH = "SELECT pg_logical_emit_message(true, 'test', 'flush')"
 IS_THERE = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn"
 SESSIONS = 50
 READS = 100_000 if tiers.LONG else 2_000
@@ -60,6 +61,7 @@ class Pair:
 
     def catch_up(self) -> None:
         """Wait until the standby has replayed all."""
+        self.primary.execute(FLUSH)  # else records without a commit are sent some time later
         position = self.primary.value(POSITION)
         servers.wait_until(lambda: self.standby.value(IS_THERE, position), "the standby")
 
