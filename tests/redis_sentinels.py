@@ -64,6 +64,8 @@ class Group(Network):
     ) -> None:
         super().__init__()
         self.sentinels: list[Sentinel] = []
+        self.struck_at = 0.0
+        """When the last fault began."""
         options["has_password"] = has_password
         try:
             for number in range(1 + replicas + sentinels):
@@ -120,10 +122,11 @@ class Group(Network):
         """Make a replica the primary; the former one hears of it eight seconds later."""
         old = self.primary()
         self.sentinels[0].ask("SENTINEL", "FAILOVER", NAME)
-        self.wait_until_moved(old)
+        self.await_failover(old)
 
-    def wait_until_moved(self, old: Node) -> None:
-        """Another server is the primary."""
+    def await_failover(self, old: Node) -> None:
+        """Wait until another server than the one that a fault has just hit is the primary."""
+        self.struck_at = time.monotonic()
         wait_until(lambda: self._has_moved(old), "a fail-over")
 
     def _has_moved(self, old: Node) -> bool:
@@ -168,7 +171,7 @@ def kill(group: Group) -> None:
     """SIGKILL of the primary, which returns as a replica."""
     old = group.primary()
     old.kill()
-    group.wait_until_moved(old)
+    group.await_failover(old)
     old.start()
     group.wait_until_ok()
 
@@ -177,7 +180,7 @@ def freeze(group: Group) -> None:
     """SIGSTOP of the primary, which wakes up believing that it still is the primary."""
     old = group.primary()
     old.pause()
-    group.wait_until_moved(old)
+    group.await_failover(old)
     old.resume()
     group.wait_until_ok()
 
@@ -186,7 +189,7 @@ def isolate(group: Group) -> None:
     """A cut between the primary and all others; clients reach both sides."""
     old = group.primary()
     group.cut([old], are_clients_along=True)
-    group.wait_until_moved(old)
+    group.await_failover(old)
     time.sleep(CUT_SECONDS)
     group.heal()
     group.wait_until_ok()
@@ -196,7 +199,7 @@ def strand(group: Group) -> None:
     """As ``isolate``, and the clients reach only the primary and a sentinel beside it."""
     old = group.primary()
     group.cut([it for it in group.nodes if it not in (old, group.sentinels[0])])
-    group.wait_until_moved(old)
+    group.await_failover(old)
     time.sleep(CUT_SECONDS)
     group.heal()
     group.wait_until_ok()

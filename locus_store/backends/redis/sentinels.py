@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 import time
 from contextlib import suppress
@@ -37,6 +36,9 @@ ASK_SECONDS: Final = 1.0
 
 CONFIRM_SECONDS: Final = 1.0
 """The primary is confirmed by the sentinels this often, while it is in use."""
+
+UNREACHED_SECONDS: Final = 5.0
+"""The same after none could be reached: the calls wait for them each time."""
 
 _PLACE: Final = re.compile(r"(?:\[([^]]+)\]|([^:[]+))(?::(\d{1,5}))?")
 _OWN: Final = ("username", "password")
@@ -205,7 +207,7 @@ def _explain(answers: list[Any], service: str) -> str:
 class PrimaryPool(SentinelConnectionPool):
     """Connections to the primary; those to a former one are not used again."""
 
-    _asked_at = -math.inf
+    _confirm_at = 0.0
 
     async def get_master_address(self) -> tuple[str, int]:
         """Ask the sentinels.
@@ -213,14 +215,21 @@ class PrimaryPool(SentinelConnectionPool):
         Raises:
             SentinelError: See ``Sentinels.discover_master``.
         """
-        self._asked_at = time.monotonic()
-        found: tuple[str, int] = await self.sentinel_manager.discover_master(self.service_name)
+        pause = UNREACHED_SECONDS
+        try:
+            found: tuple[str, int] = await self.sentinel_manager.discover_master(self.service_name)
+            pause = CONFIRM_SECONDS
+        except NoPrimaryError:
+            pause = CONFIRM_SECONDS
+            raise
+        finally:
+            self._confirm_at = time.monotonic() + pause
         self.master_address = found
         return found
 
     async def confirm_address(self) -> Any:
         """Return the primary's address, which the sentinels have confirmed lately if they can."""
-        if time.monotonic() - self._asked_at > CONFIRM_SECONDS:
+        if time.monotonic() >= self._confirm_at:
             with suppress(SentinelError):  # the connection is still good
                 await self.get_master_address()
         return self.master_address
@@ -236,10 +245,14 @@ class _ToPrimary(Tried):
     async def connect(self) -> None:
         """Connect to the primary, unless this is done."""
         if self.is_connected:  # type: ignore[attr-defined]  # the other class's, as below
-            if (self.host, self.port) == await self.connection_pool.confirm_address():
+            if await self._is_to_primary():
                 return
             await self.disconnect(nowait=True)  # type: ignore[attr-defined]
         await super().connect()  # type: ignore[misc]
+
+    async def _is_to_primary(self) -> bool:
+        named = await self.connection_pool.confirm_address()
+        return bool(named == (self.host, self.port))
 
     async def connect_to(self, address: tuple[str, int]) -> None:
         """Connect to a primary, which has to say that it is one.
@@ -264,8 +277,16 @@ class _ToPrimary(Tried):
             raise NoPrimaryError(f"{named} is a replica")
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
-        """As without sentinels: redis-py would call a READONLY a lost connection."""
-        return await Connection.read_response(self, *args, **options)  # type: ignore[arg-type]
+        """Read an answer, which does not count if the server is no longer the primary.
+
+        A server that was frozen answers what it was sent before. A READONLY stays one: redis-py
+        would call it a lost connection.
+        """
+        answer = await Connection.read_response(self, *args, **options)  # type: ignore[arg-type]
+        if not await self._is_to_primary():
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise driver.ConnectionError("answered by a former primary")
+        return answer
 
 
 class PrimaryConnection(_ToPrimary, SentinelManagedConnection):

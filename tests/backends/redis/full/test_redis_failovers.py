@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +33,9 @@ def anyio_backend() -> str:
 async def suffer(fault: Callable[[Group], None], group: Group, **options: Any) -> Writers:
     """Return writers that have gone through a fault, and saved after it."""
     async with Writers(NAMES, group.url(), pause_seconds=PAUSE_SECONDS, **options) as writers:
-        begun = time.monotonic()
         await asyncio.to_thread(fault, group)
         await writers.until_each_has(3)
-    waits = sorted(writers.waits_since(begun))
+    waits = sorted(writers.waits_since(group.struck_at))
     middle, most = waits[len(waits) // 2], waits[-1]
     print(f"{fault.__name__}: next save after {middle:.1f} s in the median, {most:.1f} s at most")
     return writers
@@ -121,7 +119,7 @@ async def test_a_woken_primary_is_left_within_a_second_of_the_fail_over() -> Non
             await idle.save("t", {"n": 1})
             old = group.primary()
             await asyncio.to_thread(old.pause)
-            await asyncio.to_thread(group.wait_until_moved, old)
+            await asyncio.to_thread(group.await_failover, old)
             assert (await active.load("t")) == {"n": 1}
             await active.save("t", {"n": 2})
             old.resume()
