@@ -118,10 +118,10 @@ class Group(Network):
         state = max((it.state() for it in self.sentinels), key=lambda it: it["config-epoch"])
         return next(it for it in self.servers if it.public.port == state["port"])
 
-    def request_failover(self) -> None:
+    def request_failover(self, *options: str) -> None:
         """Make a replica the primary; the former one hears of it eight seconds later."""
         old = self.primary()
-        self.sentinels[0].ask("SENTINEL", "FAILOVER", NAME)
+        self.sentinels[0].ask("SENTINEL", "FAILOVER", NAME, *options)
         self.await_failover(old)
 
     def await_failover(self, old: Node) -> None:
@@ -208,6 +208,12 @@ def strand(group: Group) -> None:
 def switch(group: Group) -> None:
     """A fail-over on request: the former primary serves on until it is made a replica."""
     group.request_failover()
+    group.wait_until_ok()
+
+
+def hand_over(group: Group) -> None:
+    """A fail-over on request of Valkey 9, in which the primary waits for the replica."""
+    group.request_failover("COORDINATED")
     group.wait_until_ok()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis_sentinels
 from redis_sentinels import Group
+from redis_servers import PASSWORD
 from redis_writers import Writers
 from servers import started
 
@@ -22,6 +23,9 @@ pytestmark = pytest.mark.anyio
 NAMES = [f"t{n}" for n in range(16)]
 PAUSE_SECONDS = 0.05
 WAITING: dict[str, Any] = {"wait_replicas": 1, "wait_timeout_seconds": 0.5}
+RIGHTS = "-@all +@read +@write +@scripting +select +time +info +role"
+SENTINEL_RIGHTS = "-@all +sentinel|masters +sentinel|get-master-addr-by-name"
+"""As docs/redis.md shows them."""
 MIN_REPLICAS = {"min-replicas-to-write": 1, "min-replicas-max-lag": 2}
 
 
@@ -54,6 +58,12 @@ async def test_a_fail_over_on_request_loses_nothing_that_all_replicas_had_to_hav
     with started(Group) as group:
         options = {**WAITING, "wait_replicas": 2}
         writers = await suffer(redis_sentinels.switch, group, **options)
+        assert await writers.lost() == {}
+
+
+async def test_a_coordinated_fail_over_loses_nothing_by_itself() -> None:
+    with started(Group, "valkey") as group:
+        writers = await suffer(redis_sentinels.hand_over, group)
         assert await writers.lost() == {}
 
 
@@ -141,8 +151,14 @@ async def test_passwords_and_tls_of_servers_and_sentinels(kind: Any) -> None:
         async with RedisBackend(group.url(1, **options | {"sentinel_password": "no"})) as backend:
             with pytest.raises(ConnectionFailedError, match="sentinel_username= and sentinel_pass"):
                 await backend.load("t")
-        wrong = url.replace("redis+sentinel://:", "redis+sentinel://:x")
-        wrong = wrong.replace("rediss+sentinel://:", "rediss+sentinel://:x")
-        async with RedisBackend(wrong) as backend:
+        async with RedisBackend(url.replace("://:", "://:x")) as backend:
             with pytest.raises(ConnectionFailedError, match="refuses the user or password"):
                 await backend.load("t")
+        for server in group.servers:
+            server.ask("ACL", "SETUSER", "app", "on", f">{PASSWORD}", "~locus:*", *RIGHTS.split())
+        for sentinel in group.sentinels:
+            rights = SENTINEL_RIGHTS.split()
+            sentinel.ask("ACL", "SETUSER", "app", "on", f">{PASSWORD}", *rights)
+        url = f"{url}&sentinel_username=app".replace("://:", "://app:")
+        async with RedisBackend(url) as backend:
+            await backend.save("t", {"n": 2})
