@@ -94,7 +94,7 @@ def make_client(
         redis_class=PrimaryClient,
         connection_pool_class=PrimaryPool,
         connection_class=PrimarySSLConnection if is_tls else PrimaryConnection,
-        **{name: it for name, it in found.items() if name not in {"host", "port"}},
+        **found,
     )
     return client
 
@@ -235,20 +235,18 @@ class PrimaryPool(SentinelConnectionPool):
         return self.master_address
 
 
-class _ToPrimary(Tried):
-    """A connection to the primary; beside a class of redis-py."""
+class PrimaryConnection(Tried, SentinelManagedConnection):
+    """A connection to the primary."""
 
     connection_pool: PrimaryPool
-    host: str
-    port: int
 
     async def connect(self) -> None:
         """Connect to the primary, unless this is done."""
-        if self.is_connected:  # type: ignore[attr-defined]  # the other class's, as below
+        if self.is_connected:
             if await self._is_to_primary():
                 return
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
-        await super().connect()  # type: ignore[misc]
+            await self.disconnect(nowait=True)
+        await super().connect()  # type: ignore[no-untyped-call]
 
     async def _is_to_primary(self) -> bool:
         named = await self.connection_pool.confirm_address()
@@ -263,17 +261,17 @@ class _ToPrimary(Tried):
         named = f"{address[0]}:{address[1]}, which the sentinels name,"
         try:
             async with asyncio.timeout(PING_LIMIT_SECONDS):
-                await super().connect_to(address)  # type: ignore[misc]
-                await self.send_command("ROLE", check_health=False)  # type: ignore[attr-defined]
+                await super().connect_to(address)  # type: ignore[no-untyped-call]
+                await self.send_command("ROLE", check_health=False)
                 role, *_ = await self.read_response()
         except (*DRIVER_ERRORS, TimeoutError) as exc:
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.disconnect(nowait=True)
             reason = get_reason(exc) or type(exc).__name__
             if not is_lost(exc) or reason.startswith("TLS"):
                 raise
             raise NoPrimaryError(f"{named} cannot be reached: {reason}") from exc
         if role != b"master":
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.disconnect(nowait=True)
             raise NoPrimaryError(f"{named} is a replica")
 
     async def read_response(self, *args: Any, **options: Any) -> Any:
@@ -282,19 +280,15 @@ class _ToPrimary(Tried):
         A server that was frozen answers what it was sent before. A READONLY stays one: redis-py
         would call it a lost connection.
         """
-        answer = await Connection.read_response(self, *args, **options)  # type: ignore[arg-type]
+        answer = await Connection.read_response(self, *args, **options)
         if not await self._is_to_primary():
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            await self.disconnect(nowait=True)
             raise driver.ConnectionError("answered by a former primary")
         return answer
 
 
-class PrimaryConnection(_ToPrimary, SentinelManagedConnection):
-    """Without TLS."""
-
-
-class PrimarySSLConnection(_ToPrimary, SentinelManagedSSLConnection):
-    """With TLS."""
+class PrimarySSLConnection(PrimaryConnection, SentinelManagedSSLConnection):
+    """The same, with TLS."""
 
 
 class PrimaryClient(Redis):
