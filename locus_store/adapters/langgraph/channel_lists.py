@@ -37,8 +37,9 @@ _CONTAINER_BYTES: Final = 440
 in it, beside twice its print. Measured for messages of 20 to 2,000 characters, with and without
 tool calls (500 of each, traced); the sum is within 3 %."""
 
-_CONTAINERS: Final = re.compile(rb"\{u|\[[^\0]\0\0\0", re.DOTALL)
-"""Matches the beginning of an object or list in a print that is not empty, and hardly any text."""
+_OBJECT, _LIST = b"{u", re.compile(rb"\[[^\0]\0\0\0", re.DOTALL)
+"""How an object or list that is not empty begins in a print, and hardly any text. One pattern for
+both takes four times as long."""
 
 _SAMPLE: Final = 8
 """Elements of a list whose containers are counted."""
@@ -235,7 +236,8 @@ def _weights(pins: list[bytes]) -> list[int]:
     Elements of one list are alike: apart from their strings they take about the same memory.
     """
     some = pins[:: 1 + len(pins) // _SAMPLE]
-    containers = sum(len(_CONTAINERS.findall(it)) for it in some) / (len(some) or 1)
+    found = sum(it.count(_OBJECT) + len(_LIST.findall(it)) for it in some)
+    containers = found / (len(some) or 1)
     each = _ELEMENT_BYTES + int(_CONTAINER_BYTES * containers)
     return [each + 2 * len(it) for it in pins]
 
