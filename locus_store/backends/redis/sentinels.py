@@ -119,6 +119,8 @@ class Sentinels(Sentinel):
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self._finding: asyncio.Task[tuple[str, int]] | None = None
         self._asking: set[asyncio.Task[Any]] = set()
+        self._epoch = 0
+        """Of the last answer that counted."""
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         """Return the address of the primary; calls at the same time share an answer.
@@ -144,13 +146,17 @@ class Sentinels(Sentinel):
                 is_next = address != (state["ip"], state["port"])
                 is_usable = is_next or self.check_master_state(state, service)
                 views.append(View(state["config-epoch"], is_usable, address))
-            if len(views) > len(self.sentinels) // 2:  # the others may be silent
+            is_majority = len(views) > len(self.sentinels) // 2
+            if is_majority:  # the others may be silent
                 break
         if not views:
             raise SentinelError(_explain(others, service))
         newest = max(views)
         if not newest.is_usable:
             raise NoPrimaryError(f"the sentinels see no healthy primary of {service!r}")
+        if newest.epoch < self._epoch and not is_majority:  # a majority may have been set up anew
+            raise NoPrimaryError("the sentinels that answer do not know the last failover")
+        self._epoch = newest.epoch
         return newest.address
 
     def _ask_all(self, service: str) -> set[asyncio.Task[Any]]:

@@ -118,4 +118,7 @@ async def test_the_answer_after_the_latest_fail_over_counts_and_a_silent_one_del
     async with asyncio.timeout(0.5):
         found = await asyncio.gather(*(asked.discover_master(NAME) for _ in range(9)))
     assert set(found) == {("h", 2)}
+    asked.sentinels = [Answering(1, 7), *(Answering(3, 9, is_silent=True) for _ in range(2))]
+    with pytest.raises(sentinels.NoPrimaryError, match="do not know the last failover"):
+        await asked.discover_master(NAME)
     await asked.aclose()
