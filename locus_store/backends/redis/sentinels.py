@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from contextlib import suppress
@@ -33,6 +34,12 @@ MAX_PORT: Final = 65535
 
 ASK_SECONDS: Final = 1.0
 """A sentinel that does not answer in this time is left out."""
+
+PROMPT_SECONDS: Final = 0.1
+"""All sentinels that were not silent before are awaited for so long, and then a majority."""
+
+FORGET_SECONDS: Final = 30.0
+"""Sentinels that know fewer failovers are believed after this: they were set up again."""
 
 CONFIRM_SECONDS: Final = 1.0
 """The primary is confirmed by the sentinels this often, while it is in use."""
@@ -119,8 +126,9 @@ class Sentinels(Sentinel):
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self._finding: asyncio.Task[tuple[str, int]] | None = None
         self._asking: set[asyncio.Task[Any]] = set()
-        self._epoch = 0
-        """Of the last answer that counted."""
+        self._silent: set[Redis] = set()
+        self._epoch, self._epoch_at = 0, -math.inf
+        """Of the last answer that counted, and when."""
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         """Return the address of the primary; calls at the same time share an answer.
@@ -134,37 +142,51 @@ class Sentinels(Sentinel):
         return await await_to_end(self._finding)
 
     async def _find(self, service: str) -> tuple[str, int]:
-        views: list[View] = []
-        others: list[Any] = []
-        for task in asyncio.as_completed(self._ask_all(service)):
-            states, address = answer = await task
-            if address is None or service not in states:
-                others.append(answer)
-            else:
-                # During a fail-over, the address is of the next primary before the state is.
-                state = states[service]
-                is_next = address != (state["ip"], state["port"])
-                is_usable = is_next or self.check_master_state(state, service)
-                views.append(View(state["config-epoch"], is_usable, address))
-            is_majority = len(views) > len(self.sentinels) // 2
-            if is_majority:  # the others may be silent
-                break
+        asked = self._ask_all(service)
+        prompt = [task for task, it in asked.items() if it not in self._silent]
+        # Just after a failover, one sentinel knows of it, and the others do not yet.
+        await asyncio.wait(prompt or asked, timeout=PROMPT_SECONDS)
+        views = _view([task.result() for task in asked if task.done()], service)
+        if not self._is_majority(views):
+            await asyncio.wait(asked)
+            views = _view([task.result() for task in asked], service)
+        self._silent |= {it for task, it in asked.items() if not task.done()}
         if not views:
-            raise SentinelError(_explain(others, service))
-        newest = max(views)
+            raise SentinelError(_explain([task.result() for task in asked], service))
+        return self._choose(views, service)
+
+    def _is_majority(self, views: Sequence[View]) -> bool:
+        return len(views) > len(self.sentinels) // 2
+
+    def _choose(self, views: Sequence[View], service: str) -> tuple[str, int]:
+        newest, now = max(views), time.monotonic()
         if not newest.is_usable:
             raise NoPrimaryError(f"the sentinels see no healthy primary of {service!r}")
-        if newest.epoch < self._epoch and not is_majority:  # a majority may have been set up anew
+        is_new = self._is_majority(views) and now - self._epoch_at > FORGET_SECONDS
+        if newest.epoch < self._epoch and not is_new:
             raise NoPrimaryError("the sentinels that answer do not know the last failover")
-        self._epoch = newest.epoch
+        self._epoch, self._epoch_at = newest.epoch, now
         return newest.address
 
-    def _ask_all(self, service: str) -> set[asyncio.Task[Any]]:
-        tasks = {asyncio.create_task(_ask(it, service)) for it in self.sentinels}
-        self._asking |= tasks
-        for task in tasks:
+    def _ask_all(self, service: str) -> dict[asyncio.Task[Any], Redis]:
+        asked = {asyncio.create_task(self._ask(it, service)): it for it in self.sentinels}
+        self._asking.update(asked)
+        for task in asked:
             task.add_done_callback(self._asking.discard)
-        return tasks
+        return asked
+
+    async def _ask(self, sentinel: Redis, service: str) -> tuple[Any, tuple[str, int] | None]:
+        """Return the states of all services and the address of one; or an error, and ``None``."""
+        pipe = sentinel.pipeline(transaction=False)
+        pipe.execute_command("SENTINEL MASTERS")
+        pipe.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", service)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                states, address = await pipe.execute()
+        except (*DRIVER_ERRORS, TimeoutError) as exc:
+            return exc, None
+        self._silent.discard(sentinel)
+        return states, address and (address[0], int(address[1]))
 
     async def collect_facts(self, service: str) -> list[Fact]:
         """Return how many of the sentinels know the service."""
@@ -181,17 +203,17 @@ class Sentinels(Sentinel):
         await super().aclose()
 
 
-async def _ask(sentinel: Redis, service: str) -> tuple[Any, tuple[str, int] | None]:
-    """Return the states of all services and the address of one; or an error, and ``None``."""
-    pipe = sentinel.pipeline(transaction=False)
-    pipe.execute_command("SENTINEL MASTERS")
-    pipe.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", service)
-    try:
-        async with asyncio.timeout(ASK_SECONDS):
-            states, address = await pipe.execute()
-    except (*DRIVER_ERRORS, TimeoutError) as exc:
-        return exc, None
-    return states, address and (address[0], int(address[1]))
+def _view(answers: Sequence[Any], service: str) -> list[View]:
+    """Return the views of the sentinels that know a service."""
+    views = []
+    for states, address in answers:
+        if address is not None and service in states:
+            state = states[service]
+            # During a failover, the address is of the next primary before the state is.
+            is_next = address != (state["ip"], state["port"])
+            is_well = state["is_master"] and not state["is_sdown"] and not state["is_odown"]
+            views.append(View(state["config-epoch"], is_next or is_well, address))
+    return views
 
 
 def _explain(answers: list[Any], service: str) -> str:

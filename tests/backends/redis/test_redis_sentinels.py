@@ -83,17 +83,15 @@ async def test_what_is_no_sentinel_is_named(redis_server: redis_servers.Redis) -
 
 
 class Answering:
-    """A fake of a sentinel's client and pipeline: it answers with an address, or not at all."""
+    """A fake of a sentinel's client and pipeline: it answers with an address, or late."""
 
-    def __init__(
-        self, port: int, epoch: int, next_port: int = 0, *, is_silent: bool = False
-    ) -> None:
+    def __init__(self, port: int, epoch: int, next_port: int = 0, *, seconds: float = 0) -> None:
         state = {
-            "ip": "h", "port": port, "config-epoch": epoch, "num-other-sentinels": 2,
-            "is_master": True, "is_sdown": next_port > 0, "is_odown": False,
+            "ip": "h", "port": port, "config-epoch": epoch, "is_master": True,
+            "is_sdown": next_port > 0, "is_odown": False,
         }  # fmt: skip
         self._answers = [{NAME: state}, ("h", next_port or port)]
-        self._is_silent = is_silent
+        self._seconds = seconds
 
     def pipeline(self, *, transaction: bool) -> Answering:
         del transaction
@@ -103,22 +101,30 @@ class Answering:
         """Do nothing."""
 
     async def execute(self) -> Any:
-        await (asyncio.Event().wait() if self._is_silent else asyncio.sleep(0))
+        await asyncio.sleep(self._seconds)
         return self._answers
 
     async def aclose(self) -> None:
         """Do nothing."""
 
 
-async def test_the_answer_after_the_latest_fail_over_counts_and_a_silent_one_delays_nothing() -> (
-    None
-):
+async def test_the_answer_after_the_latest_failover_counts() -> None:
     asked = sentinels.Sentinels([])
-    asked.sentinels = [Answering(1, 7), Answering(1, 8, 2), Answering(3, 9, is_silent=True)]
-    async with asyncio.timeout(0.5):
-        found = await asyncio.gather(*(asked.discover_master(NAME) for _ in range(9)))
+    asked.sentinels = [Answering(1, 7), Answering(1, 7), Answering(1, 8, 2, seconds=0.02)]
+    found = await asyncio.gather(*(asked.discover_master(NAME) for _ in range(9)))
     assert set(found) == {("h", 2)}
-    asked.sentinels = [Answering(1, 7), *(Answering(3, 9, is_silent=True) for _ in range(2))]
-    with pytest.raises(sentinels.NoPrimaryError, match="do not know the last failover"):
-        await asked.discover_master(NAME)
+    for few in ([Answering(1, 7)] * 3, [Answering(1, 7), *[Answering(2, 8, seconds=9)] * 2]):
+        asked.sentinels = few  # it is silent by now, or has not heard of the failover
+        with pytest.raises(sentinels.NoPrimaryError, match="do not know the last failover"):
+            await asked.discover_master(NAME)
+    await asked.aclose()
+
+
+async def test_a_silent_sentinel_delays_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = sentinels.Sentinels([])
+    asked.sentinels = [Answering(1, 7), Answering(1, 7), Answering(1, 7, seconds=9)]
+    assert await asked.discover_master(NAME) == ("h", 1)
+    monkeypatch.setattr(sentinels, "PROMPT_SECONDS", 9)
+    async with asyncio.timeout(0.5):
+        assert await asked.discover_master(NAME) == ("h", 1)
     await asked.aclose()
