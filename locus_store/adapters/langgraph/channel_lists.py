@@ -8,6 +8,7 @@ that grew begins with the bytes of the one before. Readers get copies.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, islice, pairwise
@@ -15,18 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import orjson
 
-from locus_store.adapters.langgraph.copies import SCALARS, is_message
+from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
-from locus_store.values.frames import Grown
+from locus_store.values.frames import Grown, Listed
 from locus_store.values.frames.alignment import LIST_HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from locus_store.adapters.langgraph.copies import Maker
-    from locus_store.adapters.langgraph.recent import Recent
-    from locus_store.values.frames import Listed
+    from locus_store.runtime.recent import Recent
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a line of it, and a channel."""
