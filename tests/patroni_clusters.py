@@ -218,8 +218,8 @@ def _find_ports() -> Iterator[int]:
 class Cluster:
     """The cluster, with a synchronous standby.
 
-    ``url`` leads to the primary by way of HAProxy, ``standby_url`` to the standbys, and
-    ``pgbouncer.url()`` to HAProxy's port of the primary by way of PgBouncer.
+    ``url`` leads to the primary by way of HAProxy, ``pgbouncer.url()`` by PgBouncer and HAProxy;
+    ``standby_url`` leads to the standbys.
 
     Raises:
         UnavailableError: A program is missing.
@@ -292,6 +292,12 @@ class Cluster:
         file = self.directory / "haproxy.cfg"
         file.write_text(text)
         self._programs.append(Program(self.directory, "haproxy", path, "-db", "-f", file))
+
+    @property
+    def hosts_url(self) -> str:
+        """URL of the primary that names all servers."""
+        hosts = ",".join(f"{LOOPBACK}:{it.port}" for it in self.nodes)
+        return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
 
     # --- what the cluster says of itself
 

@@ -1,11 +1,12 @@
 """Fail over under load: python -m benchmarks.storms.failovers --trials 50.
 
 PostgreSQL under Patroni, with three members of etcd, HAProxy and PgBouncer. 16 writers share eight
-threads, half of them by way of PgBouncer; 16 readers load the heads, half of them from the
-standbys. Nothing of them is restarted: what is not answered is sent again. Each trial has one
-fault. Afterwards its history is judged by the rules of ``verdict`` and, independently, by
-Porcupine, which looks for an order of all calls that explains every answer. Without a synchronous
-standby, acknowledged saves that a fail-over loses are counted.
+threads: on each, one goes by PgBouncer and HAProxy, and the other by HAProxy, or by a URL that
+names all servers. 16 readers load the heads, half of them from the standbys. None of them is
+restarted: what is not answered is sent again. Each trial has one fault. Afterwards its history is
+judged by the rules of ``verdict`` and, independently, by Porcupine, which looks for an order of all
+calls that explains every answer. Without a synchronous standby, acknowledged saves that a fail-over
+loses are counted.
 """
 
 from __future__ import annotations
@@ -257,7 +258,8 @@ class Storm:
         self.outcomes: dict[tuple[str, bool], Outcome] = defaultdict(Outcome)
         self.failures: Counter[str] = Counter()
         self.wrong: list[str] = []
-        urls = cluster.url, f"{cluster.pgbouncer.url()}?pgbouncer=true", cluster.standby_url
+        pooled = f"{cluster.pgbouncer.url()}?pgbouncer=true"
+        urls = cluster.url, cluster.hosts_url, pooled, cluster.standby_url
         self._savers = [open_checkpointer(it, state_type=dict) for it in urls]
 
     async def run(self, fault: str, *, is_synchronous: bool) -> None:
@@ -297,7 +299,7 @@ class Storm:
     async def _load(
         self, journal: Journal, fault: Callable[[Any], None]
     ) -> tuple[list[Client], float]:
-        direct, pooled, standby = self._savers
+        proxied, named, pooled, standby = self._savers
         names = [f"linear-{self._count}.{n}" for n in range(THREADS)]
 
         def make(saver: Any) -> list[Client]:
@@ -307,8 +309,8 @@ class Storm:
                 for name, seed in zip(names, seeds, strict=True)
             ]
 
-        writers = make(direct) + make(pooled)
-        readers = make(direct)[::2] + make(pooled)[1::2]
+        writers = make(proxied)[::2] + make(named)[1::2] + make(pooled)
+        readers = make(pooled)[::2] + make(proxied)[1::2]
         others = make(standby)
         await asyncio.gather(*(it.begin() for it in writers[:THREADS]))
         is_over = asyncio.Event()
