@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TTL_SECONDS = 20
-WHOLE_SECONDS = 120.0
+WHOLE_SECONDS = 240.0
 """A cluster is whole again within this time after a fault."""
 
 PACKAGES = {"patroni": "patroni", "etcd": "etcd-server", "haproxy": "haproxy"}
@@ -315,11 +315,19 @@ class Cluster:
 
     def wait_until_whole(self) -> None:
         """Wait for a primary that both of the others follow."""
-        wait_until(self._is_whole, "the cluster to be whole", seconds=WHOLE_SECONDS)
+        try:
+            wait_until(self._is_whole, "the cluster to be whole", seconds=WHOLE_SECONDS)
+        except TimeoutError as exc:
+            logs = [self.directory / f"{it.name}.log" for it in self.nodes]
+            ends = "\n".join(it.read_text(errors="replace")[-1500:] for it in logs)
+            raise TimeoutError(f"the cluster is not whole: {self._members()}\n{ends}") from exc
+
+    def _members(self) -> tuple[int, str]:
+        primary = self.find_primary()
+        return primary.ask("/cluster") if primary else (0, "")
 
     def _is_whole(self) -> bool:
-        primary = self.find_primary()
-        status, text = primary.ask("/cluster") if primary else (0, "")
+        status, text = self._members()
         members = json.loads(text)["members"] if status == 200 else []
         follow = [it for it in members if it.get("state") in {"running", "streaming"}]
         timelines = {it.get("timeline") for it in members}

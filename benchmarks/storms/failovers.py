@@ -387,11 +387,13 @@ async def run(options: argparse.Namespace, cluster: Any) -> Storm:
     await asyncio.to_thread(migrate.upgrade, cluster.url)
     storm = Storm(cluster, options.seed)
     try:
-        for is_synchronous in (True, False):
-            faults = options.synchronous if is_synchronous else options.asynchronous
-            for _ in range(options.trials):
-                for fault in faults:
-                    await storm.run(fault, is_synchronous=is_synchronous)
+        for _ in range(options.trials):
+            for fault in options.synchronous:
+                await storm.run(fault, is_synchronous=True)
+            for fault in options.asynchronous:
+                await storm.run(fault, is_synchronous=False)
+    except (TimeoutError, asyncio.CancelledError) as exc:  # the figures until then are published
+        storm.wrong.append(f"it ended early: {exc!r}")
     finally:
         await storm.close()
     return storm
