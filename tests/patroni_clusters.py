@@ -145,8 +145,10 @@ class Node(Program):
             "scope": "tests",
             "name": name,
             "restapi": {"listen": rest, "connect_address": rest},
-            # With use_proxies, Patroni does not ask the members for their own addresses.
-            "etcd3": {"hosts": [f"{LOOPBACK}:{it.port}" for it in self.doors], "use_proxies": True},
+            # By the older interface: with the newer one, a Patroni before 3.1 may never name a
+            # synchronous standby again after a fail-over (patroni/patroni#2779). With use_proxies,
+            # it does not ask the members for their own addresses.
+            "etcd": {"hosts": [f"{LOOPBACK}:{it.port}" for it in self.doors], "use_proxies": True},
             "watchdog": {"mode": "off"},
             "bootstrap": {
                 "dcs": {
@@ -267,13 +269,13 @@ class Cluster:
                 "initial-cluster": everyone,
                 "heartbeat-interval": 200,
                 "election-timeout": 1500,
+                "enable-v2": "true",
             }
             words = (f"--{name}={value}" for name, value in options.items())
             self.etcd.append(Program(self.directory, f"e{n}", path, *words))
         self._programs += self.etcd
-        # Patroni ends if etcd does not answer or has not agreed upon its version yet.
         for port in ports:
-            wait_until(lambda port=port: '"etcdcluster":"3' in _ask(port, "/version")[1], "etcd")
+            wait_until(lambda port=port: '"true"' in _ask(port, "/health")[1], "etcd to start")
         return ports
 
     def _start_haproxy(self, path: str, ports: Iterator[int]) -> None:
