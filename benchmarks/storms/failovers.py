@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.machine import described, load_average, table
 from benchmarks.places import patroni_cluster
 from benchmarks.report import add_write, publish
-from benchmarks.storms.verdict import NEVER, Call, Save, judge, read_journals
+from benchmarks.storms.verdict import Call, Save, judge, read_journals
 from benchmarks.storms.worker import Journal, Worker, digest
 from locus_store import BackendError, ConnectionFailedError, open_checkpointer
 from locus_store.sql import migrate
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 THREADS = 8
-WRITERS = 16
+"""Of each trial, with two writers and two readers each."""
+
 PACE_SECONDS = 0.2
 """Between two calls of a writer or reader."""
 
@@ -50,6 +51,12 @@ DEADLINE_SECONDS = 120.0
 """Within which every writer has saved after a fault."""
 
 PORCUPINE = Path(__file__).parent / "porcupine"
+EXPLANATION = """16 writers on 8 threads, and 16 readers. A *pause* is the longest time between two
+acknowledged saves of a writer; each trial has 16. It includes the time for which a fault lasts.
+*Lost* are acknowledged saves. A *stale load* misses one that was acknowledged before: a lost one,
+unless HAProxy was misled. Patroni has `ttl: 20`, `loop_wait: 1` and `retry_timeout: 3`, and HAProxy
+replaces a server after two checks, one a second. The faults are described in
+[failovers.py](../storms/failovers.py)."""
 
 
 # --- faults
@@ -129,7 +136,7 @@ MISLED = {"haproxy-standby", "haproxy-primary"}
 
 
 class Client(Worker):
-    """A writer or reader of one thread, which goes on whatever fails."""
+    """A writer or reader of one thread, which continues after errors."""
 
     def __init__(self, saver: Any, journal: Journal, thread: str, rng: random.Random) -> None:
         super().__init__(saver, saver, journal, rng, killed=True)
@@ -187,8 +194,8 @@ class Client(Worker):
 # --- the second judge
 
 
-def operations(calls: Iterable[Call], *, is_misled: bool) -> Iterator[dict[str, Any]]:
-    """Return calls for Porcupine; those of one save are one operation, with the last outcome.
+def list_operations(calls: Iterable[Call], *, is_misled: bool) -> Iterator[dict[str, Any]]:
+    """Yield the operations of Porcupine; all attempts of a save are one of them.
 
     Args:
         calls: Of one trial.
@@ -202,16 +209,16 @@ def operations(calls: Iterable[Call], *, is_misled: bool) -> Iterator[dict[str, 
             found = {"Outcome": "read", "ID": call.results[0] if call.results else ""}
             yield {"Thread": call.thread, "Begun": call.begun, "Ended": call.ended, **found}
     for (thread, checkpoint_id), attempts in saves.items():
-        last = attempts[-1]
-        if is_misled and last.outcome == "conflict":
+        answered = next((it for it in attempts if it.is_acknowledged), attempts[-1])
+        if is_misled and answered.outcome == "conflict":
             continue
         yield {
             "Thread": thread,
             "ID": checkpoint_id,
-            "Parent": last.made_from or "",
-            "Outcome": last.outcome,
+            "Parent": answered.made_from or "",
+            "Outcome": answered.outcome,
             "Begun": attempts[0].begun,
-            "Ended": last.ended if last.outcome != "unknown" else NEVER,
+            "Ended": answered.ended,
         }
 
 
@@ -273,7 +280,7 @@ class Storm:
             writers, held = await self._load(Journal(path, 0), FAULTS[fault])
             verdict = await judge(cluster.url, [path])
             calls = read_journals([path])
-        illegal = find_illegal(operations(calls, is_misled=fault in MISLED))
+        illegal = find_illegal(list_operations(calls, is_misled=fault in MISLED))
         found = Counter(it.split(":")[0] for it in verdict.violations)
         # A lost save is missing in the head and by its id: it is counted once.
         found["lost save"] = sum(it.startswith("lost save: n") for it in verdict.violations)
@@ -287,12 +294,13 @@ class Storm:
         allowed = {"stale head"} if fault in MISLED else set()
         allowed |= set() if is_synchronous else {"lost save", "stale head"}
         wrong = [it for it in verdict.violations if it.split(":")[0] not in allowed]
-        wrong += illegal if is_synchronous else []
+        if is_synchronous or not verdict.violations:
+            wrong += [f"Porcupine refuses {it}" for it in illegal]
         self.wrong += [f"{fault}, {mode}: {it}" for it in wrong]
         print(
             f"{fault}, {mode}: {verdict.counts['save ok']} acknowledged, {dict(+found)}, Porcupine "
             f"refuses {len(illegal)} threads, held {held:.1f} s, pauses "
-            f"{shown(outcome.pauses[-WRITERS:])} s",
+            f"{shown(outcome.pauses[-len(writers) :])} s",
             flush=True,
         )
 
@@ -378,7 +386,7 @@ def page(storm: Storm) -> str:
         for (fault, is_synchronous), it in storm.outcomes.items()
     ]
     return (
-        f"# Fail-over of PostgreSQL under Patroni\n\n{described()}, load average "
+        f"# Fail-over of PostgreSQL under Patroni\n\n{EXPLANATION}\n\n{described()}, load average "
         f"{load_average()}.\n\n{table(head, rows)}"
     )
 
