@@ -50,6 +50,7 @@ HOLD_SECONDS = 3.0
 DEADLINE_SECONDS = 120.0
 """Within which every writer has saved after a fault."""
 
+LOST, STALE = "lost", "stale load"
 PORCUPINE = Path(__file__).parent / "porcupine"
 EXPLANATION = """16 writers on 8 threads, and 16 readers. A *pause* is the longest time between two
 acknowledged saves of a writer; each trial has 16. It includes the time for which a fault lasts.
@@ -281,9 +282,9 @@ class Storm:
             verdict = await judge(cluster.url, [path])
             calls = read_journals([path])
         illegal = find_illegal(list_operations(calls, is_misled=fault in MISLED))
-        found = Counter(it.split(":")[0] for it in verdict.violations)
-        # A lost save is missing in the head and by its id: it is counted once.
-        found["lost save"] = sum(it.startswith("lost save: n") for it in verdict.violations)
+        kinds = [find_kind(it) for it in verdict.violations]
+        found = Counter(kinds)
+        del found["lost save"]
         outcome.trials += 1
         outcome.acknowledged += verdict.counts["save ok"]
         outcome.found += found
@@ -291,9 +292,10 @@ class Storm:
         outcome.held.append(held)
         outcome.pauses += [find_longest_pause(it.saved_at) for it in writers]
         mode = "synchronous" if is_synchronous else "asynchronous"
-        allowed = {"stale head"} if fault in MISLED else set()
-        allowed |= set() if is_synchronous else {"lost save", "stale head"}
-        wrong = [it for it in verdict.violations if it.split(":")[0] not in allowed]
+        allowed = {STALE} if fault in MISLED else set()
+        allowed |= set() if is_synchronous else {LOST, STALE, "lost save"}
+        found_wrong = zip(kinds, verdict.violations, strict=True)
+        wrong = [it for kind, it in found_wrong if kind not in allowed]
         if is_synchronous or not verdict.violations:
             wrong += [f"Porcupine refuses {it}" for it in illegal]
         self.wrong += [f"{fault}, {mode}: {it}" for it in wrong]
@@ -357,6 +359,15 @@ class Storm:
             await it.close()
 
 
+def find_kind(violation: str) -> str:
+    """Return what a violation of ``verdict`` is called here."""
+    kind = violation.split(":", maxsplit=1)[0]
+    if kind == "stale head" or violation.endswith(" is not there"):
+        return STALE
+    # A lost save is missing by its id, too; those lines begin with a key.
+    return LOST if violation.startswith("lost save: n") else kind
+
+
 def find_longest_pause(times: list[float]) -> float:
     """Return the seconds between one save and the next, at most."""
     return max(after - before for before, after in pairwise(times))
@@ -377,8 +388,8 @@ def page(storm: Storm) -> str:
             f"{fault}, {'synchronous' if is_synchronous else 'asynchronous'}",
             it.trials,
             f"{it.acknowledged:,}",
-            it.found["lost save"],
-            it.found["stale head"],
+            it.found[LOST],
+            it.found[STALE],
             it.illegal,
             f"{statistics.median(it.held):.1f}",
             shown(it.pauses),
