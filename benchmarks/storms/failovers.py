@@ -186,13 +186,24 @@ class Client(Worker):
         except (BackendError, ConnectionFailedError) as exc:
             self.failures[str(exc)] += 1
             return
-        if state:  # judged as a load of that version
-            found = state["self"]["id"]
-            call = self._journal.begin("read", self.thread, found)
-            self._journal.end(call, "ok", found, digest(state), len(state["log"]))
+        if state:
+            call = self._journal.begin("standby", self.thread, state["self"]["id"])
+            self._journal.end(call, "ok", digest(state))
 
 
-# --- the second judge
+# --- the other judges
+
+
+def judge_standbys(calls: list[Call]) -> list[str]:
+    """Return the loads of standbys that gave what no client submitted.
+
+    A standby may show a save that was refused in the end: it was sent to the old primary, which
+    had passed it on to this standby only, and again to the new one.
+    """
+    loads = [it for it in calls if it.what == "standby"]
+    known = {(*it.key, it.digest) for it in calls if isinstance(it, Save)}
+    wrong = [it.key for it in loads if (*it.key, *it.results) not in known]
+    return [f"wrong load of a standby: {it}" for it in wrong]
 
 
 def list_operations(calls: Iterable[Call], *, is_misled: bool) -> Iterator[dict[str, Any]]:
@@ -282,6 +293,7 @@ class Storm:
             verdict = await judge(cluster.url, [path])
             calls = read_journals([path])
         illegal = find_illegal(list_operations(calls, is_misled=fault in MISLED))
+        verdict.violations += judge_standbys(calls)
         kinds = [find_kind(it) for it in verdict.violations]
         found = Counter(kinds)
         del found["lost save"]
