@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from services import Service, parts
 
 from locus_store import HTTPBackend
+from locus_store.backends.http.backend import HTTPMessageLog, HTTPStore
 from locus_store.backends.http.connections import HTTPClient
-from locus_store.backends.http.store import HTTPMessageLog, HTTPStore
 from locus_store.types import PendingWrite, VersionsWanted
 from locus_store.wire import bodies
 from locus_store.wire.calls import CALLS

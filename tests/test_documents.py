@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from drawer import Drawer
 
-from locus_store.backends.file.documents import FileDocuments
+from locus_store.backends.file.backend import FileDocuments
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.testing.documents import DocumentsContract
 

@@ -20,7 +20,7 @@ from benchmarks.report import add_write, publish
 from locus_store import blocking
 from locus_store.backends.documents.objects import HEADS, SEGMENTS, digest
 from locus_store.backends.opensearch import OpenSearchBackend
-from locus_store.backends.opensearch.names import make_id, make_routing
+from locus_store.backends.opensearch.bulk import make_id, make_routing
 from locus_store.values.encoding import encode
 
 if TYPE_CHECKING:

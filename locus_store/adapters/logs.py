@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from locus_store.errors import IntegrityError
-from locus_store.messages import BaseMessageLog, LogInfo
+from locus_store.messages import BaseMessageLog, LogInfo, LogSnapshot
 from locus_store.open import Storage, open_message_log
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.encoding import decode, encode_canonical, encode_strictly
 from locus_store.values.msgpack import FORM, TAG, freeze, thaw
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-
     from locus_store.backend import StorageBackend
-    from locus_store.messages import LogSnapshot
 
 PAGE: Final = 1000
 """Logs that a list reads at a time."""
@@ -26,7 +24,29 @@ MAX_PLACES: Final = 4096
 Listed = TypeVar("Listed", "LogInfo", "LogSnapshot")
 
 
-class LogAdapter(ForTenants, Closing):
+class Adapter(ForTenants, Closing):
+    """An adapter over one object of this package."""
+
+    part: ClassVar[str]
+    """The name of the attribute that has the object."""
+
+    _owns = False
+    """The adapter has opened the object."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(self, self.part)!r})"
+
+    def _enter(self, tenant: str) -> None:
+        setattr(self, self.part, getattr(self, self.part).for_tenant(tenant))
+        self._owns = False
+
+    async def close(self) -> None:
+        """Close what the adapter has opened; idempotent, and usable again afterwards."""
+        if self._owns:
+            await getattr(self, self.part).close()
+
+
+class LogAdapter(Adapter):
     """An adapter over a message log.
 
     Args:
@@ -36,22 +56,10 @@ class LogAdapter(ForTenants, Closing):
         UnsupportedError: The backend has no message logs.
     """
 
-    _owns = False
+    part = "log"
 
     def __init__(self, log: BaseMessageLog | StorageBackend) -> None:
         self.log = log if isinstance(log, BaseMessageLog) else Storage(log).messages()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.log!r})"
-
-    def _enter(self, tenant: str) -> None:
-        self.log = self.log.for_tenant(tenant)
-        self._owns = False
-
-    async def close(self) -> None:
-        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
-        if self._owns:
-            await self.log.close()
 
 
 class OpenedByUrl(LogAdapter):
@@ -63,25 +71,6 @@ class OpenedByUrl(LogAdapter):
         opened = cls(open_message_log(url, **options))
         opened._owns = True
         return opened
-
-
-class Places:
-    """The threads of ids that an adapter has met: a hint, whose oldest entries are dropped."""
-
-    def __init__(self) -> None:
-        self._threads: dict[str, str] = {}
-
-    def get(self, name: str) -> str | None:
-        """Return the thread that had an id when it was noted."""
-        return self._threads.get(name)
-
-    def note(self, thread_id: str, names: Iterable[str | None]) -> None:
-        """Remember the thread of ids."""
-        for name in filter(None, names):
-            self._threads.pop(name, None)
-            self._threads[name] = thread_id
-        while len(self._threads) > MAX_PLACES:
-            self._threads.pop(next(iter(self._threads)), None)
 
 
 def make_thread_id(*names: str) -> str:

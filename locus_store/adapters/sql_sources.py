@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -17,9 +18,6 @@ from locus_store.types.messages import put_of
 from locus_store.versions.archives import cut_to_minute
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-    from contextlib import AbstractAsyncContextManager
-
     from locus_store.backend import StoresThreads
     from locus_store.messages import NewMessage
 

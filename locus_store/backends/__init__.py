@@ -12,11 +12,16 @@ if TYPE_CHECKING:
         FileBackend,
         FileCheckpointer,
         FileMessageLog,
+        FileStore,
         file_checkpointer,
     )
-    from locus_store.backends.file.store import FileStore
-    from locus_store.backends.http.backend import HTTPBackend, HTTPCheckpointer, http_checkpointer
-    from locus_store.backends.http.store import HTTPMessageLog, HTTPStore
+    from locus_store.backends.http.backend import (
+        HTTPBackend,
+        HTTPCheckpointer,
+        HTTPMessageLog,
+        HTTPStore,
+        http_checkpointer,
+    )
     from locus_store.backends.memory.backend import (
         InMemoryMessageLog,
         MemoryBackend,
@@ -27,9 +32,9 @@ if TYPE_CHECKING:
     from locus_store.backends.oci.backend import (
         OCIBucketBackend,
         OCIBucketMessageLog,
+        OCIBucketStore,
         oci_bucket_checkpointer,
     )
-    from locus_store.backends.oci.store import OCIBucketStore
     from locus_store.backends.opensearch.backend import (
         OpenSearchBackend,
         OpenSearchCheckpointer,
@@ -121,9 +126,9 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("FileBackend", "FileCheckpointer", "file_checkpointer"), "backends.file"),
     **dict.fromkeys(("HTTPBackend", "HTTPCheckpointer", "http_checkpointer"), "backends.http"),
-    "FileStore": "backends.file.store",
-    "HTTPMessageLog": "backends.http.store",
-    "HTTPStore": "backends.http.store",
+    "FileStore": "backends.file.backend",
+    "HTTPMessageLog": "backends.http.backend",
+    "HTTPStore": "backends.http.backend",
     **dict.fromkeys(
         ("MemoryBackend", "MemoryCheckpointer", "memory_checkpointer"), "backends.memory"
     ),
@@ -150,7 +155,7 @@ _MODULES = {
     "OCIBucketMessageLog": "backends.oci",
     "OpenSearchMessageLog": "backends.opensearch",
     "InMemoryStore": "backends.memory.store",
-    "OCIBucketStore": "backends.oci.store",
+    "OCIBucketStore": "backends.oci.backend",
     "OpenSearchStore": "backends.opensearch.store",
     "OracleMessageLog": "backends.oracle.store",
     "OracleStore": "backends.oracle.store",

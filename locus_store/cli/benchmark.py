@@ -7,6 +7,7 @@ import importlib
 import math
 import random
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path  # noqa: TC003  (Typer reads the annotations)
@@ -23,8 +24,6 @@ from locus_store.open import list_options, open_checkpointer
 from locus_store.types import PendingWrite
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-
     from locus_store.backend import FullBackend
     from locus_store.checkpointer import StorageBackendAdapter
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,8 +27,6 @@ from locus_store.cli.output import (
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from locus_store.backends.oci import BucketBackend
     from locus_store.backends.opensearch.client import IndexClient
     from locus_store.backends.opensearch.index_status import IndexStatus

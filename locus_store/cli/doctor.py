@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,10 +20,12 @@ from locus_store.errors import (
     BackendError,
     ConnectionFailedError,
     IntegrityError,
+    InvalidArgumentError,
     LocusStoreError,
     SchemaError,
     UnsupportedError,
 )
+from locus_store.open import SCHEMES
 from locus_store.transfer.archive import all_threads
 from locus_store.types.facts import Fact
 
@@ -40,13 +44,29 @@ def doctor(
         bool,
         typer.Option("--sizes", help="Read all, and add the bytes by tenant, user and thread."),
     ] = False,
+    compatibility: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Try what the library needs on this PostgreSQL-compatible service instead, in"
+            " tables that are dropped.",
+        ),
+    ] = None,
     at: TenantsOptions,
 ) -> None:
     """Examine the store: versions, schema, indexes, sizes, clock, and what to do; changes nothing.
 
-    --json: {ok, facts: [{name, value, verdict, remedy}]}; verdict is ok, info, warn or fail.
+    --json: {ok, facts: [{name, value, verdict, remedy}]}; verdict is ok, info, warn or fail. With
+    --compatibility: {ok, trials: [{name, needed_for, is_required, verdict, answer}]}.
     Only a fail is a problem for the exit code.
     """
+    if compatibility is not None:
+        if sizes or at.tenant is not None or at.all_tenants:
+            raise InvalidArgumentError(
+                "--compatibility looks at no store: leave --sizes, --tenant, --all-tenants out"
+            )
+        _try_compatibility(compatibility, as_json=at.as_json)
+        return
     facts = [Fact("locus-store", __version__), Fact("Python", platform.python_version())]
     facts += run(_facts(at, sizes=sizes))
     is_well = all(it.verdict != "fail" for it in facts)
@@ -54,6 +74,26 @@ def doctor(
     rows = ((it.verdict, it.name, it.value, it.remedy) for it in facts)
     put_found(document, ("", "what", "found", "what to do"), rows, as_json=at.as_json)
     at.tell_others()
+    if not is_well:
+        raise typer.Exit(PROBLEMS)
+
+
+def _try_compatibility(url: str, *, as_json: bool) -> None:
+    scheme = url.partition(":")[0]
+    if SCHEMES.get(scheme, "postgresql") != "postgresql":
+        raise InvalidArgumentError(
+            f"--compatibility tries a PostgreSQL-compatible service, and a {scheme}: URL names "
+            "none; pass postgresql://host/database"
+        )
+    module = import_module("locus_store.backends.postgresql.compatibility")
+    # It reports connections that the time limit of a trial has cut.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    with show_progress("trying") as advance:
+        trials = run(module.try_service(url, advance))
+    is_well = all(it.verdict != "fail" for it in trials)
+    document = {"ok": is_well, "trials": [it._asdict() for it in trials]}
+    rows = ((it.verdict, it.name, it.needed_for, it.answer) for it in trials)
+    put_found(document, ("", "feature", "needed for", "answer"), rows, as_json=as_json)
     if not is_well:
         raise typer.Exit(PROBLEMS)
 

@@ -39,14 +39,13 @@ from locus_store.cli.tenants import (
 )
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.transfer.archive import all_threads
-from locus_store.types.items import check_namespace
+from locus_store.types.items import Namespace, check_namespace
 from locus_store.types.thread_info import DescribesThreads, ThreadsWanted
 from locus_store.values.filters import check_key
 
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
     from locus_store.store import BaseStore
-    from locus_store.types.items import Namespace
 
 PAGE = 1000
 AT_ONCE = 8

@@ -6,18 +6,16 @@ import inspect
 import os
 import re
 import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.arguments import did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 C = TypeVar("C", bound="Callable[..., None]")
 

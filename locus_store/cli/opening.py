@@ -9,6 +9,7 @@ import asyncio
 import glob
 import shlex
 from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
@@ -17,11 +18,10 @@ import typer
 from locus_store.cli.output import format_count
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import list_options, open_storage
+from locus_store.timeline.lineage import read_line
 from locus_store.types.arguments import check_names, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-
     from locus_store.backend import FullBackend
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ def require(found: T | None, thread_id: str, checkpoint_id: str | None = None) -
 
 
 NEARBY = 1000
-"""Threads and versions among which similar ids are looked for."""
+"""Threads among which similar ids are looked for."""
 
 NAMED = 5
 """Ids that an error names."""
@@ -172,12 +172,8 @@ async def version_named(
     check_names(thread, namespace, typed)
     if await backend.version(thread, typed, namespace=namespace) is not None:
         return typed
-    page = await backend.history(thread, namespace=namespace, limit=NEARBY)
-    found: list[str] = []
-    while page:
-        found += [it.checkpoint_id for it in page if it.checkpoint_id.startswith(typed)]
-        before = page[-1].checkpoint_id
-        page = await backend.history(thread, namespace=namespace, limit=NEARBY, before=before)
+    names = [it.checkpoint_id async for it in read_line(backend, thread, namespace)]
+    found = [it for it in names if it.startswith(typed)]
     if len(found) > 1:
         raise _ambiguous("version", typed, found)
     return found[0] if found else typed

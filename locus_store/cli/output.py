@@ -7,9 +7,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import orjson
 import typer
@@ -31,9 +32,7 @@ from rich.text import Text
 from locus_store.runtime.progress import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-    from typing import TextIO
 
 DONE, FAILED, USAGE, PROBLEMS, NOT_FOUND, CONFLICT = range(6)
 INTERRUPTED, READER_GONE = 130, 141

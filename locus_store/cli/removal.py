@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,8 +34,6 @@ from locus_store.transfer.archive import all_threads
 from locus_store.versions.archives import find_newest_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from locus_store.backend import FullBackend
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 from urllib.parse import quote, unquote
@@ -45,8 +46,6 @@ from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.open import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace, StoreItem
 

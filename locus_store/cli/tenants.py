@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from locus_store.backend import SharedByTenants, needs
+from locus_store.backend import FullBackend, SharedByTenants, needs
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import DEFAULT_URL, AsJson, Url, UrlOptions, open_backend, run
 from locus_store.cli.output import (
@@ -24,9 +25,6 @@ from locus_store.cli.output import (
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-
-    from locus_store.backend import FullBackend
     from locus_store.types import Tenant
 
 T = TypeVar("T")
@@ -164,11 +162,6 @@ async def open_one(url: str, tenant: str | None) -> AsyncIterator[FullBackend]:
         yield backend
 
 
-def _shared(backend: FullBackend) -> SharedByTenants:
-    """Return the backend, if its storage has tenants."""
-    return needs(backend, SharedByTenants)
-
-
 async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBackend]:
     """Return a backend for each chosen tenant, by name.
 
@@ -179,7 +172,7 @@ async def make_covered(backend: FullBackend, at: TenantsOptions) -> list[FullBac
     if not backend.capabilities.tenants:
         require_tenants(backend, at)
         return [backend]
-    names = [it.name for it in await _shared(backend).tenants()]
+    names = [it.name for it in await needs(backend, SharedByTenants).tenants()]
     if at.all_tenants:
         return [backend.for_tenant(it) for it in names] or [backend]
     at.others = [it for it in names if it != backend.tenant]
@@ -294,7 +287,7 @@ def list_tenants(*, at: UrlOptions) -> None:
 
     async def listed() -> list[Tenant]:
         async with open_backend(at.url) as backend:
-            return await _shared(backend).tenants()
+            return await needs(backend, SharedByTenants).tenants()
 
     found = run(listed())
     document = [{"tenant": it.name, "threads": it.threads, "items": it.items} for it in found]

@@ -36,7 +36,8 @@ from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads t
 from locus_store.errors import NotFoundError
 from locus_store.open import Storage
 from locus_store.timeline import readable
-from locus_store.timeline.graph import Cursor, find_marks, graph
+from locus_store.timeline.graph import Cursor, Node, find_marks, graph
+from locus_store.timeline.lineage import read_line
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import (
     Difference,
@@ -51,7 +52,6 @@ from locus_store.values.filters import STATE_CLASS
 if TYPE_CHECKING:
     from locus_store.backend import FullBackend
     from locus_store.messages import LogSnapshot
-    from locus_store.timeline.graph import Node
     from locus_store.types import Snapshot, Version
     from locus_store.versions.sizes import Marked
 
@@ -237,14 +237,10 @@ async def _history(
 
 
 async def list_all_versions(
-    backend: FullBackend, thread: str, namespace: str = "", before: str | None = None
+    backend: FullBackend, thread: str, namespace: str = ""
 ) -> list[Version]:
-    """Return all versions, or all below one, newest first."""
-    found: list[Version] = []
-    while page := await backend.history(thread, namespace=namespace, limit=PAGE, before=before):
-        found += page
-        before = page[-1].checkpoint_id
-    return found
+    """Return all versions, newest first."""
+    return [it async for it in read_line(backend, thread, namespace)]
 
 
 @add_command(threads)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -33,22 +34,26 @@ from locus_store.cli.output import (
 from locus_store.cli.tenants import OneTenant, TenantOptions  # noqa: TC001  (Typer reads the annotations)
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
-from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, make_condition
+from locus_store.timeline.bisect import (
+    AT_PATH,
+    TEXT,
+    TYPES,
+    Bisected,
+    Condition,
+    Turn,
+    make_condition,
+)
 from locus_store.timeline.bisect import bisect as bisected
+from locus_store.timeline.blame import Blame, Blamed, Origin
 from locus_store.timeline.blame import blame as blamed
-from locus_store.timeline.graph import find_channel, find_newer, find_writers
+from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers, list_nodes
 from locus_store.timeline.paths import format_path, parsed
 from locus_store.timeline.readable import strip_tags
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from locus_store.backend import FullBackend
-    from locus_store.timeline.bisect import Bisected, Condition, Turn
-    from locus_store.timeline.blame import Blame, Blamed, Origin
-    from locus_store.timeline.graph import Writer
     from locus_store.types import Version
     from locus_store.values.frames import Folder
 
@@ -63,8 +68,7 @@ SKIPPED, MOST_CODE = 125, 127
 
 def _nodes(version: Version, tasks: Writers, channel: str | None = None) -> list[str]:
     """Return the nodes that wrote a version, or a channel of it."""
-    found = [it for it in tasks.get(version.checkpoint_id, ()) if channel in {None, it.channel}]
-    return list(dict.fromkeys(it.node for it in found if it.node is not None))
+    return list_nodes(tasks.get(version.checkpoint_id, ()), channel)
 
 
 def _saved(version: Version, nodes: list[str], *, raw: bool) -> tuple[str, ...]:

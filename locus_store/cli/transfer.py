@@ -6,6 +6,7 @@ import os
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -52,8 +53,6 @@ from locus_store.transfer.verifying import verify as check_stored
 from locus_store.types.arguments import check_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
     from locus_store.backend import FullBackend
 
 Only = Annotated[

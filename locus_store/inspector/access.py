@@ -10,24 +10,18 @@ import hmac
 import inspect
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from locus_store.errors import ConnectionFailedError
 from locus_store.service.access import EVERYTHING, Caller, Door
-from locus_store.service.exchange import RefusalError
+from locus_store.service.exchange import LimitedRequest, RefusalError
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import TypeAlias
-
-    from locus_store.service.exchange import LimitedRequest
-
-    Authorize: TypeAlias = Callable[[LimitedRequest], "Caller | Awaitable[Caller | None] | None"]
-
+Authorize: TypeAlias = Callable[[LimitedRequest], "Caller | Awaitable[Caller | None] | None"]
 
 CODE_SECONDS: Final = 60
 _FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via")

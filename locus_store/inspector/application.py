@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -13,6 +14,8 @@ from locus_store.backend import StorageBackend
 from locus_store.errors import InvalidArgumentError, LocusStoreError, UnsupportedError
 from locus_store.inspector.access import (
     SESSION_SECONDS,
+    Authorize,
+    Entrance,
     Mounted,
     Viewer,
     require_form_token,
@@ -23,6 +26,8 @@ from locus_store.inspector.pages import changes, diffs, reports, store, threads,
 from locus_store.inspector.rendering import FOLDER, render
 from locus_store.inspector.visits import (
     HOME,
+    Answer,
+    Handler,
     Links,
     Method,
     Page,
@@ -38,12 +43,8 @@ from locus_store.service.exchange import BodyLimits, LimitedRequest, RefusalErro
 from locus_store.wire import failures
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from starlette.types import Receive, Scope, Send
 
-    from locus_store.inspector.access import Authorize, Entrance
-    from locus_store.inspector.visits import Answer, Handler
     from locus_store.store import BaseStore
 
 log: Final = logging.getLogger("locus_store.inspector")

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.timeline.conversations import read_conversation
-from locus_store.timeline.paths import CHANNELS, format_path, is_bookkeeping, unwrap
+from locus_store.timeline.conversations import (
+    CalledTool,
+    MessagePart,
+    SaidMessage,
+    ToolResult,
+    read_conversation,
+)
+from locus_store.timeline.paths import CHANNELS, Query, format_path, is_bookkeeping, unwrap
 from locus_store.timeline.readable import select_metadata
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
     from datetime import datetime
 
-    from locus_store.timeline.conversations import CalledTool, MessagePart, SaidMessage, ToolResult
-    from locus_store.timeline.paths import Query
     from locus_store.types import Version
 
 ROWS: Final = 200

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 _SHOWN: Final = frozenset("\n\t\u200c\u200d")
 """Line ends, tabs, and the joiners without which scripts and emoji change."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -14,13 +15,8 @@ from starlette.responses import RedirectResponse, Response
 
 from locus_store.inspector.bounds import MESSAGES, render_line
 from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, split_runs
-from locus_store.inspector.visits import ESCAPED, Download, Redirect
+from locus_store.inspector.visits import ESCAPED, Answer, Download, Redirect
 from locus_store.values.encoding import encode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from locus_store.inspector.visits import Answer
 
 FOLDER: Final = Path(__file__).parent
 HTML: Final = "text/html; charset=utf-8"

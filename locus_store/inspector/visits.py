@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
@@ -15,8 +16,6 @@ from locus_store.service.exchange import DIGITS
 from locus_store.timeline.graph import find_newer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from locus_store.backend import StorageBackend
     from locus_store.inspector.access import Viewer
     from locus_store.inspector.work import Blames, Jobs, States
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from locus_store.types import Version
 
     Found: TypeAlias = list[Version] | None
-
 
 T = TypeVar("T")
 

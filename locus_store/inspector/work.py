@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from threading import Event
@@ -12,23 +12,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from locus_store.errors import BackendError
 from locus_store.inspector.bounds import make_row
+from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
-from locus_store.timeline.blame import trace
-from locus_store.timeline.graph import find_channel, find_writers
+from locus_store.timeline.blame import Blamed, Origin, Trace, trace
+from locus_store.timeline.graph import Writer, find_channel, find_writers, list_nodes
 from locus_store.versions import decode_state_alone
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
-
     from locus_store.backend import StorageBackend
-    from locus_store.timeline.blame import Blamed, Origin, Trace
-    from locus_store.timeline.graph import Writer
     from locus_store.timeline.paths import Query
     from locus_store.types import Mark, Version
 
-    Step: TypeAlias = Callable[[], None]
-
-
+Step: TypeAlias = Callable[[], None]
 T = TypeVar("T")
 
 AT_ONCE: Final = 2
@@ -133,8 +128,7 @@ class States:
 
     def __init__(self, jobs: Jobs, most_bytes: int = _BYTES) -> None:
         self._jobs = jobs
-        self._most = most_bytes
-        self._kept: OrderedDict[tuple[str | None, Mark], Seen] = OrderedDict()
+        self._kept: Recent[tuple[str | None, Mark], Seen] = Recent(most_bytes, keeps_last=True)
         self._readings: dict[tuple[str | None, Mark], _Reading] = {}
 
     async def read(
@@ -145,9 +139,8 @@ class States:
         if found is None:
             return None
         key = backend.tenant, found.mark
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if seen := self._kept.get(key):
+            return seen
         if key not in self._readings:
             self._readings[key] = _Reading(self._read(backend, found))
         reading = self._readings[key]
@@ -167,13 +160,8 @@ class States:
                 decode_state_alone, stored, backend.max_state_bytes
             )
             seen = Seen(stored.version, state, size)
-        self._keep(backend.tenant, seen)
+        self._kept.put((backend.tenant, seen.version.mark), seen, seen.size)
         return seen
-
-    def _keep(self, tenant: str | None, seen: Seen) -> None:
-        self._kept[tenant, seen.version.mark] = seen
-        while len(self._kept) > 1 and sum(it.size for it in self._kept.values()) > self._most:
-            self._kept.popitem(last=False)
 
 
 class _Reading:
@@ -204,7 +192,7 @@ class Blames:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._kept: OrderedDict[tuple[str | None, Mark], Trace] = OrderedDict()
+        self._kept: Recent[tuple[str | None, Mark], Trace] = Recent(KEPT)
 
     async def find(self, backend: StorageBackend, seen: Seen, path: Query) -> dict[str, Any] | None:
         """Return the versions that a value came with (``made``), and that changed it last.
@@ -238,21 +226,16 @@ class Blames:
                 )
             if found is None or found.version.mark != version.mark:
                 return None
-            self._kept[key] = found
-        self._kept.move_to_end(key)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+            self._kept.put(key, found)
         return found
 
 
 def _origin_row(value: Blamed, origin: Origin, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
     """Return a version, with LangGraph's nodes and tasks that wrote the value."""
-    channel = find_channel(value.path)
-    made = tasks.get(origin.version.checkpoint_id, ())
-    found = [it for it in made if channel in {None, it.channel}]
+    channel, made = find_channel(value.path), tasks.get(origin.version.checkpoint_id, ())
     return {
         "version": make_row(origin.version),
         "is_exact": origin.is_exact,
-        "nodes": list(dict.fromkeys(it.node for it in found if it.node is not None)),
-        "tasks": list(dict.fromkeys(it.task_id for it in found)),
+        "nodes": list_nodes(made, channel),
+        "tasks": list(dict.fromkeys(it.task_id for it in made if channel in {None, it.channel})),
     }

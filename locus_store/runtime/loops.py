@@ -204,10 +204,10 @@ class ResourcesPerLoop(Generic[H]):
     """
 
     def __init__(self, make: Callable[[], H], refusal: str | None) -> None:
+        self._lock = threading.Lock()  # the first: pickle names it, not a local function
         self._make = make
         self._refusal = refusal
         self._resources: dict[asyncio.AbstractEventLoop, H] = {}
-        self._lock = threading.Lock()
         finalize(self, _abandon, self._resources)
 
     async def get(self) -> H:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from locus_store.runtime import observe
@@ -59,3 +61,12 @@ async def retry_lost_races(
             observe.report_retry("race", exc)
         await pause(pauses.get_next() or 0.0)
     return await work()
+
+
+def parse_date(text: object) -> datetime | None:
+    """Return the time that a header names; ``None`` if it names none."""
+    try:
+        found = parsedate_to_datetime(str(text))
+    except (OverflowError, TypeError, ValueError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

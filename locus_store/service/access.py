@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import secrets
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -13,7 +14,7 @@ from hmac import compare_digest
 from pathlib import Path
 from stat import S_ISREG
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import orjson
 from filelock import FileLock
@@ -29,9 +30,6 @@ from locus_store.errors import (
 from locus_store.service.exchange import RefusalError
 from locus_store.types.arguments import check_tenant, check_text
 from locus_store.wire.calls import Right
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 _PORT: Final = re.compile(r":\d*$")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +19,7 @@ from starlette.routing import Router
 from locus_store import __version__
 from locus_store.backend import StorageBackend, needs
 from locus_store.errors import BackendError, LocusStoreError, UnsupportedError
+from locus_store.runtime.recent import Recent
 from locus_store.service import sdk_threads
 from locus_store.service.access import Caller, Door
 from locus_store.service.exchange import (
@@ -36,10 +37,9 @@ from locus_store.service.exchange import (
 from locus_store.service.openapi import make_document
 from locus_store.types.thread_info import DescribesThreads
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description
+from locus_store.wire.calls import BY_PATH, SERVICE, VERSION, Description, WireCall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
     from pathlib import Path
 
     from starlette.types import Receive, Scope, Send
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from locus_store.messages import BaseMessageLog
     from locus_store.store import BaseStore
     from locus_store.types.tenants import ForTenants
-    from locus_store.wire.calls import WireCall
 
 P = TypeVar("P", bound="ForTenants")
 
@@ -94,7 +93,7 @@ class PartsOfTenants:
 
     def __init__(self, parts: Parts) -> None:
         self.parts: Final = parts
-        self._of: OrderedDict[str, Parts] = OrderedDict()
+        self._of: Recent[str, Parts] = Recent(TENANTS)
 
     def for_tenant(self, tenant: str | None) -> Parts:
         """Return the parts of a tenant; ``None`` is the one that they were opened for."""
@@ -102,10 +101,8 @@ class PartsOfTenants:
             return self.parts
         found = self._of.get(tenant)
         if found is None:
-            found = self._of[tenant] = self.parts.for_tenant(tenant)
-            if len(self._of) > TENANTS:
-                self._of.popitem(last=False)
-        self._of.move_to_end(tenant)
+            found = self.parts.for_tenant(tenant)
+            self._of.put(tenant, found)
         return found
 
 

@@ -10,10 +10,9 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from locus_store import __version__
 from locus_store.wire import bodies
-from locus_store.wire.calls import CALLS, DESCRIPTION, VERSION
+from locus_store.wire.calls import CALLS, DESCRIPTION, VERSION, WireCall
 
 if TYPE_CHECKING:
-    from locus_store.wire.calls import WireCall
     from locus_store.wire.forms import Validator
 
 ERROR: Final = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
-from locus_store.service.exchange import RefusalError, answer
+from locus_store.service.exchange import LimitedRequest, RefusalError, answer
 from locus_store.types.arguments import check_text
 from locus_store.types.codec import get_labels
 from locus_store.wire import bodies
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from locus_store.backend import StorageBackend
     from locus_store.service.access import Caller
-    from locus_store.service.exchange import LimitedRequest
 
 MOST_LISTED: Final = 10
 DIGITS: Final = 10

@@ -7,6 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -14,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from locus_store.errors import InvalidArgumentError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import PerLoop
+from locus_store.runtime.recent import Recent
 from locus_store.runtime.stepping import may_block
 from locus_store.types.arguments import MAX_COUNT, MAX_TTL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
     from locus_store.types import Mark
 
 CACHE_TTL_SECONDS: Final = 86_400
@@ -226,14 +226,14 @@ class GuardedCache:
         self._failures = 0
         """In a row."""
 
-        self._outdated: OrderedDict[str, None] = OrderedDict()
-        """Keys whose last write failed, the oldest first."""
+        self._outdated: Recent[str, bool] = Recent(_MOST_OUTDATED)
+        """Keys whose last write failed."""
 
         self._turns = PerLoop(lambda: asyncio.Semaphore(CALLS))
 
     async def get(self, key: str) -> CachedState | None:
         """See ``StateCache``, also for the following methods."""
-        if key in self._outdated:
+        if self._outdated.get(key):
             await self.drop(key)
             return None
         _, found = await self._try(lambda: self.cache.get(key))
@@ -250,11 +250,9 @@ class GuardedCache:
     async def _write(self, key: str, call: Callable[[], Awaitable[None]]) -> None:
         is_done, _ = await self._try(call)
         if is_done:
-            self._outdated.pop(key, None)
-            return
-        self._outdated[key] = None
-        while len(self._outdated) > _MOST_OUTDATED:
-            self._outdated.popitem(last=False)
+            self._outdated.drop(key)
+        else:
+            self._outdated.put(key, True)
 
     async def _try(self, call: Callable[[], Awaitable[T]]) -> tuple[bool, T | None]:
         """Return whether a call succeeded, and its result; the cache may be left alone."""

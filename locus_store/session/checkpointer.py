@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
@@ -18,7 +19,7 @@ from locus_store.session.models import MODELS, from_log, make_info, require_exac
 from locus_store.session.owners import Owners, make_owner_label
 from locus_store.session.reads import StateReads, make_entry
 from locus_store.session.runs import RunMethods, Values, Writes, make_writer
-from locus_store.types import Expected
+from locus_store.types import Expected, Version
 from locus_store.types.arguments import MAX_COUNT, check_id, check_ttl
 from locus_store.types.codec import get_labels
 from locus_store.types.thread_info import check_user_id_type, format_user, parse_user
@@ -26,15 +27,12 @@ from locus_store.values.encoding import decode
 from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from pydantic import BaseModel
 
     from locus_store.messages import BaseMessageLog
     from locus_store.session.cache import CachedState, StateCache
     from locus_store.session.config import Call
     from locus_store.session.models import Message, Models, ThreadInfo
-    from locus_store.types import Version
     from locus_store.types.marks import LoadOrigin
     from locus_store.types.thread_info import ThreadFacts, UserIdType
 

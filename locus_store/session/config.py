@@ -12,13 +12,12 @@ from locus_store.session.cache import StateCache
 from locus_store.types.arguments import check_id
 from locus_store.types.marks import LoadOrigin, make_thread_key
 from locus_store.types.state_classes import is_model
-from locus_store.types.thread_info import format_user
+from locus_store.types.thread_info import UserIdType, format_user
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from locus_store.types import Mark
-    from locus_store.types.thread_info import UserIdType
 
 VERSION_KEY: Final = "_checkpoint_version"
 """A config that has this key is given the version that a state was made from."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
@@ -12,14 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.types.arguments import check_id, copy_json_object
 from locus_store.types.marks import LoadOrigin, Provenance
-from locus_store.types.messages import NewMessage, put_of
+from locus_store.types.messages import LoggedMessage, NewMessage, put_of
 from locus_store.types.state import describe_refused_fields, dump_state
 from locus_store.values.readable import Readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from locus_store.types.messages import LoggedMessage
 
 
 class Block(BaseModel):

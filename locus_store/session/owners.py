@@ -5,17 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from locus_store.runtime.gathering import Turns
-from locus_store.types.thread_info import claim_of, may_see, require_describing, require_owner
+from locus_store.types.thread_info import (
+    DescribesThreads,
+    PutThread,
+    UserIdType,
+    claim_of,
+    may_see,
+    require_describing,
+    require_owner,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from locus_store.backend import StorageBackend
     from locus_store.session.config import Call
-    from locus_store.types.thread_info import DescribesThreads, PutThread, UserIdType
 
 OWNER: Final = "owner"
 """Label of a version: the user who saved it, so that a load needs no second query."""

@@ -12,6 +12,7 @@ from locus_store.session.cache import (
     CACHE_TTL_SECONDS,
     MAX_CACHED_THREADS,
     LocalCache,
+    StateCache,
     check_cache_ttl,
     check_max_threads,
 )
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backend import StorageBackend
-    from locus_store.session.cache import StateCache
     from locus_store.types.thread_info import UserIdType
 
 DATABASE_VARIABLE: Final = "DATABASE_URL"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import wraps
@@ -17,17 +18,14 @@ from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
 from locus_store.runtime.stepping import may_block, wait_for_end
 from locus_store.session.cache import CACHE_TTL_SECONDS
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_id, copy_json_object
-from locus_store.types.thread_info import parse_user
+from locus_store.types.thread_info import UserIdType, parse_user
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-
     from locus_store.session.config import Call
     from locus_store.session.models import Message
     from locus_store.session.owners import Owners
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace
-    from locus_store.types.thread_info import UserIdType
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import SerializationError
@@ -14,10 +15,7 @@ from locus_store.values.encoding import require_size
 from locus_store.values.filters import STATE_CLASS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from pydantic import BaseModel
-
 
 CHOOSE: Final = 'choose another class: config["state_class"] or bind_state_type()'
 """The advice for a stored state that does not fit its class."""

@@ -13,7 +13,7 @@ from locus_store.timeline.paths import CHANNELS, is_bookkeeping
 from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
@@ -156,6 +156,12 @@ class Writer(NamedTuple):
 
     task_id: str
     channel: str
+
+
+def list_nodes(writers: Iterable[Writer], channel: str | None = None) -> list[str]:
+    """Return the names of the nodes, each once; ``channel``: of those that wrote to it."""
+    found = (it.node for it in writers if channel in {None, it.channel})
+    return list(dict.fromkeys(it for it in found if it is not None))
 
 
 async def find_writers(

@@ -8,7 +8,6 @@ the one before in its chain (docs/concepts.md), so that the file grows with what
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -30,12 +29,18 @@ from locus_store.types import (
     ArchivedMessage,
     ArchivedRecord,
     ArchivedThread,
-    ArchivedWrite,
-    PendingWrite,
 )
 from locus_store.types.arguments import check_tenant
 from locus_store.values import frames
-from locus_store.versions.archives import require_form
+from locus_store.versions.archives import (
+    describe_log,
+    describe_message,
+    describe_write,
+    parse_log,
+    parse_message,
+    parse_write,
+    require_form,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -50,9 +55,6 @@ FORMAT: Final = 1
 _THREAD = ("thread_id", "user_id", "name", "metadata")
 _TIMES = ("created_at", "active_at", "expires_at")
 _VERSION = ("sequence", "chain", "parent", "checkpoint_id", "metadata", "labels")
-_LOG = ("namespace", "revision", "last_sequence")
-_MESSAGE = ("sequence", "message_id", "role", "metadata", "text")
-_WRITE = ("task_id", "idx", "channel", "type", "task_path", "basis")
 
 
 async def export_threads(
@@ -205,31 +207,15 @@ def _objects(
                 "operations": frames.read_restorable_operations(record.payload, max_state_bytes),
             }
         for write in line.writes:
-            yield {
-                "kind": "write",
-                "checkpoint_id": write.checkpoint_id,
-                **_taken(write.write, _WRITE),
-                "created_at": write.created_at,
-                "payload": _base64(write.write.payload),
-            }
+            yield {"kind": "write", **describe_write(write)}
     for log in thread.logs:
-        yield {"kind": "log", **_taken(log, _LOG), "changed_at": log.changed_at}
+        yield {"kind": "log", **describe_log(log)}
     for message in thread.messages:
-        yield {
-            "kind": "message",
-            **({"namespace": message.namespace} if message.namespace else {}),
-            **_taken(message, _MESSAGE),
-            "created_at": message.created_at,
-            "payload": _base64(message.payload),
-        }
+        yield {"kind": "message", **describe_message(message)}
 
 
 def _taken(source: object, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
-
-
-def _base64(payload: bytes | None) -> str | None:
-    return None if payload is None else base64.b64encode(payload).decode()
 
 
 # --- from lines
@@ -294,11 +280,11 @@ class _Reader:
         elif kind == "version":
             self._lines[-1]["records"].append(_version(it))
         elif kind == "write":
-            self._lines[-1]["writes"].append(_write(it))
+            self._lines[-1]["writes"].append(parse_write(it))
         elif kind == "log":
-            self._logs.append(_log(it))
+            self._logs.append(parse_log(it))
         elif kind == "message":
-            self._messages.append(_message(it))
+            self._messages.append(parse_message(it))
         else:
             raise ValueError(f"unknown kind {kind!r}")
         self._count += 1
@@ -331,39 +317,11 @@ class _Reader:
 
 def _version(it: dict[str, Any]) -> ArchivedRecord:
     return ArchivedRecord(
-        **_only(it, _VERSION),
+        **{name: it[name] for name in _VERSION},
         digest=bytes.fromhex(it["digest"]),
         created_at=datetime.fromisoformat(it["created_at"]),
         payload=frames.encode_operations(it["operations"]),
     )
-
-
-def _write(it: dict[str, Any]) -> ArchivedWrite:
-    payload = base64.b64decode(it["payload"], validate=True)
-    return ArchivedWrite(
-        checkpoint_id=it["checkpoint_id"],
-        write=PendingWrite(**_only(it, _WRITE), payload=payload),
-        created_at=datetime.fromisoformat(it["created_at"]),
-    )
-
-
-def _log(it: dict[str, Any]) -> ArchivedLog:
-    changed_at = datetime.fromisoformat(it["changed_at"])
-    return ArchivedLog(**_only(it, _LOG), changed_at=changed_at)
-
-
-def _message(it: dict[str, Any]) -> ArchivedMessage:
-    payload = it["payload"]
-    return ArchivedMessage(
-        namespace=it.get("namespace", ""),
-        **_only(it, _MESSAGE),
-        created_at=datetime.fromisoformat(it["created_at"]),
-        payload=None if payload is None else base64.b64decode(payload, validate=True),
-    )
-
-
-def _only(it: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: it[name] for name in names}
 
 
 def _moment(text: str | None) -> datetime | None:

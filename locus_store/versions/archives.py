@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from locus_store.errors import ConflictError, IntegrityError, SerializationError
+from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.types.arguments import check_names, check_text, check_writes
 from locus_store.types.thread_info import MAX_NAME_CHARACTERS
 from locus_store.values import frames
@@ -17,15 +20,8 @@ from locus_store.versions import JSON_WRITE, expand_write, select_current
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
-    from datetime import datetime
 
-    from locus_store.types import (
-        ArchivedLine,
-        ArchivedLog,
-        ArchivedRecord,
-        ArchivedThread,
-        PendingWrite,
-    )
+    from locus_store.types import ArchivedLine, ArchivedRecord, ArchivedThread
 
 SEAL_BYTES = 8
 """Length of the checksum that a payload begins with: the start of the digest of the rest."""
@@ -393,3 +389,66 @@ async def write_thread(backend: _Archive, thread: ArchivedThread) -> bool:
         f"thread {thread.thread_id!r} is there already, and differs; nothing was written. "
         "Delete one of the two, or fork it under another id first"
     )
+
+
+# --- JSON of exports and of files
+
+_WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
+_LOG: Final = ("namespace", "revision", "last_sequence")
+_MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
+
+
+def describe_write(it: ArchivedWrite) -> dict[str, Any]:
+    """Return a pending write as a JSON object."""
+    return {
+        "checkpoint_id": it.checkpoint_id,
+        **_select(it.write, _WRITE),
+        "created_at": it.created_at,
+        "payload": base64.b64encode(it.write.payload).decode(),
+    }
+
+
+def parse_write(it: dict[str, Any]) -> ArchivedWrite:
+    """Return the pending write of a JSON object, which may have more members."""
+    payload = base64.b64decode(it["payload"], validate=True)
+    return ArchivedWrite(
+        checkpoint_id=it["checkpoint_id"],
+        write=PendingWrite(**{name: it[name] for name in _WRITE}, payload=payload),
+        created_at=datetime.fromisoformat(it["created_at"]),
+    )
+
+
+def describe_log(it: ArchivedLog) -> dict[str, Any]:
+    """Return a message log without its messages as a JSON object."""
+    return {**_select(it, _LOG), "changed_at": it.changed_at}
+
+
+def parse_log(it: dict[str, Any]) -> ArchivedLog:
+    """Return the message log of a JSON object; without a namespace, that of the root."""
+    facts = {name: {"namespace": "", **it}[name] for name in _LOG}
+    return ArchivedLog(**facts, changed_at=datetime.fromisoformat(it["changed_at"]))
+
+
+def describe_message(it: ArchivedMessage) -> dict[str, Any]:
+    """Return a message of a log as a JSON object, with its namespace if that is not the root."""
+    return {
+        **({"namespace": it.namespace} if it.namespace else {}),
+        **_select(it, _MESSAGE),
+        "created_at": it.created_at,
+        "payload": None if it.payload is None else base64.b64encode(it.payload).decode(),
+    }
+
+
+def parse_message(it: dict[str, Any]) -> ArchivedMessage:
+    """Return the message of a JSON object."""
+    payload = it["payload"]
+    return ArchivedMessage(
+        namespace=it.get("namespace", ""),
+        **{name: it[name] for name in _MESSAGE},
+        created_at=datetime.fromisoformat(it["created_at"]),
+        payload=None if payload is None else base64.b64decode(payload, validate=True),
+    )
+
+
+def _select(source: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}

@@ -203,3 +203,31 @@ def test_doctor_says_what_to_install_where_the_schema_is_too_new(
     assert schema["verdict"] == "fail"
     assert "asks for a locus-store that knows 0099" in schema["value"]
     assert "pip install --upgrade" in schema["remedy"]
+
+
+def test_doctor_tries_the_features_of_a_service(run: Run, database: str) -> None:
+    code, out, errors = run("doctor", "--compatibility", database, "--json")
+    document = json.loads(out)
+    assert (code, document["ok"], errors) == (0, True, "")
+    names = {"name", "needed_for", "is_required", "verdict", "answer"}
+    assert all(it.keys() == names for it in document["trials"])
+    code, out, _ = run("doctor", "--compatibility", f"{database}?schema=absent")
+    assert code == 3
+    assert "fail" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["sqlite:///a.db"], "a sqlite: URL names none"),
+        (["cockroachdb://db.example.com/a"], "write postgresql://"),
+        (["postgresql://db.example.com/a", "--sizes"], "leave --sizes"),
+        (["postgresql://db.example.com/a", "--all-tenants"], "--all-tenants out"),
+    ],
+)
+def test_compatibility_is_asked_of_a_service_only(
+    run: Run, arguments: list[str], reason: str
+) -> None:
+    code, out, errors = run("doctor", "--compatibility", *arguments)
+    assert (code, out) == (1, "")
+    assert reason in errors

@@ -22,6 +22,7 @@ import asyncio
 import functools
 import inspect
 import json
+import logging
 import os
 import re
 import runpy
@@ -201,6 +202,7 @@ def world(
             pytest.skip(f"LOCUS_TEST_POSTGRESQL_URL has a role {theirs[0]} already")
         yield made
         made.drop_roles()
+    logging.getLogger("locus_store").setLevel(logging.NOTSET)  # a page sets it
     for name in {it.stem for it in tmp_path.glob("*.py")} & sys.modules.keys():
         del sys.modules[name]  # another page may have a file of that name
 

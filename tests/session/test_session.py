@@ -721,7 +721,7 @@ async def test_a_save_whose_claim_fails_is_not_written(storage, monkeypatch) -> 
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    place = "documents.thread_info" if storage.kind == "memory" else ""
+    place = "documents.listing" if storage.kind == "memory" else ""
     module = f"locus_store.backends.{place}" if place else "locus_store.sql.threads.repository"
     monkeypatch.setattr(f"{module}.put_facts", broken)
     with pytest.raises(ZeroDivisionError):

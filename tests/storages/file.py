@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from document_probe import DocumentsProbe, damaged
 
 from locus_store import FileBackend, FileMessageLog, FileStore, file_checkpointer
-from locus_store.backends.file.documents import FileDocuments
+from locus_store.backends.file.backend import FileDocuments
 from locus_store.blocking import BlockingCheckpointer
 from storages import Storage
 from storages.blocking import Unblocked

@@ -15,9 +15,9 @@ from locus_store.backends import (
     SQLiteStore,
 )
 from locus_store.backends.http import HTTPBackend, http_checkpointer
+from locus_store.backends.http.backend import HTTPMessageLog, HTTPStore
 from locus_store.backends.http.connections import HTTPConnections
 from locus_store.backends.http.remote import RemoteService
-from locus_store.backends.http.store import HTTPMessageLog, HTTPStore
 from locus_store.backends.http.transport import ClientOptions
 from locus_store.testing.kit import limited
 from locus_store.values import vectors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from locus_store.adapters.adk.records import (
     STATE,
+    Document,
     SessionRecord,
     make_event_message,
     make_value_message,
@@ -20,27 +22,22 @@ from locus_store.adapters.adk.records import (
 from locus_store.adapters.logs import make_thread_id, split_thread_id
 from locus_store.adapters.sql_sources import (
     READABLE,
+    Rows,
     archive_message,
     open_rows,
     parse_time,
     put_thread,
 )
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import IntegrityError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.types import FOREVER
+from locus_store.types import FOREVER, ArchivedMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from locus_store.adapters.adk.records import Document
-    from locus_store.adapters.sql_sources import Rows
-    from locus_store.backend import StorageBackend
-    from locus_store.types import ArchivedMessage
     from locus_store.types.messages import LogName
 
-    Taking = Callable[[], Awaitable[bool]]
+Taking = Callable[[], Awaitable[bool]]
 
 _NAMES: Final = "SELECT app_name, user_id, id FROM sessions ORDER BY 1, 2, 3"
 _SESSION: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from heapq import nlargest
@@ -15,23 +16,19 @@ from google.adk.memory.memory_entry import MemoryEntry
 from pydantic import ValidationError
 
 from locus_store.adapters.adk.records import SCHEME, as_json
-from locus_store.adapters.logs import tag_numbers, untag_numbers
+from locus_store.adapters.logs import Adapter, tag_numbers, untag_numbers
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.open import Storage, open_store
 from locus_store.store import BaseStore
-from locus_store.types.items import PutItem, check_name
-from locus_store.types.tenants import Closing, ForTenants
+from locus_store.types.items import Namespace, PutItem, StoreItem, check_name
 from locus_store.values.text import fold, split_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from google.adk.events import Event
     from google.adk.sessions import Session
     from google.genai.types import Content
 
     from locus_store.backend import StorageBackend
-    from locus_store.types.items import Namespace, StoreItem
 
 MAX_FOUND: Final = 10
 """Memories of a search at most, as of ``InMemoryMemoryService``."""
@@ -40,7 +37,7 @@ PAGE: Final = 1000
 """Memories that a search by words reads at a time."""
 
 
-class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
+class LocusMemoryService(Adapter, BaseMemoryService):
     """Keeps the long-term memory of Google ADK in a store.
 
     The memories of a user are the items of the namespace ``("adk-memory", app, user)``, by the ids
@@ -60,6 +57,8 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
         InvalidArgumentError: There is not one of ``store`` and ``uri``.
         UnsupportedError: The backend has no store.
     """
+
+    part = "store"
 
     def __init__(
         self,
@@ -186,23 +185,6 @@ class LocusMemoryService(ForTenants, Closing, BaseMemoryService):
             matching = [*found, *(pair for pair in ranked if pair[0][0])]
             found = nlargest(MAX_FOUND, matching, key=lambda pair: pair[0])
         return [item for _, item in found]
-
-    # --- life
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.store!r})"
-
-    def _enter(self, tenant: str) -> None:
-        self.store = self.store.for_tenant(tenant)
-        self._owns = False
-
-    async def close(self) -> None:
-        """Close what ``uri`` opened; idempotent, and usable again afterwards."""
-        if self._owns:
-            await self.store.close()
-
-    async def __aenter__(self) -> Self:
-        return self
 
 
 _ROOT: Final = "adk-memory"

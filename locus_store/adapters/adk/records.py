@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 from google.adk.events import Event
 from google.adk.sessions import State
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from locus_store.adapters.logs import (
@@ -23,10 +24,7 @@ from locus_store.types.escaped_keys import dump_with_keys
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from google.adk.sessions.base_session_service import GetSessionConfig
-    from pydantic import BaseModel
 
     from locus_store.types.messages import LogName
 

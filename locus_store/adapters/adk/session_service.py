@@ -18,6 +18,7 @@ from locus_store.adapters.adk.records import (
     SCHEME,
     STATE,
     DamagedEventError,
+    Document,
     Scopes,
     SessionRecord,
     collect_values,
@@ -36,7 +37,6 @@ from locus_store.runtime.loops import settle
 if TYPE_CHECKING:
     from google.adk.events import Event
 
-    from locus_store.adapters.adk.records import Document
     from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog, LogSnapshot, NewMessage
     from locus_store.types.messages import LogName

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from locus_store.adapters.agent_framework.values import (
     CheckpointSerializationError,
     CheckpointValues,
 )
-from locus_store.adapters.logs import Places, make_thread_id
+from locus_store.adapters.logs import MAX_PLACES, Adapter, make_thread_id
 from locus_store.backend import (
     ListsThreads,
     QueriesMetadata,
@@ -29,13 +30,11 @@ from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import ConflictError, NotFoundError, SerializationError
 from locus_store.open import open_checkpointer
 from locus_store.runtime.loops import settle
+from locus_store.runtime.recent import Recent
 from locus_store.types.arguments import MAX_COUNT, check_user
-from locus_store.types.tenants import Closing, ForTenants
 from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-
     from locus_store.types import Active, Head, Version
     from locus_store.values import frames
 
@@ -54,7 +53,7 @@ MANY: Final = 100
 FIELDS: Final = frozenset(it.name for it in fields(WorkflowCheckpoint))
 
 
-class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
+class LocusCheckpointStorage(Adapter, CheckpointStorage):
     """Keeps the checkpoints of workflows as versions of threads.
 
     A run of a workflow is the thread ``workflow/checkpoint``, by the id of its first checkpoint
@@ -73,6 +72,8 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         UnsupportedError: The backend cannot list threads, or find versions by their metadata.
     """
 
+    part = "checkpointer"
+
     def __init__(
         self,
         storage: StorageBackendAdapter[Any] | StorageBackend,
@@ -85,11 +86,12 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
             StorageBackendAdapter(storage) if isinstance(storage, StorageBackend) else storage
         )
         self._values = CheckpointValues(allowed)
-        self._owns = False
         self._use()
 
     def _use(self) -> None:
-        self._places = Places()
+        self._places: Recent[str, str] = Recent(MAX_PLACES)
+        """The threads that had checkpoints when these were last seen."""
+
         self._lists = needs(self.checkpointer.backend, ListsThreads)
         self._queries = needs(self.checkpointer.backend, QueriesMetadata)
         self._threads = needs(self.checkpointer.backend, StoresThreads)
@@ -108,18 +110,9 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         opened._owns = True
         return opened
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.checkpointer!r})"
-
     def _enter(self, tenant: str) -> None:
-        self.checkpointer = self.checkpointer.for_tenant(tenant)
-        self._owns = False
+        super()._enter(tenant)
         self._use()
-
-    async def close(self) -> None:
-        """Close what ``from_url`` opened; idempotent, and usable again afterwards."""
-        if self._owns:
-            await self.checkpointer.close()
 
     # --- the protocol
 
@@ -138,7 +131,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
             thread_id = await settle(self._write(checkpoint, data))
         except SerializationError as exc:
             raise CheckpointSerializationError(str(exc)) from exc
-        self._places.note(thread_id, [checkpoint.checkpoint_id])
+        self._places.put(checkpoint.checkpoint_id, thread_id)
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
@@ -153,7 +146,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         for head in () if found else await self._of_id(checkpoint_id):
             found = await self._threads.read_state(head.thread_id, checkpoint_id)
             if found is not None:
-                self._places.note(head.thread_id, [checkpoint_id])
+                self._places.put(checkpoint_id, head.thread_id)
                 break
         if found is not None:
             return self._checkpoint(found.state)
@@ -190,7 +183,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
             latest = max(filter(None, (found, latest)), key=_order, default=None)
         if latest is None:
             return None
-        self._places.note(latest.thread_id, [latest.checkpoint_id])
+        self._places.put(latest.checkpoint_id, latest.thread_id)
         snapshot = await self._threads.read_state(latest.thread_id, latest.checkpoint_id)
         return None if snapshot is None else self._checkpoint(snapshot.state)
 
@@ -247,7 +240,7 @@ class LocusCheckpointStorage(ForTenants, Closing, CheckpointStorage):
         found = await self._queries.query(WORKFLOW, workflow_name, MAX_COUNT)
         mine = [it for it in reversed(found) if _is_of(it, workflow_name)]
         for it in mine:
-            self._places.note(it.thread_id, [it.checkpoint_id])
+            self._places.put(it.checkpoint_id, it.thread_id)
         return {it.checkpoint_id: it.thread_id for it in mine}
 
     async def _recent_runs(self, workflow_name: str) -> AsyncIterator[Active]:

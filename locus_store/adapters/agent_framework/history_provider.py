@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import agent_framework
@@ -10,17 +11,14 @@ from agent_framework._sessions import filter_new_messages
 
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.errors import ConflictError, IntegrityError
-from locus_store.messages import NewMessage
+from locus_store.messages import BaseMessageLog, LoggedMessage, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.types.arguments import check_text, check_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LoggedMessage
 
 SOURCE_ID: Final = "locus_history"
 """Name of a provider that is not given one."""

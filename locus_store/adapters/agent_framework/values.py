@@ -8,9 +8,10 @@ imported; nothing is imported, and no constructor of a dataclass runs.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin
+from typing import Any, Final, Union, get_args, get_origin
 from uuid import UUID
 
 import agent_framework as framework
@@ -24,9 +25,6 @@ from locus_store.values.codec.forms import RefusedError
 from locus_store.values.codec.names import find_imported, name_of
 from locus_store.values.codec.trees import Trees
 from locus_store.values.msgpack import FORM, TypedForm, freeze, thaw
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 FRAMEWORK: Final = ("agent_framework.", "agent_framework_")
 """Modules whose dataclasses, enums and models are allowed."""

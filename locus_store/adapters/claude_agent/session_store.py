@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from claude_agent_sdk import SessionStore, fold_session_summary
+from claude_agent_sdk import (
+    SessionKey,
+    SessionListSubkeysKey,
+    SessionStore,
+    SessionStoreEntry,
+    SessionStoreListEntry,
+    SessionSummaryEntry,
+    fold_session_summary,
+)
 
 from locus_store.adapters.logs import (
     LogAdapter,
@@ -15,22 +23,13 @@ from locus_store.adapters.logs import (
     untag_numbers,
 )
 from locus_store.errors import ConflictError
-from locus_store.messages import ROLE, NewMessage
+from locus_store.messages import ROLE, BaseMessageLog, LogInfo, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 from locus_store.types.arguments import check_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
-    from claude_agent_sdk import (
-        SessionKey,
-        SessionListSubkeysKey,
-        SessionStoreEntry,
-        SessionStoreListEntry,
-        SessionSummaryEntry,
-    )
-
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LogInfo, LogSnapshot
 
 SUMMARY: Final = "claude-summary"
 """Namespace of the log whose one message is the session's summary."""

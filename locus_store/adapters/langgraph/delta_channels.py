@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from locus_store.adapters.langgraph.listing import iterate_ancestors
@@ -9,8 +10,6 @@ from locus_store.saver import make_line_name
 from locus_store.versions import CHANNELS, REBUILT, expand_write, select_current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from langgraph.checkpoint.base import DeltaChannelHistory
 
     from locus_store.adapters.langgraph.values import ChannelValues

@@ -7,6 +7,7 @@ in their stored form (``typed_values``). The source is only read.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from locus_store.adapters.langgraph.source_tables import (
     open_source,
 )
 from locus_store.adapters.langgraph.typed_values import convert_to_json, get_members
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -30,7 +31,7 @@ from locus_store.runtime.progress import expect_steps
 from locus_store.saver import make_line_labels, make_line_name
 from locus_store.transfer.building import NewVersion, ThreadBuilder
 from locus_store.transfer.counts import Counts, Progress, Tally
-from locus_store.types import ArchivedThread, ArchivedWrite
+from locus_store.types import ArchivedThread, ArchivedWrite, PendingWrite
 from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.surrogates import restore
@@ -38,12 +39,7 @@ from locus_store.versions import CHANNELS
 from locus_store.versions import make_write_sort_key as order_of_writes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from datetime import datetime
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types import PendingWrite
-
 
 _TASKS = "__pregel_tasks"
 _TASKS_FORMAT = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,14 +13,10 @@ from uuid import UUID
 
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.runtime.stepping import wait_for_end
-from locus_store.types import Expected
+from locus_store.types import Expected, Mark
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
-
     from langchain_core.runnables import RunnableConfig
-
-    from locus_store.types import Mark
 
 Key: TypeAlias = tuple[str, int]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +14,6 @@ from locus_store.runtime.stepping import run_together
 from locus_store.types.arguments import check_ttl
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
     from langchain_core.runnables import RunnableConfig
 
     from locus_store.backend import FullBackend, ListsVersions, StorageBackend

@@ -34,7 +34,6 @@ from locus_store.adapters.langgraph.listing import (
     iterate_recent_threads,
     make_ttl_options,
 )
-from locus_store.adapters.langgraph.recent import Recent
 from locus_store.adapters.langgraph.serializer import ExactSerializer, make_exact
 from locus_store.adapters.langgraph.values import ChannelValues, StateHistory
 from locus_store.backend import FullBackend, needs
@@ -42,6 +41,7 @@ from locus_store.blocking import Finished
 from locus_store.errors import ConflictError, InvalidArgumentError
 from locus_store.open import open_saver
 from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
+from locus_store.runtime.recent import Recent
 from locus_store.saver import (
     SPECIAL_CHANNELS,
     CheckpointSaver,

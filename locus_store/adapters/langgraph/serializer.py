@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import date, time, timedelta
 from functools import cache
@@ -41,8 +42,6 @@ from locus_store.values.msgpack import FORM
 T = TypeVar("T")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
 TEXT: Final = ("langchain_core.messages.base", "TextAccessor")

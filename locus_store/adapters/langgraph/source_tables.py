@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from locus_store.adapters.langgraph.typed_values import (
     convert_members,
@@ -14,7 +15,7 @@ from locus_store.adapters.langgraph.typed_values import (
     get_members,
     store_value,
 )
-from locus_store.adapters.sql_sources import open_rows, parse_time
+from locus_store.adapters.sql_sources import Rows, open_rows, parse_time
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.transfer.building import NewVersion
 from locus_store.types import PendingWrite
@@ -22,11 +23,6 @@ from locus_store.values import frames
 from locus_store.values.encoding import UNLIMITED
 from locus_store.values.msgpack import MSGPACK, pack
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-    from locus_store.adapters.sql_sources import Rows
 
 UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

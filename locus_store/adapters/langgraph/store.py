@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import replace
@@ -15,13 +15,17 @@ from langgraph.store.base import (
     NOT_PROVIDED,
     BaseStore,
     GetOp,
+    IndexConfig,
     Item,
     ListNamespacesOp,
     MatchCondition,
     NotProvided,
+    Op,
     PutOp,
+    Result,
     SearchItem,
     SearchOp,
+    TTLConfig,
     _ensure_refresh,
     _ensure_ttl,
     _validate_namespace,
@@ -38,11 +42,13 @@ from locus_store.runtime.portals import Portals, SyncWrappers, make_sync_wrapper
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.types.arguments import check_limit
 from locus_store.types.items import (
+    Change,
     Name,
     Namespace,
     Put,
     PutItem,
     Remove,
+    StoreItem,
     Wanted,
     check_name,
     check_namespace,
@@ -53,12 +59,7 @@ from locus_store.values.surrogates import restore
 from locus_store.values.vectors import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from langgraph.store.base import IndexConfig, Op, Result, TTLConfig
-
     from locus_store.store import BaseStore as Store
-    from locus_store.types.items import Change, StoreItem
 
 Path: TypeAlias = "list[str] | str"
 
@@ -230,7 +231,7 @@ class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
             return None
         if found.ttl_seconds is not None and _ensure_refresh(self.ttl_config, refresh_ttl):
             await self.store.renew([name])
-        return _item(found)
+        return Item(**_fields(found))
 
     async def aput(
         self,
@@ -271,11 +272,11 @@ class LangGraphStore(SyncWrappers, ForTenants, BaseStore):
         for op in ops:
             if isinstance(op, GetOp):
                 found = items[op.namespace, op.key]
-                results.append(None if found is None else _item(found))
+                results.append(None if found is None else Item(**_fields(found)))
                 renewed += [found] if found and op.refresh_ttl else []
             elif isinstance(op, SearchOp):
                 page = await self._found(next(wanted), queries.get(op.query or ""))
-                results.append([_search_item(it) for it in page])
+                results.append([SearchItem(**_fields(it), score=it.score) for it in page])
                 renewed += page if op.refresh_ttl else []
             elif isinstance(op, ListNamespacesOp):
                 results.append(await self._namespaces(op))
@@ -531,22 +532,12 @@ def _both(one: Namespace | None, other: Namespace) -> Namespace | None:
     return (*merged, *longer[min(len(one), len(other)) :])
 
 
-def _item(found: StoreItem) -> Item:
-    return Item(
-        value=restore(found.value),
-        key=found.key,
-        namespace=found.namespace,
-        created_at=found.created_at,
-        updated_at=found.updated_at,
-    )
-
-
-def _search_item(found: StoreItem) -> SearchItem:
-    return SearchItem(
-        namespace=found.namespace,
-        key=found.key,
-        value=restore(found.value),
-        created_at=found.created_at,
-        updated_at=found.updated_at,
-        score=found.score,
-    )
+def _fields(found: StoreItem) -> dict[str, Any]:
+    """Return the fields of LangGraph's items."""
+    return {
+        "value": restore(found.value),
+        "key": found.key,
+        "namespace": found.namespace,
+        "created_at": found.created_at,
+        "updated_at": found.updated_at,
+    }

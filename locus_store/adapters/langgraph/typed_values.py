@@ -9,7 +9,8 @@ all other readers.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from locus_store.errors import IntegrityError, InvalidArgumentError
 from locus_store.values.codec.forms import RefusedError
@@ -24,9 +25,6 @@ from locus_store.values.msgpack import (
     to_json,
     unpack,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def store_value(kind: str, data: bytes) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from locus_store.adapters.langgraph import typed_values
-from locus_store.adapters.langgraph.channel_lists import ChannelLists
-from locus_store.adapters.langgraph.copies import SCALARS, is_message, make_copier
+from locus_store.adapters.langgraph.channel_lists import ChannelLists, Known, Place
+from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, make_copier
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.values.encoding import decode_canonical, encode_canonical
-from locus_store.values.frames import Listed, decode_opened
+from locus_store.values.frames import Folder, Listed, decode_opened
 from locus_store.values.msgpack import (
     MSGPACK,
     TAG,
@@ -29,15 +30,10 @@ from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from locus_store.adapters.langgraph.channel_lists import Known, Place
-    from locus_store.adapters.langgraph.copies import Maker
-    from locus_store.adapters.langgraph.recent import Recent
+    from locus_store.runtime.recent import Recent
     from locus_store.types import Version
-    from locus_store.values.frames import Folder
 
 _VERSIONS: Final = "channel_versions"
 _LIST_DEPTH: Final = 3

@@ -5,6 +5,7 @@ Every checkpoint, with its metadata and time, in its order. The source is only r
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from locus_store.adapters.locus.records import (
@@ -14,7 +15,7 @@ from locus_store.adapters.locus.records import (
     find_repeated,
 )
 from locus_store.adapters.locus.sources import LocusSource, make_source
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import (
     IntegrityError,
     InvalidArgumentError,
@@ -30,9 +31,6 @@ from locus_store.values import frames
 from locus_store.values.surrogates import restore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from locus_store.backend import StorageBackend
     from locus_store.types import ArchivedLine, ArchivedThread
 
 

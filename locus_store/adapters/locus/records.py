@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from locus_store.errors import IntegrityError, LocusStoreError
 from locus_store.values.encoding import MAX_INT, MIN_INT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 logger = logging.getLogger("locus_store")
 

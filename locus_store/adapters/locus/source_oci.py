@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -23,8 +24,6 @@ from locus_store.errors import IntegrityError
 from locus_store.open import open_checkpointer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
     from locus_store.backends.documents.protocol import Tag
 
 T = TypeVar("T")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,13 +25,10 @@ from locus_store.adapters.locus.records import (
 )
 from locus_store.backends.redis import addresses
 from locus_store.backends.redis.keys import EPOCH
-from locus_store.errors import IntegrityError, InvalidArgumentError
+from locus_store.errors import IntegrityError, InvalidArgumentError, LocusStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from locus_store.backends.redis.connections import LoopClient
-    from locus_store.errors import LocusStoreError
 
 PREFIXES: Final = ("locus:state:", "locus:checkpoint:")
 """Default prefixes of the SDK's ``redis_checkpointer`` and of its ``RedisBackend``."""

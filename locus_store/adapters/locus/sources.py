@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import defaultdict
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from locus_store.adapters.locus.records import (
@@ -31,14 +32,9 @@ from locus_store.errors import (
     ConnectionFailedError,
     IntegrityError,
     InvalidArgumentError,
+    LocusStoreError,
     SchemaError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from locus_store.errors import LocusStoreError
 
 TABLES: Final = ("locus_checkpoints", "checkpoints")
 """The names that the SDK gives its tables by default."""

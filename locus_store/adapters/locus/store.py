@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 from locus_store.open import open_checkpointer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from locus_store.store import BaseStore
     from locus_store.types.items import Namespace, SemanticSearchResult, StoreItem
 

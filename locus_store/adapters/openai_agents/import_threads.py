@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.adapters.openai_agents.session import make_message
-from locus_store.adapters.sql_sources import READABLE, archive_message, open_rows, put_thread
-from locus_store.backend import StoresThreads, needs
+from locus_store.adapters.sql_sources import READABLE, Rows, archive_message, open_rows, put_thread
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, SchemaError
 from locus_store.runtime.progress import expect_steps
 from locus_store.transfer.counts import Counts, Progress, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.adapters.sql_sources import Rows
-    from locus_store.backend import StorageBackend
     from locus_store.types import ArchivedMessage
 
 TABLE: Final = "agent_messages"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -14,19 +15,16 @@ from agents.memory.session_settings import coerce_session_settings, resolve_sess
 
 from locus_store.adapters.logs import LogAdapter, tag_numbers, untag_numbers
 from locus_store.errors import ConflictError, SerializationError
-from locus_store.messages import ROLE, NewMessage
+from locus_store.messages import ROLE, BaseMessageLog, LogSnapshot, NewMessage
 from locus_store.open import open_message_log
 from locus_store.runtime.loops import settle
 from locus_store.types.arguments import check_text, check_user
 from locus_store.values.readable import Readable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-
     from agents import TResponseInputItem
 
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LogSnapshot
 
 Settings = SessionSettings | dict[str, Any] | None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,24 +20,21 @@ from pydantic_core import PydanticSerializationError
 from locus_store.adapters.logs import (
     MAX_PLACES,
     OpenedByUrl,
-    Places,
     list_all,
     tag_numbers,
     untag_numbers,
 )
 from locus_store.errors import ConflictError, IntegrityError, NotFoundError, SerializationError
-from locus_store.messages import NewMessage
+from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot, NewMessage
 from locus_store.runtime.loops import settle
+from locus_store.runtime.recent import Recent
 from locus_store.types.arguments import check_text
 from locus_store.values.encoding import encode
 from locus_store.values.readable import Readable
 from locus_store.values.surrogates import escape_within, restore_within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog, LoggedMessage, LogSnapshot
 
 ENTRIES: Final = "messages"
 """Namespace of the log of a conversation's entries."""
@@ -81,8 +79,10 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
         self._forget()
 
     def _forget(self) -> None:
-        self._places = Places()
-        self._known: dict[str, _Stored] = {}
+        self._places: Recent[str, str] = Recent(MAX_PLACES)
+        """The conversations that had entries when these were last seen."""
+
+        self._known: Recent[str, _Stored] = Recent(MAX_PLACES)
 
     # --- records
 
@@ -175,11 +175,10 @@ class LocusConversationStore(OpenedByUrl, ConversationStore):
     def _note(self, record: ConversationRecord, revision: int) -> None:
         """Remember a record that was read or written."""
         tips = (record.head_id, *record.branches)
-        self._places.note(record.conversation_id, tips)
-        self._known.pop(record.conversation_id, None)
-        self._known[record.conversation_id] = _Stored(record.revision, revision, frozenset(tips))
-        while len(self._known) > MAX_PLACES:
-            self._known.pop(next(iter(self._known)), None)
+        for tip in filter(None, tips):
+            self._places.put(tip, record.conversation_id)
+        stored = _Stored(record.revision, revision, frozenset(tips))
+        self._known.put(record.conversation_id, stored)
 
     # --- entries
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from locus_store import versions
 from locus_store.backend import FullBackend
-from locus_store.backends.documents.logs import DocumentLogs
-from locus_store.backends.documents.thread_info import DocumentThreadInfo, claim_and_save
+from locus_store.backends.documents.listing import (
+    DocumentThreadInfo,
+    DocumentVersionLists,
+    claim_and_save,
+    list_writes,
+)
 from locus_store.backends.documents.threads import DocumentThreads
-from locus_store.backends.documents.version_lists import DocumentVersionLists, list_writes
 from locus_store.errors import IntegrityError, LocusStoreError, NotFoundError
 from locus_store.runtime.observe import skip_too_large
 from locus_store.runtime.progress import iterate_steps
@@ -47,18 +50,13 @@ from locus_store.versions.archives import make_occupied_error
 from locus_store.versions.erasing import Sweep, Swept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
     from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
     from locus_store.versions.spaces import History
     from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
-
-class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, DocumentLogs):
+class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
     """Keeps each thread in a document that is replaced by a conditional put.
 
     Args:
@@ -86,47 +84,30 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
 
     async def open(self) -> None:
         """See ``StorageBackend``, also for the following methods."""
-        await self._look(self._documents.identity)
+        await self._threads.look(self._documents.identity)
 
     async def close(self) -> None:
         """Forget the threads in memory; stored threads remain."""
         self._threads.clear()
 
-    async def _look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a read; in a worker thread if it may block the event loop."""
-        read = partial(self._threads.read_steadily, partial(work, *args, **kwargs))
-        return await self._documents.run_call(read)
-
-    async def _make(self, thread_id: str, body: ThreadChange[T], *, removes: bool = False) -> T:
-        """Change a thread, or create it; see ``DocumentThreads.write``."""
-        write = partial(self._threads.write, thread_id, body, creates=True, removes=removes)
-        answer = await self._threads.run_in_order(thread_id, lambda: (write(),))
-        return answer[0]  # type: ignore[return-value]  # None only where body gives it
-
-    async def _change(self, thread_id: str, body: ThreadChange[T]) -> T | None:
-        """Change a thread; return ``None`` if it has no document."""
-        return await self._threads.run_in_order(
-            thread_id, lambda: self._threads.write(thread_id, body, creates=False)
-        )
-
     async def _sweep(self, sweep: Sweep, body: ThreadChange[Swept]) -> None:
         """Remove something from every thread that can be read; raise for the others at the end."""
-        ids = await self._look(lambda: list(self._documents.keys()))
-        strays = await self._look(self._documents.strays)
+        ids = await self._threads.look(lambda: list(self._documents.keys()))
+        strays = await self._threads.look(self._documents.strays)
         failed: list[LocusStoreError] = [IntegrityError(it) for it in strays]
         for thread_id in iterate_steps(ids):
             try:
-                sweep.count(thread_id, await self._change(thread_id, body) or Swept(0))
+                sweep.count(thread_id, await self._threads.change(thread_id, body) or Swept(0))
             except LocusStoreError as exc:
                 failed.append(exc)
-        failed += await self._look(self._threads.sweep)
+        failed += await self._threads.look(self._threads.sweep)
         for first in failed:
             raise type(first)(f"{first} ({_describe_sweep(failed, sweep)})") from first
 
     # --- versions
 
     async def commit(self, save: Save) -> Written:
-        return await self._make(save.thread_id, lambda it: claim_and_save(it, save))
+        return await self._threads.make(save.thread_id, lambda it: claim_and_save(it, save))
 
     async def fetch(
         self,
@@ -136,14 +117,14 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
         checkpoint_id: str | None = None,
         with_writes: bool = False,
     ) -> Stored | None:
-        return await self._look(
+        return await self._threads.look(
             self._fetch, thread_id, namespace, checkpoint_id, with_writes=with_writes
         )
 
     async def fetch_head(
         self, thread_id: str, *, namespace: str = "", known: Mark, with_writes: bool = False
     ) -> Stored | None:
-        return await self._look(
+        return await self._threads.look(
             self._fetch, thread_id, namespace, None, known, with_writes=with_writes
         )
 
@@ -186,7 +167,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
     ) -> list[Version]:
         check_names(thread_id, namespace, before)
         check_limit(limit)
-        return await self._look(self._history, thread_id, namespace, limit, before)
+        return await self._threads.look(self._history, thread_id, namespace, limit, before)
 
     def _history(
         self, thread_id: str, namespace: str, limit: int, before: str | None
@@ -218,18 +199,18 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             line = edit.find(thread_id, namespace)
             return versions.remove_named(edit, line, names, writer) if line else 0
 
-        return await self._change(thread_id, remove) or 0
+        return await self._threads.change(thread_id, remove) or 0
 
     async def has_thread(self, thread_id: str) -> bool:
         check_text("thread_id", thread_id)
-        found = await self._look(self._threads.read, thread_id)
+        found = await self._threads.look(self._threads.read, thread_id)
         return found is not None and found.exists
 
     async def remove_thread(
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         check_names(thread_id, namespace)
-        removed = await self._change(thread_id, lambda it: it.drop_seen(head, namespace))
+        removed = await self._threads.change(thread_id, lambda it: it.drop_seen(head, namespace))
         return removed or versions.make_no_thread_result(thread_id, head)
 
     # --- lists
@@ -248,7 +229,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
                     raise NotFoundError(f"there is no thread {after!r} to list after")
             return list(islice((it for it in threads if matches(it.thread_id)), limit))
 
-        return await self._look(recent)
+        return await self._threads.look(recent)
 
     def _recent(self, size: int = 0) -> Iterator[Thread]:
         """Yield the threads that exist; see ``DocumentThreads.iterate_by_activity``."""
@@ -265,12 +246,12 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             roots = islice(self._roots(limit), limit)
             return [it.get_version(root, root.line.head or 0).as_head() for it, root in roots]
 
-        return await self._look(heads)
+        return await self._threads.look(heads)
 
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
-        return await self._look(self._query, key, value, limit)
+        return await self._threads.look(self._query, key, value, limit)
 
     def _query(self, key: str, value: Any, limit: int) -> list[Head]:
         found = [
@@ -295,7 +276,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
                     break
             return hits
 
-        hits = await self._look(find)
+        hits = await self._threads.look(find)
         return sorted(hits, key=lambda it: (it.score, it.updated_at), reverse=True)[:limit]
 
     def _having_words(self, wanted: list[str], limit: int) -> Iterator[Iterable[Thread]]:
@@ -317,7 +298,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             source = self._threads.read(source_thread_id)
             return source.archive() if source and source.exists else None
 
-        copy = await self._look(read)
+        copy = await self._threads.look(read)
         if copy is None:
             return False
         await self._restore(replace(copy, thread_id=dest_thread_id), is_copy=True)
@@ -330,7 +311,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             IntegrityError: A document cannot be a thread's, and there are no more threads.
         """
         check_scan(limit, after)
-        return await self._look(self._threads.scan, limit, after)
+        return await self._threads.look(self._threads.scan, limit, after)
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
@@ -339,7 +320,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             found = self._threads.read(thread_id)
             return found.archive() if found else None
 
-        return await self._look(read)
+        return await self._threads.look(read)
 
     async def restore(self, thread: ArchivedThread) -> None:
         await self._restore(thread, is_copy=False)
@@ -350,7 +331,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
                 raise make_occupied_error(thread.thread_id, "copied" if is_copy else "written")
             edit.restore(thread, is_copy=is_copy)
 
-        await self._make(thread.thread_id, restore)
+        await self._threads.make(thread.thread_id, restore)
 
     async def store_writes(
         self,
@@ -374,7 +355,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
                 edit.prolong(ttl_seconds)
             return stored
 
-        return await self._make(thread_id, store)
+        return await self._threads.make(thread_id, store)
 
     async def writes_of(
         self, thread_id: str, checkpoint_ids: Sequence[str], *, namespace: str = ""
@@ -386,11 +367,11 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             history = thread.histories.get(namespace) if thread else None
             return {it: list_writes(history, it) for it in checkpoint_ids} if history else {}
 
-        return {name: writes for name, writes in (await self._look(read)).items() if writes}
+        return {name: writes for name, writes in (await self._threads.look(read)).items() if writes}
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
-        thread = await self._look(self._threads.read, thread_id)
+        thread = await self._threads.look(self._threads.read, thread_id)
         histories = thread.histories.values() if thread else ()
         return sorted(it.namespace for it in histories if it.line.head is not None)
 
@@ -406,7 +387,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             found = [(it, row.record.chain, row.to_payload()) for it, row in rows if it <= last]
             return versions.select_records(found, first, last)
 
-        return await self._look(read)
+        return await self._threads.look(read)
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         check_key(key)
@@ -420,17 +401,17 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
                 if has_value(row.record.metadata, key, value)
             ]
 
-        return await self._look(find)
+        return await self._threads.look(find)
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
-        return await self._change(thread_id, _prune) or 0
+        return await self._threads.change(thread_id, _prune) or 0
 
     # --- housekeeping
 
     async def damage(self) -> list[str]:
         """See ``StorageBackend``; reports stray documents and a damaged identity."""
-        return await self._look(self._threads.find_damage)
+        return await self._threads.look(self._threads.find_damage)
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         limit = datetime.now(UTC) - timedelta(days=check_days(older_than_days))
@@ -448,7 +429,7 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo, Doc
             return is_late
 
         check_text("thread_id", thread_id)
-        return bool(await self._change(thread_id, renew))
+        return bool(await self._threads.change(thread_id, renew))
 
     async def expire(self) -> int:
         await self._sweep(sweep := Sweep(), _expire)

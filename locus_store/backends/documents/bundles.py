@@ -6,10 +6,11 @@ changes (a head's tokens), the second one the facts; both have a checksum. The p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import orjson
@@ -18,12 +19,7 @@ from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame, unpack_frames
 from locus_store.versions import Line, Record
-from locus_store.versions.spaces import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.versions.spaces import History
+from locus_store.versions.spaces import History, Row
 
 MAGIC: Final = b"locus-store 1\n"
 """With the version of the form; another one is refused."""
@@ -34,6 +30,9 @@ _FACTS_AT: Final = len(MAGIC) + 2 * _LENGTH_BYTES
 
 ENTRY_BYTES: Final = 200
 """The facts of one version or write count as this many bytes."""
+
+THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
+"""The fields of a thread, beside its times."""
 
 _WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
 _LINE: Final = (
@@ -217,6 +216,11 @@ def put_row(history: History, fields: list[Any], payload: bytes) -> None:
     """Add the version of its facts and payload to its namespace, in which it is the newest."""
     _, sequence, chain, _, checkpoint_id, *_ = fields
     history.add(_DescribedRow(fields, payload), sequence, chain, checkpoint_id)
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Return a time of the facts."""
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def render_time(fields: list[Any]) -> str:

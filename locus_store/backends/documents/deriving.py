@@ -6,14 +6,13 @@ written, and the next write of the thread writes those again.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from locus_store.backends.documents.segments import SegmentedHistory, find_runs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
     from locus_store.backends.documents.bundles import Bundle
     from locus_store.versions.spaces import History, Row
     from locus_store.versions.threads import Thread

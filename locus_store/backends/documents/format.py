@@ -12,7 +12,7 @@ changed, lost, added or moved is found.
 
 from __future__ import annotations
 
-import base64
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -22,17 +22,22 @@ import orjson
 
 from locus_store.backends.documents.protocol import Body, Documents
 from locus_store.errors import IntegrityError, SchemaError
-from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.types.logs import Outbox
 from locus_store.values.encoding import encode
 from locus_store.versions import Line, Record
+from locus_store.versions.archives import (
+    describe_log,
+    describe_message,
+    describe_write,
+    parse_log,
+    parse_message,
+    parse_write,
+)
 from locus_store.versions.spaces import History, Row
-from locus_store.versions.threads import Thread
+from locus_store.versions.threads import Thread, ThreadTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from locus_store.versions.threads import ThreadTransaction
+    from locus_store.types import ArchivedMessage, ArchivedWrite
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
@@ -44,10 +49,6 @@ _LOG: Final = b'","log":['
 _CLOSE: Final = b'"}'
 _LINE: Final = ("head", "floor", "last_sequence", "writer", "run")
 """The fields of a line's entry, beside its namespace and key."""
-
-_WRITE: Final = ("task_id", "idx", "channel", "type", "task_path", "basis")
-_LOG_FACTS: Final = ("revision", "last_sequence")
-_MESSAGE: Final = ("sequence", "message_id", "role", "metadata", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ def _continued(
     for history, it in added:
         add(_entry(history, it))
         _imply(implied, history, it)
-    for entry in (*map(_of_message, messages), *_corrections(implied, thread)):
+    of_messages = (_encoded("message", describe_message(it)) for it in messages)
+    for entry in (*of_messages, *_corrections(implied, thread)):
         add(entry)
     size = end.kept_bytes + sum(map(len, out[1:]))
     return b"".join(out) + _END, End(size, count, checksum)
@@ -167,7 +169,8 @@ def _corrections(implied: Thread, thread: Thread) -> Iterator[Entry]:
             yield _of_line(history, _facts(history.line))
     for name, log in thread.logs.items():
         if implied.logs.get(name) != log:
-            yield _of_log(log)
+            facts = describe_log(log)
+            yield _encoded("log", {name: it for name, it in facts.items() if it != ""})
     if implied.outbox != thread.outbox:
         yield _encoded("outbox", {"edits": thread.outbox and thread.outbox.to_json()})
     for source in implied.delivered.keys() | thread.delivered.keys():
@@ -211,7 +214,9 @@ def _dated(
 def _entry(history: History, it: Row | ArchivedWrite | None) -> Entry:
     if it is None:
         return _of_line(history, {})
-    return _of_version(history, it) if isinstance(it, Row) else _of_write(history, it)
+    if isinstance(it, Row):
+        return _of_version(history, it)
+    return _encoded("write", describe_write(it), history)
 
 
 def _encoded(kind: str, values: dict[str, Any], history: History | None = None) -> Entry:
@@ -236,34 +241,6 @@ def _of_version(history: History, row: Row) -> Entry:
         "digest": it.digest.hex(),
     }
     return (*_encoded("version", values, history), b',"operations":', row.to_json())
-
-
-def _of_write(history: History, it: ArchivedWrite) -> Entry:
-    values = {
-        "checkpoint_id": it.checkpoint_id,
-        **{name: getattr(it.write, name) for name in _WRITE},
-        "created_at": it.created_at,
-        "payload": _base64(it.write.payload),
-    }
-    return _encoded("write", values, history)
-
-
-def _of_log(it: ArchivedLog) -> Entry:
-    facts = {name: getattr(it, name) for name in _LOG_FACTS}
-    where = {"namespace": it.namespace} if it.namespace else {}
-    return _encoded("log", {**where, **facts, "changed_at": it.changed_at})
-
-
-def _of_message(it: ArchivedMessage) -> Entry:
-    values = {"namespace": it.namespace} if it.namespace else {}
-    values |= {name: getattr(it, name) for name in _MESSAGE}
-    return _encoded(
-        "message", {**values, "created_at": it.created_at, "payload": _base64(it.payload)}
-    )
-
-
-def _base64(payload: bytes | None) -> str | None:
-    return None if payload is None else base64.b64encode(payload).decode()
 
 
 # --- from bytes
@@ -339,9 +316,9 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
         thread.active_at = datetime.fromisoformat(it["active_at"])
         thread.expires_at = _moment(it["expires_at"])
     elif kind == "message":
-        thread.messages.append(_message(it))
+        thread.messages.append(parse_message(it))
     elif kind == "log":
-        log = _log(it)
+        log = parse_log(it)
         thread.logs[log.namespace] = log
     elif kind == "outbox":
         thread.outbox = Outbox.from_json(it["edits"])
@@ -353,7 +330,7 @@ def _apply(thread: Thread, it: dict[str, Any]) -> None:
     elif kind == "version":
         _version(thread, thread.histories[it.pop("namespace", "")], it)
     elif kind == "write":
-        thread.histories[it.pop("namespace", "")].put_write(_write(it))
+        thread.histories[it.pop("namespace", "")].put_write(parse_write(it))
     else:
         raise _LineError(f"an entry is of the unknown kind {kind!r}")
 
@@ -399,33 +376,6 @@ def _advance(thread: Thread, line: Line, row: Row) -> None:
 
 _TOLD: Final[tuple[str, ...]] = ("floor", "beside_head", "writer", "run", "expires_at")
 """The fields of a version's entry that record how its save changed the line and the thread."""
-
-
-def _write(it: dict[str, Any]) -> ArchivedWrite:
-    payload = base64.b64decode(it["payload"], validate=True)
-    return ArchivedWrite(
-        checkpoint_id=it["checkpoint_id"],
-        write=PendingWrite(**{name: it[name] for name in _WRITE}, payload=payload),
-        created_at=datetime.fromisoformat(it["created_at"]),
-    )
-
-
-def _log(it: dict[str, Any]) -> ArchivedLog:
-    return ArchivedLog(
-        namespace=it.get("namespace", ""),
-        **{name: it[name] for name in _LOG_FACTS},
-        changed_at=datetime.fromisoformat(it["changed_at"]),
-    )
-
-
-def _message(it: dict[str, Any]) -> ArchivedMessage:
-    payload = it["payload"]
-    return ArchivedMessage(
-        namespace=it.get("namespace", ""),
-        **{name: it[name] for name in _MESSAGE},
-        created_at=datetime.fromisoformat(it["created_at"]),
-        payload=None if payload is None else base64.b64decode(payload, validate=True),
-    )
 
 
 def _moment(text: str | None) -> datetime | None:

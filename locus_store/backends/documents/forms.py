@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from locus_store.backends.documents import format as documents_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from locus_store.backends.documents.protocol import Body, Documents, Tag
     from locus_store.versions.threads import Thread, ThreadTransaction
-
-
-class Ending(Protocol):
-    """The form's own facts of a document."""
-
-    @property
-    def size(self) -> int:
-        """The size of the document in bytes."""
 
 
 class Parsed(NamedTuple):
@@ -31,7 +23,7 @@ class Parsed(NamedTuple):
     """Shared: nobody may change it."""
 
     end: Any
-    """An ``Ending`` of the form."""
+    """The form's own facts of the document; its ``size`` is in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +34,7 @@ class Draft:
     """``None``: the document is deleted."""
 
     thread: Thread | None = None
-    end: Ending | None = None
+    end: Any = None
     dropped: Sequence[str] = ()
     """Segments that the document names no longer."""
 

@@ -12,25 +12,20 @@ from __future__ import annotations
 import base64
 import re
 from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 from zlib import crc32
 
 import orjson
 
 from locus_store.backends.documents.item_store import KeptItem
-from locus_store.backends.documents.protocol import Body, ChangedError
+from locus_store.backends.documents.protocol import Access, Body, ChangedError, Documents, Tag
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError, SchemaError
-from locus_store.types.items import StoreItem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from locus_store.backends.documents.protocol import Access, Documents, Tag
-    from locus_store.types.items import Name
+from locus_store.types.items import Name, StoreItem
 
 FORMAT: Final = 1
 HEAD: Final = "journal"

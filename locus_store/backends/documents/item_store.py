@@ -5,18 +5,23 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from locus_store.store import BaseStore
-from locus_store.types.items import Name, Namespace, Put, StoreItem, require_version
+from locus_store.types.items import (
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
+    Put,
+    StoreItem,
+    Wanted,
+    require_version,
+)
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from locus_store.types.items import Change, NamespaceMatch, Wanted
 
 T = TypeVar("T")
 

@@ -1,16 +1,32 @@
-"""The message log of any storage of documents."""
+"""The message log of any storage of documents: logs in the documents of their threads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
+from locus_store.backends.documents.outboxes import deliver
+from locus_store.errors import BackendError, LocusStoreError
 from locus_store.messages import BaseMessageLog
 from locus_store.runtime.stepping import needs_no_loop
+from locus_store.types.logs import LogsWanted, Outbox, select_head
+from locus_store.types.messages import (
+    LogChange,
+    LogChanged,
+    LogInfo,
+    LogRead,
+    LogWanted,
+    make_unknown_message_error,
+    require_revision,
+)
+from locus_store.types.thread_info import require_owner
+from locus_store.versions import logs
 
 if TYPE_CHECKING:
     from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.types.logs import LogsWanted
-    from locus_store.types.messages import LogChange, LogChanged, LogInfo, LogRead, LogWanted
+    from locus_store.versions.threads import Thread, ThreadTransaction
 
 
 class DocumentMessageLog(BaseMessageLog):
@@ -30,6 +46,7 @@ class DocumentMessageLog(BaseMessageLog):
         self.moves_between_threads = backend.moves_between_threads
         self.needs_no_loop = needs_no_loop(backend)
         self._owns = owns
+        self._threads = backend._threads  # noqa: SLF001  (of this engine)
 
     def __repr__(self) -> str:
         return repr(self.backend).replace("Backend", "MessageLog", 1)
@@ -39,21 +56,101 @@ class DocumentMessageLog(BaseMessageLog):
         await self.backend.open()
 
     async def change(self, change: LogChange) -> LogChanged:
-        return await self.backend.change_log(change)
+        return await self._threads.run_in_order(change.thread_id, lambda: self._changed(change))
+
+    def _changed(self, change: LogChange) -> LogChanged:
+        name, edits = change.thread_id, change.split()
+        own = {it.user_id for it in edits if it.thread_id == name}
+        others = [it for it in edits if it.thread_id != name]
+        for other in others:
+            thread = None if other.user_id is None else self._threads.read(other.thread_id)
+            require_owner(other.thread_id, thread.user_id if thread else None, other.user_id)
+        applied = [it for it in others if it.puts]
+        outbox = Outbox(uuid4().hex, applied) if applied else None
+
+        def apply(edit: ThreadTransaction) -> LogChanged:
+            for user_id in own:
+                require_owner(name, edit.thread.user_id if edit.thread else None, user_id)
+            changed = logs.apply_change(edit, change)
+            if outbox is not None:
+                (edit.thread or edit.begin()).outbox = outbox
+            return changed
+
+        changed = self._threads.write(name, apply, creates=any(it.puts for it in edits))
+        if changed is None:
+            require_revision((name, change.namespace), change.expected_revision, 0)
+        if outbox is not None:
+            self._deliver(name, outbox)
+        return changed or LogChanged(0)
+
+    def _deliver(self, thread_id: str, outbox: Outbox) -> None:
+        try:
+            deliver(self._threads, thread_id, outbox)
+        except LocusStoreError as exc:
+            others = ", ".join(sorted({repr(it.thread_id) for it in outbox.edits}))
+            raise BackendError(
+                f"the change is stored with thread {thread_id!r}, and is applied to {others} when "
+                f"that thread is read next: do not send it again ({exc})"
+            ) from exc
 
     async def look(self, wanted: LogWanted) -> LogRead | None:
-        return await self.backend.look_at_log(wanted)
+        def look() -> LogRead | None:
+            thread = self._threads.read(wanted.thread_id)
+            if thread is None and wanted.after is not None:
+                raise make_unknown_message_error(wanted)
+            return logs.look(thread, wanted, self._threads.max_state_bytes) if thread else None
+
+        return await self._threads.look(look)
 
     async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
-        return await self.backend.find_logs(wanted)
+        def find() -> list[LogInfo]:
+            each = (logs.find_info(it, name) for it, name in self._matching(wanted))
+            return [it for it in each if it is not None]
+
+        return await self._threads.look(find)
 
     async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
-        return await self.backend.find_heads(wanted)
+        def find() -> list[LogRead]:
+            most, found = self._threads.max_state_bytes, self._matching(wanted)
+            names = (
+                (thread, select_head(thread.thread_id, name, whole=wanted.whole))
+                for thread, name in found
+            )
+            each = (logs.look(thread, head, most) for thread, head in names)
+            return [it for it in each if it is not None]
+
+        return await self._threads.look(find)
+
+    def _matching(self, wanted: LogsWanted) -> Iterator[tuple[Thread, str]]:
+        """Yield the threads and namespaces of the logs that match, in order."""
+        found = (
+            (it, name)
+            for it in self._threads_of(wanted)
+            for name in sorted(it.logs)
+            if wanted.takes(it.thread_id, name, it.user_id)
+        )
+        return islice(found, wanted.limit)
+
+    def _threads_of(self, wanted: LogsWanted) -> Iterator[Thread]:
+        """Yield the live threads that may have such logs, by thread id."""
+        if wanted.thread_id is not None:
+            each = iter([self._threads.read(wanted.thread_id)])
+        else:
+            first = wanted.after[0] if wanted.after else ""
+            ids = (it for it in self._threads.documents.keys("") if it >= first)
+            named = (it for it in ids if it.startswith(wanted.prefix))
+            each = iter(self._threads.documents.each(self._threads.read, named))
+        return (it for it in each if it is not None)
 
     async def drop(
         self, thread_id: str, namespace: str | None, expected_revision: int | None
     ) -> bool:
-        return await self.backend.drop_logs(thread_id, namespace, expected_revision)
+        found = await self._threads.change(
+            thread_id, lambda it: logs.drop(it, namespace, expected_revision)
+        )
+        if found is None:
+            require_revision((thread_id, namespace or ""), expected_revision, 0)
+        return found or False
 
     async def close(self) -> None:
         if self._owns:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from locus_store.backends.documents.protocol import IDENTITY_KEY, Body, Dated, Documents, Found
+from locus_store.backends.documents.protocol import (
+    IDENTITY_KEY,
+    Body,
+    Calls,
+    Dated,
+    Documents,
+    Found,
+    Tag,
+)
 from locus_store.errors import InvalidArgumentError
+from locus_store.types.facts import Fact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
     from concurrent.futures import Executor
-
-    from locus_store.backends.documents.protocol import Tag
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -75,18 +82,12 @@ class ListedObject:
     """``None``: the list does not say."""
 
 
-class Objects(ABC):
+class Objects(Calls, ABC):
     """Bytes by name, in one flat namespace; any thread may call the methods.
 
     Names have up to 1,000 bytes in UTF-8. Each call is atomic and durable when it returns, and a
     read or list that begins later sees it.
     """
-
-    blocks: ClassVar[bool] = True
-    """A call may wait for a network, and so runs in a worker thread."""
-
-    time_step: ClassVar[timedelta] = timedelta(0)
-    """The step of the times in lists: an object may be so much newer than its time."""
 
     @abstractmethod
     def get(self, name: str, *, known: Tag | None = None) -> Found | None:
@@ -129,21 +130,6 @@ class Objects(ABC):
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> Iterator[ListedObject]:
         """Yield the objects below a prefix, with names above ``after``, ordered by UTF-8."""
-
-    # --- what a store may do better
-
-    @property
-    def pool(self) -> Executor | None:
-        """The threads that calls run in; ``None``: those of the event loop."""
-        return None
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
-        """Return the results of ``work``, in order; several items may be worked on at once."""
-        return map(work, items)
-
-    def now(self) -> datetime:
-        """Return the time by the server's clock."""
-        return datetime.now(UTC)
 
     def where(self, name: str) -> str:
         """Return the place of an object, for messages."""
@@ -326,3 +312,13 @@ class ObjectDocuments(Documents):
     def discard_segments(self, named: dict[str, set[str]]) -> None:
         """Delete segments, by the digests of their threads."""
         self.objects.discard(self.list_segment_names(named))
+
+
+_LARGE_SKEW: Final = timedelta(minutes=1)
+
+
+def describe_clock(objects: Objects, remedy: str) -> Fact:
+    """Return how far the service's clock is from this machine's."""
+    skew = abs(objects.now() - datetime.now(UTC))
+    text = f"differs from the service's by {skew.total_seconds():.0f} s"
+    return Fact("clock", text, "ok") if skew < _LARGE_SKEW else Fact("clock", text, "warn", remedy)

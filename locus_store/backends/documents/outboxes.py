@@ -9,14 +9,13 @@ is applied once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from locus_store.versions import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from locus_store.backends.documents.forms import Parsed
     from locus_store.backends.documents.protocol import DocumentReads
     from locus_store.types.logs import Outbox

@@ -8,9 +8,10 @@ messages, whose payloads follow as they are, and lines and times as they are sin
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 import orjson
@@ -22,20 +23,13 @@ from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
 from locus_store.versions.spaces import History, Row
-from locus_store.versions.threads import Thread, settle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.versions.threads import ThreadTransaction
+from locus_store.versions.threads import Thread, ThreadTransaction, settle
 
 FORMAT: Final = 1
 """Version of the form; a newer one is refused."""
 
 START: Final = struct.Struct("<III")
 """The lengths of facts and payloads, and the checksum."""
-
-_THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +99,7 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
     """Return all of a thread as one pack."""
     facts = {
         "form": FORMAT,
-        "thread": [getattr(thread, name) for name in _THREAD],
+        "thread": [getattr(thread, name) for name in bundles.THREAD],
         "created_at": thread.created_at,
         "times": [thread.active_at, thread.expires_at],
         "lines": [bundles.describe_line(it) for it in thread.histories.values()],
@@ -193,7 +187,7 @@ def _new_thread(facts: dict[str, Any]) -> Thread:
     if facts["form"] != FORMAT:
         raise SchemaError("was written by a newer locus-store; upgrade this one")
     created_at = datetime.fromisoformat(facts["created_at"])
-    fields = dict(zip(_THREAD, facts["thread"], strict=True))
+    fields = dict(zip(bundles.THREAD, facts["thread"], strict=True))
     return Thread(**fields, created_at=created_at, active_at=created_at)
 
 
@@ -224,7 +218,7 @@ def _set_last(thread: Thread, each: list[dict[str, Any]]) -> None:
     for facts in each:
         if "times" in facts:
             active_at, expires_at = facts["times"]
-            thread.expires_at = expires_at and datetime.fromisoformat(expires_at)
+            thread.expires_at = bundles.parse_time(expires_at)
         elif "rows" in facts:
             active_at = bundles.render_time(facts["rows"][-1])
     if active_at is not None:

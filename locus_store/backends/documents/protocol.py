@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -13,11 +14,9 @@ from locus_store.errors import IntegrityError
 from locus_store.runtime.stepping import run_in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
     from concurrent.futures import Executor
-    from contextlib import AbstractContextManager
 
-    from locus_store.backends.documents.lanes import WriteQueues
+    from locus_store.backends.documents.workers import WriteQueues
     from locus_store.types import Active
 
 T = TypeVar("T")
@@ -118,17 +117,34 @@ class Access(DocumentReads, Protocol):
         """
 
 
-class Documents(Access, ABC):
-    """Documents by key. Implement the four abstract methods; any thread may call them.
-
-    Keys are strings of up to 255 characters; any character but NUL may occur.
-    """
+class Calls:
+    """The threads that the calls of a storage run in, and its clock."""
 
     blocks: ClassVar[bool] = True
     """A call may wait for a disk or a network, and so runs in a worker thread."""
 
     time_step: ClassVar[timedelta] = timedelta(0)
-    """The step of the times of ``survey``: a document may be so much newer than its time."""
+    """The step of the times in lists: an entry may be so much newer than its time."""
+
+    @property
+    def pool(self) -> Executor | None:
+        """The threads that calls run in; ``None``: those of the event loop."""
+        return None
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
+        """Return the results of ``work``, in order; several items may be worked on at once."""
+        return map(work, items)
+
+    def now(self) -> datetime:
+        """Return the time by the storage's clock."""
+        return datetime.now(UTC)
+
+
+class Documents(Access, Calls, ABC):
+    """Documents by key. Implement the four abstract methods; any thread may call them.
+
+    Keys are strings of up to 255 characters; any character but NUL may occur.
+    """
 
     rivals: ClassVar[str] = "other writers"
     """The writers that may change a document while it is held; for messages."""
@@ -160,11 +176,6 @@ class Documents(Access, ABC):
 
     # --- what a storage may do better
 
-    @property
-    def pool(self) -> Executor | None:
-        """The threads that calls run in; ``None``: those of the event loop."""
-        return None
-
     async def run_call(self, call: Callable[[], T]) -> T:
         """Run a call that reads or writes documents; in a worker thread if it may block."""
         return await run_in_thread(call, pool=self.pool) if self.blocks else call()
@@ -181,14 +192,6 @@ class Documents(Access, ABC):
         """Return what ``work`` returns; it takes time with ``size`` bytes and reads nothing."""
         del size
         return work()
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterable[R]:
-        """Return the results of ``work``, in order; several items may be worked on at once."""
-        return map(work, items)
-
-    def now(self) -> datetime:
-        """Return the time by the storage's clock."""
-        return datetime.now(UTC)
 
     def held(self, key: str, *, creates: bool) -> AbstractContextManager[Access]:
         """Return access to one document for a read and the write that depends on it.

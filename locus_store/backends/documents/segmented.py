@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import secrets
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 from locus_store.backends.documents import bundles, deriving
 from locus_store.backends.documents.bundles import Bundle, pack_segment
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.objects import digest
+from locus_store.backends.documents.objects import ObjectDocuments, digest
 from locus_store.backends.documents.protocol import LAST, Body, ChangedError
 from locus_store.backends.documents.segments import (
     MessageSegment,
@@ -26,22 +27,18 @@ from locus_store.backends.documents.segments import (
     SegmentedHistory,
     SegmentReader,
     Source,
-    make_message_table,
+    make_message_segment,
     make_segment,
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types.logs import Outbox
 from locus_store.versions.spaces import History
-from locus_store.versions.threads import Thread, settle
+from locus_store.versions.threads import Thread, ThreadTransaction, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
     from locus_store.backends.documents.deriving import Place
-    from locus_store.backends.documents.objects import ObjectDocuments
     from locus_store.types import ArchivedMessage
     from locus_store.versions import Line
-    from locus_store.versions.threads import ThreadTransaction
 
 TAIL_BYTES: Final = 32 * 1024
 """A larger tail becomes a segment."""
@@ -55,7 +52,6 @@ TOKENS: Final = 32
 GARBAGE_AGE: Final = timedelta(days=1)
 """Younger segments may belong to a writer that has not written its head yet."""
 
-_THREAD: Final = ("thread_id", "store", "user_id", "name", "metadata")
 _TIMES: Final = ("created_at", "active_at", "expires_at")
 
 Piece: TypeAlias = "Segment | Bundle"
@@ -155,9 +151,9 @@ class SegmentedForm(DocumentForm):
         return self._thread(facts, bundles.parse_bundle(facts, payloads), head), head
 
     def _thread(self, facts: dict[str, Any], tail: Bundle, head: HeadFacts) -> Thread:
-        thread = Thread(**{name: facts[name] for name in (*_THREAD, *_TIMES)})
+        thread = Thread(**{name: facts[name] for name in (*bundles.THREAD, *_TIMES)})
         for name in _TIMES:
-            setattr(thread, name, _moment(facts[name]))
+            setattr(thread, name, bundles.parse_time(facts[name]))
         thread.logs = {it.namespace: it for it in map(bundles.log_of, facts["logs"])}
         thread.outbox = Outbox.from_json(facts["outbox"])
         thread.delivered = facts["delivered"]
@@ -183,7 +179,7 @@ class SegmentedForm(DocumentForm):
             plan.append(_sealed(thread, tail))
         self._merge(thread.thread_id, plan)
         made = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
-        table = tuple(_entries(plan, made))
+        table = _entries(plan, made, make_segment)
         messages, tail.messages = self._messages(thread, old, made)
         is_activity = thread.active_at == edit.now
         head = HeadFacts(0, table, messages, is_activity=is_activity)
@@ -322,8 +318,7 @@ class SegmentedForm(DocumentForm):
         self._merge(thread.thread_id, plan)
         new = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         made |= new
-        table = make_message_table(plan, new)
-        return table, tail.messages
+        return _entries(plan, new, make_message_segment), tail.messages
 
     def _merge(self, thread_id: str, plan: list[Named | Bundle]) -> None:
         """Replace neighbours of a size by one, until there are fewer than ``FAN`` of each."""
@@ -423,7 +418,7 @@ def _own(namespace: str, line: Line, tail: Bundle) -> History:
 
 def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
     return {
-        **{name: getattr(thread, name) for name in (*_THREAD, *_TIMES)},
+        **{name: getattr(thread, name) for name in (*bundles.THREAD, *_TIMES)},
         "logs": [bundles.describe_log(it) for it in thread.logs.values()],
         "lines": [bundles.describe_line(it) for it in thread.histories.values()],
         "segments": [it.to_json() for it in head.table],
@@ -435,10 +430,6 @@ def _facts(thread: Thread, head: HeadFacts) -> dict[str, Any]:
 
 def _digest(content: bundles.ObjectContent) -> bytes:
     return hashlib.sha256(content.facts + content.payloads).digest()
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
 
 
 def _is_in(history: History, write: Any) -> bool:
@@ -490,7 +481,9 @@ def _mergeable(plan: Sequence[Named | Bundle]) -> int | None:
     return None
 
 
-def _entries(plan: Sequence[Segment | Bundle], made: dict[str, Bundle]) -> Iterator[Segment]:
+def _entries(
+    plan: Sequence[Named | Bundle], made: dict[str, Bundle], make: Callable[[str, Bundle], Named]
+) -> tuple[Named, ...]:
+    """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
     names = {id(it): name for name, it in made.items()}
-    for it in plan:
-        yield it if isinstance(it, Segment) else make_segment(names[id(it)], it)
+    return tuple(make(names[id(it)], it) if isinstance(it, Bundle) else it for it in plan)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -12,17 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.bundles import Bundle, unpack_segment
 from locus_store.errors import IntegrityError, SchemaError
-from locus_store.types import FOREVER
-from locus_store.versions.spaces import History
+from locus_store.runtime.recent import Recent
+from locus_store.types import FOREVER, ArchivedWrite
+from locus_store.versions.spaces import History, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from locus_store.backends.documents.objects import ObjectDocuments
-    from locus_store.types import ArchivedWrite
     from locus_store.versions import Line, Record
-    from locus_store.versions.spaces import Row
 
 PRINT_BYTES: Final = 4
 """The part of a checkpoint id's digest that the head keeps."""
@@ -92,17 +89,9 @@ class MessageSegment:
     size: int
 
 
-def make_message_table(
-    plan: Iterable[MessageSegment | Bundle], made: Mapping[str, Bundle]
-) -> tuple[MessageSegment, ...]:
-    """Return the entries of the segments of a plan; ``made`` has the new ones by name."""
-    names = {id(it): name for name, it in made.items()}
-    return tuple(
-        it
-        if isinstance(it, MessageSegment)
-        else MessageSegment(names[id(it)], len(it.messages), it.size)
-        for it in plan
-    )
+def make_message_segment(name: str, bundle: Bundle) -> MessageSegment:
+    """Return the entry of a segment that holds messages."""
+    return MessageSegment(name, len(bundle.messages), bundle.size)
 
 
 def print_of(namespace: str, checkpoint_id: str) -> bytes:
@@ -137,25 +126,21 @@ class SegmentReader:
 
     Args:
         documents: Where they are stored.
-        max_bytes: How many bytes of them are kept.
     """
 
-    def __init__(self, documents: ObjectDocuments, max_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, documents: ObjectDocuments) -> None:
         self._documents = documents
-        self._max_bytes = max_bytes
+        self._max_bytes = KEPT_BYTES
         self.clear()
 
     def clear(self) -> None:
-        """Forget all segments; also in a forked child, whose lock may have been held."""
-        self._lock = threading.Lock()
-        self._bytes = 0
-        self._kept: OrderedDict[str, tuple[int, Bundle]] = OrderedDict()
+        """Forget all segments."""
+        self._kept: Recent[str, Bundle] = Recent(self._max_bytes)
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes."""
-        with self._lock:
-            self._max_bytes = max_bytes
-            self._shrink()
+        self._max_bytes = max_bytes
+        self._kept.limit(max_bytes)
 
     def read(self, thread_id: str, names: Iterable[str]) -> list[Bundle]:
         """Return the bundles of segments; do not change them.
@@ -165,18 +150,11 @@ class SegmentReader:
             IntegrityError: A segment is damaged.
         """
         wanted = {it: self._documents.name_segment(thread_id, it) for it in names}
-        found = {name: self._known(where) for name, where in wanted.items()}
+        found = {name: self._kept.get(where) for name, where in wanted.items()}
         missing = [wanted[name] for name, bundle in found.items() if bundle is None]
         fetched = self._documents.each(self._fetched, missing) if missing else ()
         read = dict(zip(missing, fetched, strict=True))
         return [bundle or read[wanted[name]] for name, bundle in found.items()]
-
-    def _known(self, where: str) -> Bundle | None:
-        with self._lock:
-            if where not in self._kept:
-                return None
-            self._kept.move_to_end(where)
-            return self._kept[where][1]
 
     def _fetched(self, where: str) -> Bundle:
         found = self._documents.objects.get(where)
@@ -192,24 +170,14 @@ class SegmentReader:
             bundle = unpack_segment(content)
         except (IntegrityError, SchemaError) as exc:
             raise type(exc)(f"{place}: {exc}") from exc
-        self._keep(where, bundle, len(content))
+        self._kept.put(where, bundle, len(content))
         return bundle
-
-    def _keep(self, where: str, bundle: Bundle, size: int) -> None:
-        with self._lock:
-            self._bytes += size - self._kept.pop(where, (0, bundle))[0]
-            self._kept[where] = size, bundle
-            self._shrink()
-
-    def _shrink(self) -> None:
-        while self._bytes > self._max_bytes and self._kept:
-            self._bytes -= self._kept.popitem(last=False)[1][0]
 
     def write(self, thread_id: str, written: dict[str, tuple[bytes, Bundle]]) -> None:
         """Put segments, several at once."""
         named = [(self._documents.name_segment(thread_id, it), *written[it]) for it in written]
         for where, content, bundle in self._documents.each(self._stored, named):
-            self._keep(where, bundle, len(content))
+            self._kept.put(where, bundle, len(content))
 
     def _stored(self, it: tuple[str, bytes, Bundle]) -> tuple[str, bytes, Bundle]:
         self._documents.objects.store(it[0], it[1])
@@ -218,9 +186,8 @@ class SegmentReader:
     def drop(self, thread_id: str, names: Iterable[str]) -> None:
         """Delete segments that no head names any more."""
         gone = [self._documents.name_segment(thread_id, it) for it in names]
-        with self._lock:
-            for where in gone:
-                self._bytes -= self._kept.pop(where, (0, None))[0]
+        for where in gone:
+            self._kept.drop(where)
         self._documents.objects.discard(gone)
 
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
 
 from locus_store.backends.documents.item_journal import HEAD, ItemChanges, ItemJournal, make_item
-from locus_store.backends.documents.item_store import ItemStore
-from locus_store.backends.documents.lanes import WriteQueues
-from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.documents.item_store import ItemStore, KeptItem
+from locus_store.backends.documents.protocol import Access, ChangedError, Documents
 from locus_store.backends.documents.threads import ATTEMPTS, LONGEST_PAUSE_SECONDS
+from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import BackendError, SchemaError
+from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from locus_store.backends.documents.backend import DocumentBackend
-    from locus_store.backends.documents.item_store import KeptItem
-    from locus_store.backends.documents.protocol import Access, Documents
     from locus_store.types.items import Name
 
 T = TypeVar("T")
@@ -71,20 +68,15 @@ class DocumentStore(ItemStore):
         super().__init__(**options)
         self._documents = documents
         self._owned = owned
-        self._start()
+        start_in_each_process(self._start)
 
     def _start(self) -> None:
-        """Begin without items, as in a forked child."""
-        self._pid = os.getpid()
+        """Begin without items."""
         self._lock = threading.Lock()
         self._queues = WriteQueues()
         self._waiting: deque[_Job[Any]] = deque()
         self._before: dict[Name, KeptItem | None] = {}
         self._journal = ItemJournal(self._documents, self)
-
-    def _require_process(self) -> None:
-        if self._pid != os.getpid():
-            self._start()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._documents.where(HEAD)!r})"
@@ -94,7 +86,6 @@ class DocumentStore(ItemStore):
         await self._run(lambda: None)
 
     async def close(self) -> None:
-        self._require_process()
         await self._in_order(self._journal.forget)
         if self._owned is not None:
             await self._owned.close()
@@ -105,7 +96,6 @@ class DocumentStore(ItemStore):
     # --- calls
 
     async def _run(self, work: Callable[[], T], *, changes: bool = False) -> T:
-        self._require_process()
         job = _Job(work, changes=changes)
         self._waiting.append(job)
         await self._in_order(self._carry_out_waiting)

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar
 from uuid import uuid4
-from weakref import WeakSet
 
 from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
-from locus_store.backends.documents.lanes import WriteQueues
 from locus_store.backends.documents.outboxes import deliver
-from locus_store.backends.documents.protocol import LAST, ChangedError
+from locus_store.backends.documents.protocol import (
+    LAST,
+    Access,
+    ChangedError,
+    Dated,
+    DocumentReads,
+    Documents,
+    Tag,
+)
 from locus_store.backends.documents.segments import GoneError
+from locus_store.backends.documents.workers import WriteQueues
 from locus_store.errors import BackendError, IntegrityError, LocusStoreError
+from locus_store.runtime.forks import start_in_each_process
 from locus_store.runtime.observe import report_unremoved
+from locus_store.runtime.recent import Recent
 from locus_store.runtime.retries import Pauses
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime, timedelta
 
-    from locus_store.backends.documents.protocol import Access, Dated, DocumentReads, Documents, Tag
     from locus_store.types.logs import Outbox
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 KEPT_BYTES = 64 * 1024 * 1024
@@ -51,41 +58,54 @@ class DocumentThreads:
         *,
         form: DocumentForm | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
-        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.documents = documents
         self.form = form or DocumentForm(documents)
         self.max_state_bytes = max_state_bytes
-        self._max_bytes = kept_bytes
-        self._start()
-        _all_threads.add(self)
+        self._max_bytes = KEPT_BYTES
+        start_in_each_process(self._start)
 
     def _start(self) -> None:
         """Initialize the empty state of a new object, or of a child process."""
-        self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._bytes = 0
-        self._kept: OrderedDict[str, Parsed] = OrderedDict()
         self._queues = WriteQueues()
-        self.form.clear()
+        self.clear()
 
     def clear(self) -> None:
         """Empty the cache."""
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
+        self.cache: Recent[str, Parsed] = Recent(self._max_bytes, keeps_last=True)
+        """Threads as they were read or written last; they may have changed since."""
+
         self.form.clear()
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes of documents; the one used last is always kept."""
-        with self._lock:
-            self._max_bytes = max_bytes
-            self._shrink()
+        self._max_bytes = max_bytes
+        self.cache.limit(max_bytes)
         self.form.limit(max_bytes)
+
+    # --- calls
+
+    async def look(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a read; in a worker thread if it may block the event loop."""
+        read = partial(self._read_steadily, partial(work, *args, **kwargs))
+        return await self.documents.run_call(read)
+
+    async def make(self, thread_id: str, change: ThreadChange[T], *, removes: bool = False) -> T:
+        """Change a thread, or create it; see ``write``."""
+        write = partial(self.write, thread_id, change, creates=True, removes=removes)
+        answer = await self.run_in_order(thread_id, lambda: (write(),))
+        return answer[0]  # type: ignore[return-value]  # None only where the change gives it
+
+    async def change(self, thread_id: str, change: ThreadChange[T]) -> T | None:
+        """Change a thread; return ``None`` if it has no document."""
+        return await self.run_in_order(
+            thread_id, lambda: self.write(thread_id, change, creates=False)
+        )
 
     # --- reading
 
-    def read_steadily(self, work: Callable[[], T]) -> T:
+    def _read_steadily(self, work: Callable[[], T]) -> T:
         """Return what a read returns; repeat it if a segment was removed meanwhile.
 
         Raises:
@@ -156,11 +176,10 @@ class DocumentThreads:
     def _read_dated(
         self, access: DocumentReads, dated: Dated
     ) -> tuple[datetime | None, Parsed | None]:
-        kept = self._kept.get(dated.key)
+        kept = self.cache.get(dated.key)
         is_known = kept is not None and dated.tag is not None and kept.tag == dated.tag
         if kept is None or not is_known or kept.thread.outbox:
             return dated.at, self._settled(access, dated.key)
-        self._used(dated.key)
         return dated.at, kept
 
     def read_all(self, thread_ids: Iterable[str]) -> list[Thread]:
@@ -170,7 +189,7 @@ class DocumentThreads:
         return [it for it in self.documents.each(partial(self.read, documents=access), ids) if it]
 
     def _read_together(self, thread_ids: list[str]) -> DocumentReads:
-        kept = {it: self._kept.get(it) for it in thread_ids}
+        kept = {it: self.cache.get(it) for it in thread_ids}
         return self.documents.get_all({it: one.tag if one else None for it, one in kept.items()})
 
     def read(self, thread_id: str, documents: DocumentReads | None = None) -> Thread | None:
@@ -211,13 +230,12 @@ class DocumentThreads:
 
     def read_parsed(self, access: DocumentReads, thread_id: str) -> Parsed | None:
         """Return a thread as it is stored, also its outbox; from the cache if it is unchanged."""
-        kept = self._kept.get(thread_id)
+        kept = self.cache.get(thread_id)
         found = access.get(thread_id, known=kept.tag if kept else None)
         if found is None:
-            self.forget(thread_id)
+            self.cache.drop(thread_id)
             return None
         if kept is not None and found.content is None:
-            self._used(thread_id)
             return kept
         content = found.content or b""
         if kept is not None and found.continues:
@@ -229,10 +247,10 @@ class DocumentThreads:
         except IntegrityError:
             if not found.continues:
                 raise
-            self.forget(thread_id)  # a failover took back what is kept
+            self.cache.drop(thread_id)  # a failover took back what is kept
             return self.read_parsed(self.documents, thread_id)
         made = Parsed(found.tag, thread, end)
-        self._keep(made)
+        self.keep(made)
         return made
 
     def sweep(self) -> list[LocusStoreError]:
@@ -243,34 +261,9 @@ class DocumentThreads:
             return [exc]
         return []
 
-    def get_cached(self, thread_id: str) -> Parsed | None:
-        """Return a thread from the cache; it may have changed since."""
-        return self._kept.get(thread_id)
-
-    def _used(self, thread_id: str) -> None:
-        """Mark a thread as the most recently used."""
-        with self._lock:
-            if thread_id in self._kept:
-                self._kept.move_to_end(thread_id)
-
-    def _keep(self, parsed: Parsed) -> None:
-        """Keep a thread as the most recently used."""
-        thread_id = parsed.thread.thread_id
-        with self._lock:
-            old = self._kept.pop(thread_id, None)
-            self._kept[thread_id] = parsed
-            self._bytes += parsed.end.size - (old.end.size if old else 0)
-            self._shrink()
-
-    def forget(self, thread_id: str) -> None:
-        """Remove a deleted thread from the cache."""
-        with self._lock:
-            old = self._kept.pop(thread_id, None)
-            self._bytes -= old.end.size if old else 0
-
-    def _shrink(self) -> None:
-        while self._bytes > self._max_bytes and len(self._kept) > 1:
-            self._bytes -= self._kept.popitem(last=False)[1].end.size
+    def keep(self, parsed: Parsed) -> None:
+        """Cache a thread that was just read or written."""
+        self.cache.put(parsed.thread.thread_id, parsed, parsed.end.size)
 
     # --- writing
 
@@ -337,11 +330,6 @@ class DocumentThreads:
             f"{self.documents.rivals}; nothing was written"
         )
 
-    def keep(self, tag: Tag, draft: Draft) -> None:
-        """Keep a thread that was just written."""
-        assert draft.thread is not None  # noqa: S101  (it was put)
-        self._keep(Parsed(tag, draft.thread, draft.end))
-
     # --- in order
 
     async def run_in_order(self, thread_id: str, work: Callable[[], T]) -> T:
@@ -401,7 +389,7 @@ class _Write(Generic[T]):
             self._finish(self._sent[0])
             return self._sent[1]
         self._sent = None
-        cached = self._threads.get_cached(self._thread_id) if self._trusts_cache else None
+        cached = self._threads.cache.get(self._thread_id) if self._trusts_cache else None
         self._trusts_cache = False
         if cached is not None:
             return self._attempt_cached(access, cached)
@@ -452,12 +440,12 @@ class _Write(Generic[T]):
         self._threads.form.prepare(draft)
         self._sent, self._onto = (draft, answer), old.tag if old else None
         self._is_putting = True
-        if draft.body is not None:
+        if draft.body is not None and draft.thread is not None:
             tag = access.put(self._thread_id, draft.body, tag=self._onto)
-            self._threads.keep(tag, draft)
+            self._threads.keep(Parsed(tag, draft.thread, draft.end))
         elif old is not None:
             access.delete(self._thread_id, tag=old.tag)
-            self._threads.forget(self._thread_id)
+            self._threads.cache.drop(self._thread_id)
         self._is_putting = False
         self._finish(draft)
 
@@ -491,16 +479,3 @@ class _Write(Generic[T]):
             except LocusStoreError as exc:
                 report_unremoved(self._thread_id, exc)
         return False
-
-
-_all_threads: WeakSet[DocumentThreads] = WeakSet()
-
-
-def _after_fork() -> None:
-    """Reset every object in a forked child: the parent's cache and writes belong to the parent."""
-    for threads in _all_threads:
-        threads._start()  # noqa: SLF001  (of this module)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)

@@ -1,21 +1,26 @@
-"""Threads for the calls of an object store, and for the reads of one call."""
+"""Threads for calls that block, queues of writes, and the base of clients."""
 
 from __future__ import annotations
 
-import os
+import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from locus_store.runtime.forks import start_in_each_process
+from locus_store.runtime.loops import await_to_end
+from locus_store.runtime.retries import parse_date
+from locus_store.runtime.stepping import may_block, run_now
 
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
+
+SECOND: Final = timedelta(seconds=1)
 
 
 class Workers(Executor):
@@ -33,49 +38,40 @@ class Workers(Executor):
     def __init__(self, name: str, size: int) -> None:
         self._name = name
         self._size = size
-        self._start()
+        start_in_each_process(self._start)
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._is_open = True
         self._nested = threading.local()
+        self._open(is_open=True)
+
+    def _open(self, *, is_open: bool) -> None:
+        """Begin with other pools, which have no threads yet."""
+        self._calls = ThreadPoolExecutor(self._size, self._name)
+        self._reads = ThreadPoolExecutor(self._size, f"{self._name}-read")
+        self._is_open = is_open
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a call; see ``concurrent.futures.Executor``."""
-        with self._open_lock() as pools:
+        with self._lock:
             self._is_open = True
-            return self._pool(pools, "").submit(fn, *args, **kwargs)
+            return self._calls.submit(fn, *args, **kwargs)
 
     def _read(self, work: Callable[[T], R], item: T) -> Future[R]:
         """Read in a thread of the pool; in this one if the call has outlived ``close``."""
-        with self._open_lock() as pools:
+        with self._lock:
             if self._is_open:
-                return self._pool(pools, "-read").submit(self._as_reader, work, item)
+                return self._reads.submit(self._as_reader, work, item)
         done: Future[R] = Future()
         done.set_result(work(item))
         return done
 
-    @contextmanager
-    def _open_lock(self) -> Iterator[dict[str, ThreadPoolExecutor]]:
-        """Yield the pools under the lock, so that ``close`` comes before the block or after it."""
-        if self._pid != os.getpid():
-            self._start()
-        with self._lock:
-            yield self._pools
-
-    def _pool(self, pools: dict[str, ThreadPoolExecutor], suffix: str) -> ThreadPoolExecutor:
-        if suffix not in pools:
-            pools[suffix] = ThreadPoolExecutor(self._size, self._name + suffix)
-        return pools[suffix]
-
     def close(self) -> None:
         """Release the threads once their work is done; later calls start others."""
-        with self._open_lock() as found:
-            pools, self._pools = found, {}
-            self._is_open = False
-        for pool in pools.values():
+        with self._lock:
+            pools = self._calls, self._reads
+            self._open(is_open=False)
+        for pool in pools:
             pool.shutdown(wait=False)
 
     def run_each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
@@ -110,3 +106,116 @@ class Workers(Executor):
     def _as_reader(self, work: Callable[[T], R], item: T) -> R:
         self._nested.is_reader = True
         return work(item)
+
+
+class BlockingClient:
+    """A client of a service, which begins without connections, also in a forked child.
+
+    Args:
+        name: The names of its threads end with it.
+        pool_size: Calls at once.
+    """
+
+    def __init__(self, name: str, pool_size: int) -> None:
+        self._workers = Workers(f"locus-store-{name}", pool_size)
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._offset = timedelta(0)
+
+    @property
+    def pool(self) -> Executor:
+        """The threads that calls run in."""
+        return self._workers
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See ``Objects``; within another call of this kind, one after another."""
+        return self._workers.run_each(work, items)
+
+    def now(self) -> datetime:
+        """Return the time by the service's clock, as far as it is known."""
+        return datetime.now(UTC) + self._offset
+
+    def _follow_clock(self, date: object) -> None:
+        """Follow the service's clock, whose answers have whole seconds."""
+        if at := parse_date(date):
+            offset = at + SECOND / 2 - datetime.now(UTC)
+            if abs(offset - self._offset) > SECOND:
+                self._offset = offset
+
+
+class _Job:
+    """Work to run in another thread."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._work = work
+
+    def run(self) -> None:
+        self.future.set_running_or_notify_cancel()
+        try:
+            answer = self._work()
+        except BaseException as exc:  # noqa: BLE001  (it is the caller's)
+            self.future.set_exception(exc)
+        else:
+            self.future.set_result(answer)
+
+
+class WriteQueues:
+    """The writes that wait, by thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[_Job]] = {}
+
+    async def run(self, name: str, work: Callable[[], T], pool: Executor | None) -> T:
+        """Run a write after all earlier ones of its queue, even if the caller is cancelled.
+
+        Args:
+            name: The queue's.
+            work: The write.
+            pool: Its thread, unless that of a sync call; ``None``: one of the event loop's.
+        """
+        job = _Job(work)
+        if may_block():
+            return await run_now(self._run_here, name, job)
+        if queue := self._added(name, job):
+            try:
+                if pool is not None:  # its end need not wake the event loop
+                    pool.submit(self._drain, name, queue)
+                else:
+                    asyncio.get_running_loop().run_in_executor(None, self._drain, name, queue)
+            except RuntimeError:  # the loop is ending, and runs nothing beside it any more
+                self._drain(name, queue)
+        answer: T = await await_to_end(asyncio.wrap_future(job.future))
+        return answer
+
+    def _run_here(self, name: str, job: _Job) -> Any:
+        """Run a job in this thread, and leave those that came meanwhile to another."""
+        if queue := self._added(name, job):
+            job.run()
+            if self._has_more(name, queue):
+                threading.Thread(target=self._drain, args=(name, queue), daemon=True).start()
+        return job.future.result()
+
+    def _added(self, name: str, job: _Job) -> deque[_Job] | None:
+        """Add a job; return its queue if it is the first one there."""
+        with self._lock:
+            queue = self._queues.setdefault(name, deque())
+            queue.append(job)
+            return queue if len(queue) == 1 else None
+
+    def _drain(self, name: str, queue: deque[_Job]) -> None:
+        """Run a queue's jobs; the first one stays in it until it is finished."""
+        queue[0].run()
+        while self._has_more(name, queue):
+            queue[0].run()
+
+    def _has_more(self, name: str, queue: deque[_Job]) -> bool:
+        """Remove a queue's first job; return whether it has another one."""
+        with self._lock:
+            queue.popleft()
+            if not queue:
+                del self._queues[name]
+            return bool(queue)

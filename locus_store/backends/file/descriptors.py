@@ -7,7 +7,6 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from locus_store.backends.file.names import escape_path
 from locus_store.errors import BackendError, ConnectionFailedError, IntegrityError, LocusStoreError
@@ -17,8 +16,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 _HAS_OPENAT = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 _TAIL_BYTES = 64

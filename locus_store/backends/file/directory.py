@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from locus_store.backends.documents.protocol import ChangedError
+from locus_store.backends.documents.protocol import Body, ChangedError
 from locus_store.backends.file.descriptors import (
     Opened,
     Place,
+    Signature,
     has_locks,
     is_at,
     open_file,
@@ -38,12 +39,6 @@ from locus_store.errors import (
     LocusStoreError,
     UnsupportedError,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.backends.documents.protocol import Body
-    from locus_store.backends.file.descriptors import Signature
 
 _COPY_BYTES = 1 << 20
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
 
 import aiohttp
 import orjson
 from yarl import URL
 
 from locus_store.backends.http.transport import (
+    Answer,
     ClientOptions,
     NoAnswerError,
     Transport,
@@ -26,15 +28,9 @@ from locus_store.errors import (
 )
 from locus_store.runtime import observe
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
-from locus_store.runtime.retries import Pauses
+from locus_store.runtime.retries import Pauses, parse_date
 from locus_store.wire import bodies, failures
-from locus_store.wire.calls import list_calls, may_repeat
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
-    from locus_store.backends.http.transport import Answer
-    from locus_store.wire.calls import Part, WireCall
+from locus_store.wire.calls import Part, WireCall, list_calls, may_repeat
 
 MAX_PORT: Final = 65535
 
@@ -280,13 +276,8 @@ def _retry_after(answer: Answer) -> float:
     text = answer.headers.get("retry-after", "")
     if text.isascii() and text.isdigit():
         return float(text)
-    try:
-        at = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return 0.0
-    from datetime import UTC, datetime  # noqa: PLC0415
-
-    return max(0.0, (at - datetime.now(UTC)).total_seconds()) if at.tzinfo else 0.0
+    at = parse_date(text)
+    return max(0.0, (at - datetime.now(UTC)).total_seconds()) if at else 0.0
 
 
 def _json(answer: Answer) -> Any:

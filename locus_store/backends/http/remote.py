@@ -7,7 +7,7 @@ atomic: a writer between both requests is not seen.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
@@ -24,20 +24,17 @@ from locus_store.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from locus_store.types import CheckpointerCapabilities, Mark, Stored, Version, Written
+from locus_store.runtime.recent import Recent
+from locus_store.types import CheckpointerCapabilities, Mark, Save, Stored, Version, Written
 from locus_store.types.arguments import MAX_COUNT, check_limit, check_names
 from locus_store.types.codec import get_labels
 from locus_store.values import frames
 from locus_store.values.msgpack import convert_to_json
 from locus_store.wire import bodies
-from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description
+from locus_store.wire.calls import DESCRIPTION, SERVICE, VERSION, Description, WireCall
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from locus_store.backends.http.connections import HTTPClient, HTTPConnections
-    from locus_store.types import Save
-    from locus_store.wire.calls import WireCall
 
 ELSEWHERE: Final = frozenset({404, 405})
 """The statuses of a server that does not have our wire."""
@@ -170,7 +167,7 @@ class SdkServiceBackend(StorageBackend):
     def __init__(self, connections: HTTPConnections, *, max_state_bytes: int) -> None:
         super().__init__(max_state_bytes=max_state_bytes)
         self._connections = connections
-        self._own: OrderedDict[str, tuple[str, str | None, str | None]] = OrderedDict()
+        self._own: Recent[str, tuple[str, str | None, str | None]] = Recent(REMEMBERED)
 
     async def commit(self, save: Save) -> Written:
         """See ``StorageBackend``, also for the following methods."""
@@ -192,9 +189,7 @@ class SdkServiceBackend(StorageBackend):
         answer = await self._asked("POST", save.thread_id, body=bodies.encode_json(body))
         answered = answer.get("checkpoint_id") if isinstance(answer, dict) else None
         name = answered if isinstance(answered, str) else save.checkpoint_id
-        self._own[save.thread_id] = name, save.writer, save.run
-        if len(self._own) > REMEMBERED:
-            self._own.popitem(last=False)
+        self._own.put(save.thread_id, (name, save.writer, save.run))
         return Written(name, _mark(name, save.change.tree.digest), "head")
 
     async def _require_head(self, save: Save) -> None:
@@ -219,7 +214,7 @@ class SdkServiceBackend(StorageBackend):
         )
 
     def _is_own(self, save: Save, newest: str | None) -> bool:
-        name, writer, run = self._own.get(save.thread_id, (None, None, None))
+        name, writer, run = self._own.get(save.thread_id) or (None, None, None)
         if newest is None or name != newest:
             return False
         return writer == save.writer if save.writer is not None else run == save.run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from base64 import b64encode
+from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import getproxies, proxy_bypass
@@ -15,8 +16,6 @@ from yarl import URL
 from locus_store.errors import BackendError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Mapping
-
     from aiohttp.abc import AbstractStreamWriter
 
 TIMEOUT_SECONDS: Final = 30.0

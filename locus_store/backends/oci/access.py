@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,6 @@ from locus_store.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from locus_store.backends.oci.options import OCIOptions
 
 

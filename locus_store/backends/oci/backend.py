@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.documents.objects import ITEMS, LAYOUT, MAX_NAME_BYTES, ObjectDocuments
 from locus_store.backends.documents.segmented import SegmentedForm
+from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.oci.access import BucketPlace, require
 from locus_store.backends.oci.client import BucketObjects
 from locus_store.backends.oci.lifecycle import collect_facts
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.documents.protocol import Found, Tag
+    from locus_store.store import Embed
     from locus_store.types.facts import Fact
+    from locus_store.values.vectors import Metric
 
 SDK_POINTER: Final = "/_latest"
 """The end of the name of an object that the Locus SDK keeps for each thread."""
@@ -81,13 +84,9 @@ class BucketBackend(DocumentBackend):
     def __repr__(self) -> str:
         return f"BucketBackend({str(self.bucket.place)!r}, prefix={self.documents.prefix!r})"
 
-    def make_item_documents(self) -> ObjectDocuments:
-        """Return the documents of a store beside the threads."""
-        return ObjectDocuments(self.bucket, self.documents.prefix, heads=ITEMS)
-
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        of_bucket = await self._look(collect_facts, self.bucket, self.documents.prefix)
+        of_bucket = await self._threads.look(collect_facts, self.bucket, self.documents.prefix)
         return [*await super().facts(), *of_bucket]
 
     async def close(self) -> None:
@@ -134,11 +133,7 @@ class OCIBucketMessageLog(DocumentMessageLog):
         namespace: The Object Storage namespace of the tenancy.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of a bucket and options.
-        options: See ``options.OCIOptions``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: Oracle's SDK is not installed.
+        options: Of ``OCIBucketBackend``, as the errors.
     """
 
     def __init__(
@@ -162,3 +157,42 @@ oci_bucket_checkpointer = make_factory(
     "oci_bucket_checkpointer",
     "Return a checkpointer over a bucket of OCI; options as ``OCIBucketBackend``.",
 )
+
+
+class OCIBucketStore(DocumentStore):
+    """Keeps items in a bucket of OCI Object Storage; see ``DocumentStore``.
+
+    Args:
+        bucket_name: The bucket.
+        namespace: The Object Storage namespace of the tenancy.
+        dimension: See ``BaseStore``, as the next two options.
+        metric: How embeddings are compared.
+        embed: Computes the embeddings of strings.
+        backend: A backend whose bucket and prefix are used instead of the other options, for
+            example ``checkpointer.backend``. It is left open.
+        options: Of ``OCIBucketBackend``, as the errors.
+    """
+
+    def __init__(
+        self,
+        bucket_name: str = "",
+        namespace: str = "",
+        *,
+        dimension: int | None = None,
+        metric: Metric = "cosine",
+        embed: Embed | None = None,
+        backend: BucketBackend | None = None,
+        **options: Any,
+    ) -> None:
+        if backend is not None:
+            is_alone = (bucket_name, namespace, options) == ("", "", {})
+            check_backend(backend, BucketBackend, is_alone=is_alone)
+        made = backend or BucketBackend(bucket_name, namespace, **options)
+        super().__init__(
+            ObjectDocuments(made.bucket, made.documents.prefix, heads=ITEMS),
+            owned=None if backend else made,
+            dimension=dimension,
+            metric=metric,
+            embed=embed,
+            max_state_bytes=made.max_state_bytes,
+        )

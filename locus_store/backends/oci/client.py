@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
-from locus_store.backends.documents.protocol import ChangedError, Found
-from locus_store.backends.documents.workers import Workers
+from locus_store.backends.documents.protocol import ChangedError, Found, Tag
+from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.oci import failures
-from locus_store.backends.oci.access import make_factory
+from locus_store.backends.oci.access import BucketPlace, make_factory
 from locus_store.errors import BackendError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
     from concurrent.futures import Executor
 
-    from locus_store.backends.documents.protocol import Tag
-    from locus_store.backends.oci.access import BucketPlace
     from locus_store.backends.oci.options import OCIOptions
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 PAGE: Final = 1000
 """Objects in one list, and in one deletion."""
 
-SECOND: Final = timedelta(seconds=1)
 
-
-class BucketObjects(Objects):
+class BucketObjects(BlockingClient, Objects):
     """The objects of a bucket.
 
     Calls run in a bounded pool of threads, and several reads of one call in another one. Each call
@@ -50,28 +42,19 @@ class BucketObjects(Objects):
     def __init__(self, place: BucketPlace, access: OCIOptions) -> None:
         self.place = place
         self.access = access
-        self._workers = Workers("locus-store-oci", access["pool_size"])
-        self._start()
+        super().__init__("oci", access["pool_size"])
 
     def _start(self) -> None:
-        """Begin without threads and connections, as in a forked child."""
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        super()._start()
         self._make: Callable[[], Any] | None = None
         self._idle: list[Any] = []
         self._is_open = True
-        self._offset = timedelta(0)
 
     def __repr__(self) -> str:
         return f"BucketObjects({str(self.place)!r})"
 
-    def _require_process(self) -> None:
-        if self._pid != os.getpid():
-            self._start()
-
     def close(self) -> None:
         """Release threads and connections; later calls open them again."""
-        self._require_process()
         with self._lock:
             clients, self._idle = self._idle, []
             self._is_open = False
@@ -82,16 +65,14 @@ class BucketObjects(Objects):
     @property
     def pool(self) -> Executor:
         """The threads that calls run in; connections are kept from now on."""
-        self._require_process()
         self._is_open = True
-        return self._workers
+        return super().pool
 
     # --- calls
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
         """Lease a client to one call."""
-        self._require_process()
         if self.access["client"] is not None:
             yield self.access["client"]
             return
@@ -149,12 +130,7 @@ class BucketObjects(Objects):
         return self.access["client"] is None
 
     def _notice(self, headers: Any) -> None:
-        """Follow the service's clock, whose answers have whole seconds."""
-        at = failures.get_date(headers)
-        if at is not None:
-            offset = at + SECOND / 2 - datetime.now(UTC)
-            if abs(offset - self._offset) > SECOND:
-                self._offset = offset
+        self._follow_clock((headers or {}).get("date"))
 
     def _named(self) -> dict[str, Any]:
         return {"namespace_name": self.place.namespace, "bucket_name": self.place.bucket}
@@ -312,15 +288,6 @@ class BucketObjects(Objects):
             client.create_bucket(self.place.namespace, details)
 
         self.call("open the bucket", create, seen=failures.CONFLICTS)
-
-    # --- at once
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.run_each(work, items)
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self._offset
 
     def where(self, name: str) -> str:
         return f"object {name!r} of {self.place}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
+from locus_store.runtime.retries import parse_date
 
 if TYPE_CHECKING:
     from locus_store.backends.oci.access import BucketPlace
@@ -65,7 +65,7 @@ def translate_error(exc: BaseException, place: BucketPlace, what: str) -> LocusS
 
 
 def _unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
-    at = get_date(getattr(exc, "headers", None))
+    at = parse_date((getattr(exc, "headers", None) or {}).get("date"))
     skew = abs(at - datetime.now(UTC)) if at else timedelta(0)
     if skew > SKEW:
         message = (
@@ -76,14 +76,6 @@ def _unauthenticated(exc: BaseException, place: BucketPlace) -> LocusStoreError:
         f"{place} refused the credentials (HTTP {UNAUTHENTICATED}); a session token has expired "
         "(run `oci session refresh`), or the key is not the user's"
     )
-
-
-def get_date(headers: Any) -> datetime | None:
-    """Return the service's time of an answer."""
-    try:
-        return parsedate_to_datetime((headers or {}).get("date") or "")
-    except (TypeError, ValueError):
-        return None
 
 
 def _reason(exc: BaseException) -> str:

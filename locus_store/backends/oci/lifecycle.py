@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backends.documents.objects import HEADS, IDENTITY, ITEMS, SEGMENTS
+from locus_store.backends.documents.objects import (
+    HEADS,
+    IDENTITY,
+    ITEMS,
+    SEGMENTS,
+    describe_clock,
+)
 from locus_store.backends.oci import failures
 from locus_store.errors import ConflictError, ConnectionFailedError, InvalidArgumentError
 from locus_store.types.facts import Fact
@@ -133,25 +138,15 @@ def _reaches(names: dict[str, Any] | None, ours: str) -> bool:
     return is_below or any(fnmatchcase(ours + "x", it) or ours in it for it in patterns)
 
 
-_LARGE_SKEW: Final = timedelta(minutes=1)
-
-
 def collect_facts(objects: BucketObjects, prefix: str) -> list[Fact]:
     """Return the numbers of objects, and what is to be done about clock and rules."""
     heads, segments = (sum(1 for _ in objects.list(prefix + it)) for it in (HEADS, SEGMENTS))
     count = Fact("threads", f"{heads:,} (a head each; {segments:,} segments)")
-    return [count, _clock(objects), *_rules(objects, prefix)]
+    clock = describe_clock(objects, "set it; the service refuses requests beyond 300 s")
+    return [count, clock, *_rules(objects, prefix)]
 
 
 _NO_RULE: Final = "no rule, or the policies do not allow it to be read"
-
-
-def _clock(objects: BucketObjects) -> Fact:
-    skew = abs(objects.now() - datetime.now(UTC))
-    text = f"differs from the service's by {skew.total_seconds():.0f} s"
-    if skew < _LARGE_SKEW:
-        return Fact("clock", text, "ok")
-    return Fact("clock", text, "warn", "set it; the service refuses requests beyond 300 s")
 
 
 def _rules(objects: BucketObjects, prefix: str) -> list[Fact]:

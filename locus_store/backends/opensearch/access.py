@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
@@ -12,8 +13,6 @@ from urllib.parse import urlsplit
 from locus_store.errors import InvalidArgumentError, MissingExtraError, make_install_command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from locus_store.backends.opensearch.options import OpenSearchOptions
 
 DEFAULT_INDEX: Final = "locus-checkpoints"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store import versions
@@ -19,19 +20,16 @@ from locus_store.backends.opensearch.documents import IndexDocuments, IndexForm
 from locus_store.backends.opensearch.options import OpenSearchCheckpointerOptions, OpenSearchOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.runtime.extras import make_factory
-from locus_store.types import Hit
+from locus_store.types import Head, Hit, Version
 from locus_store.types.arguments import check_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 from locus_store.values.filters import check_key, has_value, is_found
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
     from typing_extensions import Unpack
 
     from locus_store.backends.opensearch.versions import VersionPlace
-    from locus_store.types import Head, Version
     from locus_store.versions.spaces import History, Row
     from locus_store.versions.threads import Thread
 
@@ -76,7 +74,7 @@ class OpenSearchBackend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        return [*await super().facts(), *await self._look(collect_facts, self.index)]
+        return [*await super().facts(), *await self._threads.look(collect_facts, self.index)]
 
     # --- searches, which the server answers first
 
@@ -89,7 +87,7 @@ class OpenSearchBackend(DocumentBackend):
         if self.index.access["language"] is None or len(hits) >= limit:
             return hits
         seen = {it.thread_id for it in hits}
-        return hits + await self._look(self._stemmed, query, limit - len(hits), seen)
+        return hits + await self._threads.look(self._stemmed, query, limit - len(hits), seen)
 
     def _stemmed(self, query: str, limit: int, seen: set[str]) -> list[Hit]:
         found: dict[str, Hit] = {}
@@ -127,7 +125,7 @@ class OpenSearchBackend(DocumentBackend):
                 if has_value(row.record.metadata, key, value)
             ]
 
-        return await self._look(find)
+        return await self._threads.look(find)
 
     def _versions(
         self, page: Collection[VersionPlace]
@@ -169,11 +167,7 @@ class OpenSearchCheckpointer(StorageBackendAdapter[S]):
         index_name: The alias of the index.
         use_ssl: Use HTTPS for hosts without a scheme.
         state_type: See ``StorageBackendAdapter``.
-        options: Of ``OpenSearchBackend`` and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: opensearch-py is not installed.
+        options: Of ``OpenSearchBackend``, as the errors, and of ``StorageBackendAdapter``.
     """
 
     def __init__(
@@ -198,11 +192,7 @@ class OpenSearchMessageLog(DocumentMessageLog):
         index_name: The alias of the index.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of hosts and options.
-        options: Of ``OpenSearchBackend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: opensearch-py is not installed.
+        options: Of ``OpenSearchBackend``, as the errors.
     """
 
     def __init__(

@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.backends.opensearch import items
-from locus_store.backends.opensearch.item_index import Write
+from locus_store.backends.opensearch.item_index import ItemIndex, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from locus_store.backends.opensearch.item_index import ItemIndex
-    from locus_store.backends.opensearch.items import Document, Tag
+    from locus_store.backends.opensearch.bulk import IndexTag
+    from locus_store.backends.opensearch.items import Document
 
 States: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Decisions by batch."""
@@ -46,7 +44,7 @@ class Replacement:
     """``None``: the document is deleted."""
 
     @property
-    def tag(self) -> Tag | None:
+    def tag(self) -> IndexTag | None:
         """The tag of the stored document."""
         return self.found.tag if self.found else None
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
+from locus_store.backends.documents.objects import CUT, HEADS, LAYOUT, SEGMENTS, decode_name, digest
 from locus_store.backends.opensearch import failures
 from locus_store.errors import BackendError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 IndexTag: TypeAlias = tuple[str, int, int]
 """The second alias of a document's index, its sequence number and its primary term."""
@@ -125,12 +125,49 @@ def require_deleted(left: Sequence[Undone], where: Callable[[str], str]) -> None
         )
 
 
-def require_decided(answer: Mapping[str, Any]) -> None:
-    """Raise the error of the first write as the request's, unless its condition refused it.
+def require_decided(answer: Mapping[str, Any], most: int | None = 1) -> None:
+    """Raise the error of a write as the request's, unless its condition refused it.
+
+    Args:
+        answer: To the request.
+        most: So many writes are looked at; ``None``: all.
 
     Raises:
-        opensearchpy.TransportError: The first write failed.
+        opensearchpy.TransportError: A write failed.
     """
-    first = _outcome(answer["items"][0], "")
-    if first.error is not None and first.status not in {failures.MISSING, failures.CONFLICT}:
-        raise failures.make_part_error(first.status, first.error)
+    for its in (_outcome(it, "") for it in answer["items"][:most]):
+        if its.error is not None and its.status not in {failures.MISSING, failures.CONFLICT}:
+            raise failures.make_part_error(its.status, its.error)
+
+
+def make_condition(tag: Any) -> dict[str, Any]:
+    """Return the part of a write that expects the document with this tag, in the same index."""
+    return {"_index": tag[0], "if_seq_no": tag[1], "if_primary_term": tag[2]}
+
+
+VERSIONS: Final = LAYOUT + "versions/"
+"""The names of documents of versions begin with it."""
+
+
+def make_id(name: str) -> str:
+    """Return the id of a document; an id has up to 512 bytes, and a name up to 1,024."""
+    return sha256(name.encode()).hexdigest()
+
+
+def make_path(name: str) -> str:
+    """Return the path of a document below its index."""
+    return f"_doc/{make_id(name)}"
+
+
+def make_address(name: str) -> dict[str, str]:
+    """Return the part of a write that says which document it is."""
+    return {"_id": make_id(name), "routing": make_routing(name)}
+
+
+def make_routing(name: str) -> str:
+    """Return the digest of the thread, so that its documents share a shard."""
+    for prefix in (SEGMENTS, VERSIONS):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix).partition("/")[0]
+    thread = name.removeprefix(HEADS)
+    return thread.rpartition(CUT)[2] if CUT in thread else digest(decode_name(thread) or thread)

@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from locus_store.backends.documents.objects import ListedObject, Objects
-from locus_store.backends.documents.protocol import ChangedError, Found
-from locus_store.backends.documents.workers import Workers
+from locus_store.backends.documents.protocol import ChangedError, Found, Tag
+from locus_store.backends.documents.workers import BlockingClient
 from locus_store.backends.opensearch import failures, index
-from locus_store.backends.opensearch.access import MOST_SECONDS, open_client
+from locus_store.backends.opensearch.access import MOST_SECONDS, IndexPlace, open_client
 from locus_store.backends.opensearch.bulk import (
+    BulkWrite,
+    Outcome,
     encode_body,
     find_undone,
+    make_address,
+    make_condition,
+    make_path,
+    make_routing,
     read_outcomes,
     require_decided,
     require_deleted,
     split_batches,
     write,
 )
-from locus_store.backends.opensearch.names import make_address, make_path, make_routing
 from locus_store.errors import BackendError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
 from locus_store.runtime.retries import Pauses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from concurrent.futures import Executor
-
-    from locus_store.backends.documents.protocol import Tag
-    from locus_store.backends.opensearch.access import IndexPlace
-    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome
     from locus_store.backends.opensearch.index import Layout
     from locus_store.backends.opensearch.options import OpenSearchOptions
     from locus_store.backends.opensearch.versions import StoredVersion
@@ -61,7 +59,7 @@ _CONTENT: Final = ("modified_at", "content")
 _DELETED: Final = 200
 
 
-class IndexClient:
+class IndexClient(BlockingClient):
     """Calls of an index, by any number of threads.
 
     Args:
@@ -74,40 +72,23 @@ class IndexClient:
         self.place = place
         self.access = access
         self.layout = layout
-        self._workers = Workers("locus-store-opensearch", access["pool_size"])
-        self._start()
+        super().__init__("opensearch", access["pool_size"])
 
     def _start(self) -> None:
-        """Begin without connections, as in a forked child."""
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        super()._start()
         self._client = self.access["client"]
         self._own: str | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.place)!r})"
 
-    def _require_process(self) -> None:
-        if self._pid != os.getpid():
-            self._start()
-
     def close(self) -> None:
         """Release threads and connections; later calls open them again."""
-        self._require_process()
         with self._lock:
             client, self._client = self._client, self.access["client"]
         self._workers.close()
         if client is not None and client is not self.access["client"]:
             client.close()
-
-    @property
-    def pool(self) -> Executor:
-        """The threads that calls run in."""
-        return self._workers
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.run_each(work, items)
 
     @property
     def refresh(self) -> str:
@@ -117,7 +98,6 @@ class IndexClient:
     # --- calls
 
     def _perform(self) -> Callable[..., Any]:
-        self._require_process()
         with self._lock:
             self._client = self._client or open_client(self.place, self.access)
             perform: Callable[..., Any] = self._client.transport.perform_request
@@ -208,7 +188,6 @@ class IndexClient:
 
     def _check(self) -> None:
         """Look once whether the index is ours, if there is one."""
-        self._require_process()
         if self._own:
             return
         found = self.call("GET", f"/{self.place.name}", seen=(failures.MISSING,))
@@ -316,7 +295,7 @@ class IndexObjects(IndexClient, Objects):
         encoded = {"content": b64encode(content).decode(), "modified_at": at}
         if tag is None:
             return self.write_document(name, "create", encoded)
-        return self.write_document(name, "index", encoded, **_condition(tag))
+        return self.write_document(name, "index", encoded, **make_condition(tag))
 
     def _undo(self, deletions: list[BulkWrite]) -> None:
         """Delete what was created beside a refused document; ``vacuum`` removes the rest."""
@@ -354,13 +333,13 @@ class IndexObjects(IndexClient, Objects):
 
     def write_deletion(self, name: str, tag: Tag | None = None) -> BulkWrite:
         """Return a deletion, of any version or of that with a tag."""
-        condition = _condition(tag) if tag else {}
+        condition = make_condition(tag) if tag else {}
         return write(name, "delete", {**make_address(name), **condition})
 
     def write_removal(self, stored: StoredVersion) -> BulkWrite:
         """Return the deletion of a document of a version as it was found."""
         place = {"_id": stored.id, "routing": stored.routing}
-        return write(stored.id, "delete", {**place, **_condition(stored.tag)})
+        return write(stored.id, "delete", {**place, **make_condition(stored.tag)})
 
     def bulk(
         self,
@@ -479,15 +458,6 @@ def _tag(found: Mapping[str, Any]) -> tuple[str, int, int, int]:
     """
     at = found["_source"]["modified_at"]
     return found["own"], found["_seq_no"], found["_primary_term"], at
-
-
-def _condition(tag: Any) -> dict[str, Any]:
-    """Return the part of a write that expects the document with this tag, in the same index."""
-    return {
-        "_index": tag[0],
-        "if_seq_no": tag[1],
-        "if_primary_term": tag[2],
-    }
 
 
 def _listed(fields: Mapping[str, Any]) -> ListedObject:

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.documents import deriving
-from locus_store.backends.documents.deriving import Derived
+from locus_store.backends.documents.deriving import Changes, Derived
 from locus_store.backends.documents.objects import HEADS, ObjectDocuments, digest
-from locus_store.backends.documents.protocol import LAST
+from locus_store.backends.documents.protocol import LAST, Body, Dated, Found, Tag
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.opensearch import failures
-from locus_store.backends.opensearch.bulk import find_undone, require_deleted, split_batches
-from locus_store.backends.opensearch.client import PAGE
-from locus_store.backends.opensearch.names import VERSIONS, make_id
+from locus_store.backends.opensearch.bulk import (
+    VERSIONS,
+    BulkWrite,
+    Outcome,
+    Undone,
+    find_undone,
+    make_id,
+    require_deleted,
+    split_batches,
+)
+from locus_store.backends.opensearch.client import PAGE, IndexObjects
 from locus_store.backends.opensearch.search import iterate_versions
-from locus_store.backends.opensearch.versions import VersionName, make_fields
+from locus_store.backends.opensearch.versions import StoredVersion, make_fields
 from locus_store.errors import IntegrityError, LocusStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from locus_store.backends.documents.deriving import Changes
     from locus_store.backends.documents.forms import Draft, Parsed
-    from locus_store.backends.documents.protocol import Body, Dated, Found, Tag
-    from locus_store.backends.opensearch.bulk import BulkWrite, Outcome, Undone
-    from locus_store.backends.opensearch.client import IndexObjects
-    from locus_store.backends.opensearch.versions import StoredVersion
-
 
 TOGETHER: Final = 50
 """Heads that a list reads in one request."""
@@ -270,5 +272,5 @@ def get_decided(revision: int) -> int:
 
 
 def make_version_name(thread_id: str, line: int, sequence: int) -> str:
-    """Return the name of a version's document."""
-    return VERSIONS + VersionName(digest(thread_id), line, sequence).encode()
+    """Return the name of a version's document; it sorts by thread."""
+    return f"{VERSIONS}{digest(thread_id)}/{line:x}/{sequence}"

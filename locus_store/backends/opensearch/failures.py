@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from locus_store.backends.opensearch.access import IndexPlace
 
 REFUSED: Final = frozenset({401, 403})

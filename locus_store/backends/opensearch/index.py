@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from locus_store.backends.opensearch.access import IndexPlace
 
 VERSION: Final = 3

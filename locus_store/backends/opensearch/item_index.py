@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.backends.opensearch import failures, items
 from locus_store.backends.opensearch.bulk import (
     BulkWrite,
+    IndexTag,
+    Outcome,
+    make_condition,
     read_outcomes,
+    require_decided,
     split_batches,
     write,
 )
 from locus_store.backends.opensearch.client import IndexClient
-from locus_store.backends.opensearch.items import Document, Tag
+from locus_store.backends.opensearch.items import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from locus_store.backends.opensearch.access import IndexPlace
     from locus_store.backends.opensearch.options import OpenSearchOptions
 
@@ -37,7 +41,7 @@ class Write:
     """A document to write on a condition."""
 
     id: str
-    tag: Tag | None
+    tag: IndexTag | None
     """Of the stored document; ``None``: there is none."""
 
     source: Mapping[str, Any] | None
@@ -47,12 +51,7 @@ class Write:
         """Return the write as a part of a request."""
         if self.tag is None:
             return write("", "create", {"_id": self.id}, self.source)
-        where = {
-            "_index": self.tag.index,
-            "_id": self.id,
-            "if_seq_no": self.tag.seq_no,
-            "if_primary_term": self.tag.primary_term,
-        }
+        where = {"_id": self.id, **make_condition(self.tag)}
         return write("", "delete" if self.source is None else "index", where, self.source)
 
 
@@ -80,7 +79,7 @@ class ItemIndex(IndexClient):
         *,
         refresh: str = "false",
         on_repeat: Callable[[], None] = lambda: None,
-    ) -> list[Tag | None]:
+    ) -> list[IndexTag | None]:
         """Write documents, each on its condition; return their tags, ``None`` if one had changed.
 
         Args:
@@ -88,18 +87,24 @@ class ItemIndex(IndexClient):
             refresh: The parameter of the requests.
             on_repeat: Called if a request is repeated, which its first attempt may have done.
         """
-        answers: list[Tag | None] = []
-        for some in split_batches(it.to_bulk_write() for it in writes):
-            options = {"refresh": refresh, "check": _check_write, "on_repeat": on_repeat}
+        check = partial(require_decided, most=None)
+
+        def ask(some: Sequence[BulkWrite]) -> list[Outcome]:
             own = self.get_own_alias()
-            found = self.send(some, **options)
-            if any(it.is_without_index for it in read_outcomes(found)):
+            answer = self.send(some, refresh=refresh, check=check, on_repeat=on_repeat)
+            return read_outcomes(answer, own)
+
+        answers: list[IndexTag | None] = []
+        for some in split_batches(it.to_bulk_write() for it in writes):
+            found = ask(some)
+            pairs = zip(some, found, strict=True)
+            absent = {one.kind for one, its in pairs if its.is_without_index}
+            if absent:
                 self.renew()
-            if _has_no_index(found):
+            if "create" in absent:
                 self.create()
-                own = self.get_own_alias()
-                found = self.send(some, **options)
-            answers += [_written(it, own) for it in found["items"]]
+                found = ask(some)
+            answers += [it.tag if it.is_done else None for it in found]
         return answers
 
     # --- searches
@@ -155,11 +160,8 @@ def get_hits(answer: Any) -> list[Any]:
 
 def make_document(found: Mapping[str, Any], own: str) -> Document:
     """Return the document that was found, with its sequence number, after ``own`` was."""
-    return Document(found["_id"], _tag(found, own), found.get("_source", {}))
-
-
-def _tag(found: Mapping[str, Any], own: str) -> Tag:
-    return Tag(own, found["_seq_no"], found["_primary_term"])
+    tag = own, found["_seq_no"], found["_primary_term"]
+    return Document(found["_id"], tag, found.get("_source", {}))
 
 
 def _check_read(answer: Any) -> None:
@@ -167,22 +169,3 @@ def _check_read(answer: Any) -> None:
         error = it.get("error")
         if error and error["type"] != failures.NO_INDEX:
             raise failures.make_part_error(503, error)
-
-
-def _check_write(answer: Any) -> None:
-    """Raise the error of a write that was neither done nor refused by its condition."""
-    for it in answer["items"]:
-        [(_, found)] = it.items()
-        if found["status"] not in {200, 201, failures.MISSING, failures.CONFLICT}:
-            raise failures.make_part_error(found["status"], found["error"])
-
-
-def _written(item: Any, own: str) -> Tag | None:
-    [(_, found)] = item.items()
-    return _tag(found, own) if found["status"] in {200, 201} else None
-
-
-def _has_no_index(answer: Any) -> bool:
-    """Return whether a document could not be created because there is no index."""
-    created = (it["create"] for it in answer["items"] if "create" in it)
-    return any(failures.get_type(it) == failures.NO_INDEX for it in created)

@@ -21,15 +21,18 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from locus_store.backends.opensearch.index import Layout
 from locus_store.errors import IntegrityError
 from locus_store.types.items import (
+    Change,
+    Name,
     Put,
     StoreItem,
     decode_namespace,
@@ -39,9 +42,7 @@ from locus_store.types.items import (
 from locus_store.values import encoding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from locus_store.types.items import Change, Name
+    from locus_store.backends.opensearch.bulk import IndexTag
 
 ITEMS: Final = Layout(
     mark="locus_store_items",
@@ -71,22 +72,11 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Tag:
-    """The state of a document that a write expects."""
-
-    index: str
-    """The index's second alias: sequence numbers of another one say nothing."""
-
-    seq_no: int
-    primary_term: int
-
-
-@dataclass(frozen=True, slots=True)
 class Document:
     """A document as it was read."""
 
     id: str
-    tag: Tag
+    tag: IndexTag
     source: Mapping[str, Any]
 
     @property
@@ -162,12 +152,6 @@ def put_on(found: Mapping[str, Any] | None, put: Put, at: int, token: str) -> di
     return made
 
 
-def renew(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the document with its time to live from now on; ``None`` if it has none."""
-    ttl = found["kept"].get("ttl")
-    return ttl and {**found, "expires": get_microseconds() + timedelta(seconds=ttl) // _MICROSECOND}
-
-
 def make_item(source: Mapping[str, Any], max_bytes: int, place: str) -> StoreItem:
     """Return the item of a document.
 
@@ -217,20 +201,15 @@ KEEP: Final = object()
 _TOKEN_CHARACTERS: Final = 16
 
 
-class Decide:
-    """The change of a document: its replacement, or ``KEEP``, and the answer of the call."""
+Decide: TypeAlias = "Callable[[Document | None, bool], tuple[Any, int]]"
+"""Returns the replacement of a document, or ``KEEP``, and the answer of the call.
 
-    was_repeated = False
-    """A request was sent again, so an earlier one may have been executed."""
-
-    def __call__(self, found: Document | None) -> tuple[Any, int]:
-        raise NotImplementedError
-
-    def note_repeat(self) -> None:
-        self.was_repeated = True
+It is given the document, and whether a request was sent again, so that an earlier one may have been
+executed.
+"""
 
 
-class ItemChange(Decide):
+class ItemChange:
     """A put or a removal; ``offset``: microseconds, so that the items of a batch have an order."""
 
     def __init__(self, change: Change, offset: int = 0) -> None:
@@ -239,11 +218,11 @@ class ItemChange(Decide):
         self._token = uuid.uuid4().hex[:_TOKEN_CHARACTERS]
         self._removed = 0
 
-    def __call__(self, found: Document | None) -> tuple[Any, int]:
+    def __call__(self, found: Document | None, was_repeated: bool) -> tuple[Any, int]:
         if isinstance(self._change, Put):
             return self._put(self._change, found.source if found else None)
         if found is None:
-            return KEEP, self._removed if self.was_repeated else 0
+            return KEEP, self._removed if was_repeated else 0
         self._removed = int(is_live(found.source))
         return None, self._removed
 
@@ -257,29 +236,28 @@ class ItemChange(Decide):
         return made, made["kept"]["version"]
 
 
-class Clearing(Decide):
-    """A removal of items that were not put again since they were seen."""
+def make_clearing(seen: Mapping[Name, int]) -> Decide:
+    """Return the removal of items that were not put again since they were seen."""
 
-    def __init__(self, seen: Mapping[Name, int]) -> None:
-        self._seen = seen
-
-    def __call__(self, found: Document | None) -> tuple[Any, int]:
-        if found is None or found.source["updated"] > self._seen[name_of(found.source)]:
+    def clear(found: Document | None, _: bool) -> tuple[Any, int]:
+        if found is None or found.source["updated"] > seen[name_of(found.source)]:
             return KEEP, 0
         return None, int(is_live(found.source))
 
-
-class Expiring(Decide):
-    """A removal of an item whose time is over."""
-
-    def __call__(self, found: Document | None) -> tuple[Any, int]:
-        return (KEEP if found is None or is_live(found.source) else None), 1
+    return clear
 
 
-class ItemRenewal(Decide):
-    """A new beginning of an item's time to live."""
+def expire(found: Document | None, _: bool) -> tuple[Any, int]:
+    """Remove an item whose time is over."""
+    return (KEEP if found is None or is_live(found.source) else None), 1
 
-    def __call__(self, found: Document | None) -> tuple[Any, int]:
-        if found is None or not is_live(found.source):
-            return KEEP, 0
-        return renew(found.source) or KEEP, 1
+
+def renew(found: Document | None, _: bool) -> tuple[Any, int]:
+    """Begin an item's time to live again."""
+    if found is None or not is_live(found.source):
+        return KEEP, 0
+    ttl = found.source["kept"].get("ttl")
+    if not ttl:
+        return KEEP, 1
+    until = get_microseconds() + timedelta(seconds=ttl) // _MICROSECOND
+    return {**found.source, "expires": until}, 1

@@ -6,6 +6,7 @@ the thread that it names.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from locus_store.backends.opensearch.index import NEWEST
@@ -18,8 +19,6 @@ from locus_store.backends.opensearch.versions import (
 from locus_store.values.text import SNIPPET_CHARACTERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     from locus_store.backends.opensearch.client import IndexObjects
 
 PAGE: Final = 1000

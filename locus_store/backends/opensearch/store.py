@@ -7,6 +7,7 @@ import heapq
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -18,33 +19,35 @@ from locus_store.backends.opensearch import items
 from locus_store.backends.opensearch.access import DEFAULT_INDEX, make_place, require
 from locus_store.backends.opensearch.backend import OpenSearchBackend
 from locus_store.backends.opensearch.batches import ItemBatches, Replacement
-from locus_store.backends.opensearch.item_index import PAGE, Write, get_hits, open_item_index
-from locus_store.backends.opensearch.items import (
-    KEEP,
-    Clearing,
-    Decide,
-    Expiring,
-    ItemChange,
-    ItemRenewal,
+from locus_store.backends.opensearch.item_index import (
+    PAGE,
+    ItemIndex,
+    Write,
+    get_hits,
+    open_item_index,
 )
+from locus_store.backends.opensearch.items import KEEP, Decide, Document, ItemChange, make_clearing
 from locus_store.backends.opensearch.options import OpenSearchOptions
 from locus_store.errors import SchemaError
 from locus_store.runtime.retries import Pauses
-from locus_store.store import BaseStore
+from locus_store.store import BaseStore, Embed
 from locus_store.types.arguments import check_backend
-from locus_store.types.items import decode_namespace, encode_namespace
+from locus_store.types.items import (
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
+    StoreItem,
+    Wanted,
+    decode_namespace,
+    encode_namespace,
+)
 from locus_store.types.options import fill_defaults
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from typing_extensions import Unpack
 
-    from locus_store.backends.opensearch.item_index import ItemIndex
-    from locus_store.backends.opensearch.items import Document
-    from locus_store.store import Embed
-    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
     from locus_store.values.vectors import Metric
 
 T = TypeVar("T")
@@ -99,7 +102,7 @@ class _Writing:
         removed = 0
         for hits in self.index.iterate_pages({**body, "size": size, "sort": BY_NAME}):
             seen = {items.name_of(it["_source"]): it["_source"]["updated"] for it in hits}
-            removed += sum(self._each(list(seen), Clearing(seen), BEFORE_A_REMOVAL))
+            removed += sum(self._each(list(seen), make_clearing(seen), BEFORE_A_REMOVAL))
         return removed
 
     def _sweep(self, limit: int) -> int:
@@ -108,7 +111,7 @@ class _Writing:
         over = [IS_ITEM, {"range": {"expires": {"lte": items.get_microseconds()}}}]
         hits = get_hits(self.index.search({**_body(over), "size": limit}))
         names = [items.name_of(it["_source"]) for it in hits]
-        self._each(names, Expiring(), BEFORE_A_REMOVAL)
+        self._each(names, items.expire, BEFORE_A_REMOVAL)
         return len(names)
 
     def _end_batches(self) -> None:
@@ -126,27 +129,30 @@ class _Writing:
         self, names: Sequence[Name], decide: Decide, reading: Mapping[str, str] = NO_PARAMS
     ) -> list[int]:
         """Change items, each alone and on the condition of what was read; return the answers."""
-        answers = dict.fromkeys(names, 0)
+        answers, repeats = dict.fromkeys(names, 0), list[bool]()
         rest, pauses = list(names), Pauses(0.002, LONGEST_PAUSE_SECONDS)
         while rest:
             found = self._batches.settle([items.make_document_id(it) for it in rest], **reading)
-            rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers)
+            rest = self._write_each(dict(zip(rest, found, strict=True)), decide, answers, repeats)
             if rest:
                 pauses.sleep()
         return list(answers.values())
 
     def _write_each(
-        self, found: Mapping[Name, Document | None], decide: Decide, answers: dict[Name, int]
+        self,
+        found: Mapping[Name, Document | None],
+        decide: Decide,
+        answers: dict[Name, int],
+        repeats: list[bool],
     ) -> list[Name]:
         """Write what a call makes of each document; return the items that had changed."""
         writes: dict[Name, Write] = {}
         for name, document in found.items():
-            plan, answers[name] = decide(document)
+            plan, answers[name] = decide(document, bool(repeats))
             if plan is not KEEP:
                 writes[name] = Replacement(items.make_document_id(name), document, plan).write()
-        tags = self.index.write(
-            list(writes.values()), refresh=self.index.refresh, on_repeat=decide.note_repeat
-        )
+        note = partial(repeats.append, True)
+        tags = self.index.write([*writes.values()], refresh=self.index.refresh, on_repeat=note)
         return [name for name, tag in zip(writes, tags, strict=True) if tag is None]
 
     def _first(self, body: Mapping[str, Any]) -> list[Any]:
@@ -270,7 +276,7 @@ class OpenSearchStore(_Writing, BaseStore):
         with self._one_batch[os.getpid()]:
             while True:
                 found = self._batches.settle(ids)
-                made = [change(it) for change, it in zip(decide, found, strict=True)]
+                made = [change(it, False) for change, it in zip(decide, found, strict=True)]
                 plans = zip(ids, found, made, strict=True)
                 if self._batches.write(_written(plans)):
                     return [answer for _, answer in made]
@@ -280,7 +286,7 @@ class OpenSearchStore(_Writing, BaseStore):
         return await self._run(self._clear, namespace, recursive=recursive)
 
     async def renew(self, names: Sequence[Name]) -> None:
-        await self._run(self._each, list(dict.fromkeys(names)), ItemRenewal())
+        await self._run(self._each, list(dict.fromkeys(names)), items.renew)
 
     async def sweep(self, limit: int) -> int:
         return await self._run(self._sweep, limit)

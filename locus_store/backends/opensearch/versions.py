@@ -38,18 +38,6 @@ LIST: Final = "[]"
 """The token of every list, after its path."""
 
 
-class VersionName(NamedTuple):
-    """The thread's digest and the place of a version, which name its document."""
-
-    thread: str
-    line: int
-    sequence: int
-
-    def encode(self) -> str:
-        """Return the name below the prefix of versions; it sorts by thread."""
-        return f"{self.thread}/{self.line:x}/{self.sequence}"
-
-
 class VersionPlace(NamedTuple):
     """A version, as its document names it."""
 
@@ -70,12 +58,6 @@ class StoredVersion(NamedTuple):
     tag: IndexTag
     digest: str | None
     """Of its fields, as they were written."""
-
-
-def parse_name(text: str) -> VersionName:
-    """Return what the text of a name says."""
-    thread, line, sequence = text.split("/")
-    return VersionName(thread, int(line, 16), int(sequence))
 
 
 def make_fields(thread_id: str, it: Derived, *, with_text: bool) -> dict[str, Any]:

@@ -87,7 +87,7 @@ class RedisBackend(DocumentBackend):
         return await super().write_thread(thread)
 
     async def expire(self) -> int:
-        return await self._look(self._documents.expire)
+        return await self._threads.look(self._documents.expire)
 
     async def facts(self) -> list[Fact]:
         return [

@@ -36,8 +36,8 @@ from locus_store.types import Active
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from locus_store.backends.documents.lanes import WriteQueues
     from locus_store.backends.documents.protocol import DocumentReads, Tag
+    from locus_store.backends.documents.workers import WriteQueues
     from locus_store.backends.redis.connections import Connections, LoopClient
     from locus_store.backends.redis.scripts import Script
     from locus_store.types import ArchivedThread

@@ -6,22 +6,28 @@ from typing import TYPE_CHECKING
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
-from locus_store.backends.documents.objects import ITEMS, ObjectDocuments, check_prefix
+from locus_store.backends.documents.objects import (
+    HEADS,
+    ITEMS,
+    SEGMENTS,
+    ObjectDocuments,
+    check_prefix,
+    describe_clock,
+)
 from locus_store.backends.documents.segmented import SegmentedForm
 from locus_store.backends.documents.store import DocumentStore
 from locus_store.backends.s3.access import S3Access
 from locus_store.backends.s3.client import S3Objects
-from locus_store.backends.s3.diagnostics import collect_facts
 from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.types.arguments import check_backend
+from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.store import Embed
-    from locus_store.types.facts import Fact
     from locus_store.values.vectors import Metric
 
 
@@ -53,7 +59,7 @@ class S3Backend(DocumentBackend):
 
     async def facts(self) -> list[Fact]:
         """See ``StorageBackend``, also for the following method."""
-        return [*await super().facts(), *await self._look(collect_facts, self.objects)]
+        return [*await super().facts(), *await self._threads.look(collect_facts, self.objects)]
 
     async def close(self) -> None:
         """Release threads and connections; later calls open them again."""
@@ -72,11 +78,7 @@ def s3_checkpointer(
     Args:
         bucket_name: See ``S3Backend``.
         state_type: See ``StorageBackendAdapter``.
-        options: See ``options.S3Options``, and of ``StorageBackendAdapter``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: boto3 is not installed.
+        options: Of ``S3Backend``, as the errors, and of ``StorageBackendAdapter``.
     """
     own, rest = split_options(CheckpointOptions, options)
     return StorageBackendAdapter(S3Backend(bucket_name, **rest), state_type=state_type, **own)
@@ -89,11 +91,7 @@ class S3MessageLog(DocumentMessageLog):
         bucket_name: See ``S3Backend``, as ``options``.
         ttl_seconds: See ``BaseMessageLog``.
         backend: The backend whose threads have the logs, instead of a bucket and options.
-        options: Of ``S3Backend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: boto3 is not installed.
+        options: Of ``S3Backend``, as the errors.
     """
 
     def __init__(
@@ -118,11 +116,7 @@ class S3Store(DocumentStore):
         embed: Computes the embeddings of strings.
         backend: A backend whose bucket and prefix are used instead of a bucket and options. It is
             left open.
-        options: Of ``S3Backend``.
-
-    Raises:
-        InvalidArgumentError: An option is not valid.
-        MissingExtraError: boto3 is not installed.
+        options: Of ``S3Backend``, as the errors.
     """
 
     def __init__(
@@ -150,3 +144,23 @@ def _made(backend: S3Backend | None, bucket_name: str, options: S3Options) -> S3
     if backend is not None:
         check_backend(backend, S3Backend, is_alone=not bucket_name and not options)
     return backend or S3Backend(bucket_name, **options)
+
+
+def collect_facts(objects: S3Objects) -> list[Fact]:
+    """Return the numbers of objects, and what the service does with conditions and clocks.
+
+    An object is put and deleted to see whether the service keeps conditions.
+    """
+    counts = [sum(1 for _ in objects.list(objects.prefix + it)) for it in (HEADS, SEGMENTS, ITEMS)]
+    text = "{:,} heads of threads, {:,} segments; {:,} of the store".format(*counts)
+    clock = describe_clock(objects, "set it; services refuse requests beyond 15 minutes")
+    return [Fact("objects", text), _conditions(objects), clock]
+
+
+def _conditions(objects: S3Objects) -> Fact:
+    if objects.require_conditions():
+        return Fact("conditions", "of puts and deletions are kept", "ok")
+    remedy = (
+        "a deleted thread leaves an empty object with its id; use a service that keeps If-Match"
+    )
+    return Fact("conditions", "of deletions are ignored", "warn", remedy)

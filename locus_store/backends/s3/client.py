@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import threading
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 from uuid import uuid4
 
 from locus_store.backends.documents.objects import ListedObject, Objects
-from locus_store.backends.documents.protocol import ChangedError, Found
-from locus_store.backends.documents.workers import Workers
-from locus_store.backends.s3 import failures
+from locus_store.backends.documents.protocol import ChangedError, Found, Tag
+from locus_store.backends.documents.workers import SECOND, BlockingClient
+from locus_store.backends.s3.access import (
+    MissingError,
+    S3Access,
+    UnchangedError,
+    get_client_errors,
+    translate_error,
+)
 from locus_store.errors import BackendError, UnsupportedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
-    from concurrent.futures import Executor
-
-    from locus_store.backends.documents.protocol import Tag
-    from locus_store.backends.s3.access import S3Access
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 PAGE: Final = 1000
 """Objects in one deletion."""
 
-SECOND: Final = timedelta(seconds=1)
 _TOKEN_BYTES: Final = 16
 _WRONG: Final = {"IfMatch": f'"{0:032x}"'}
 """The tag of no object."""
@@ -39,7 +31,7 @@ _conditional_deletions: dict[tuple[str | None, str], bool] = {}
 """By URL and bucket: the service keeps the conditions of deletions."""
 
 
-class S3Objects(Objects):
+class S3Objects(BlockingClient, Objects):
     """The objects of a bucket.
 
     A tag is a digest of the content, so each content begins with random bytes of its put. An object
@@ -56,42 +48,27 @@ class S3Objects(Objects):
     def __init__(self, access: S3Access, prefix: str) -> None:
         self.access = access
         self.prefix = prefix
-        self._workers = Workers("locus-store-s3", access.options["pool_size"])
-        self._start()
+        super().__init__("s3", access.options["pool_size"])
 
     def _start(self) -> None:
-        """Begin without threads and connections, as in a forked child."""
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
+        super()._start()
         self._made: Any = None
-        self._offset = timedelta(0)
 
     def close(self) -> None:
         """Release threads and connections; later calls open them again."""
-        self._require_process()
         with self._lock:
             made, self._made = self._made, None
         self._workers.close()
         if made is not None:
             made.close()
 
-    def _require_process(self) -> None:
-        if self._pid != os.getpid():
-            self._start()
-
-    @property
-    def pool(self) -> Executor:
-        """The threads that calls run in."""
-        return self._workers
-
     @contextmanager
     def _client(self, what: str) -> Iterator[Any]:
         """Yield the client for a call, whose errors are translated."""
-        self._require_process()
         try:
             yield self.access.options["client"] or self._own_client()
-        except failures.get_client_errors() as exc:
-            raise failures.translate_error(exc, self.access, what) from exc
+        except get_client_errors() as exc:
+            raise translate_error(exc, self.access, what) from exc
 
     def _own_client(self) -> Any:
         with self._lock:
@@ -100,12 +77,8 @@ class S3Objects(Objects):
             return self._made
 
     def _noticed(self, answer: Any) -> Any:
-        """Follow the service's clock, whose answers have whole seconds; return the answer."""
-        with suppress(TypeError, ValueError):
-            at = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
-            offset = at + SECOND / 2 - datetime.now(UTC)
-            if abs(offset - self._offset) > SECOND:
-                self._offset = offset
+        """Follow the service's clock; return the answer."""
+        self._follow_clock(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
         return answer
 
     # --- primitives
@@ -114,9 +87,9 @@ class S3Objects(Objects):
         """See ``Objects``, also for the following methods."""
         try:
             found = self._get(name, known)
-        except failures.MissingError:
+        except MissingError:
             return None
-        except failures.UnchangedError:
+        except UnchangedError:
             return Found(known, None)
         return found if found.content else None
 
@@ -221,15 +194,6 @@ class S3Objects(Objects):
         except ChangedError:
             return True
         return False
-
-    # --- at once
-
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """See ``Objects``; within another call of this kind, one after another."""
-        return self._workers.run_each(work, items)
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + self._offset
 
     def where(self, name: str) -> str:
         return f"object {name!r} of {self.access}"

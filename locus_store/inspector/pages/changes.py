@@ -6,21 +6,19 @@ A form says what it does, and carries the head that its reader saw; a head that 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.inspector.escapes import escape
-from locus_store.inspector.visits import Page, Redirect
-from locus_store.timeline.lineage import PAGE, find_ancestry
+from locus_store.inspector.visits import Answer, Page, PageRequest, Redirect
+from locus_store.timeline.lineage import find_ancestry, read_line
 from locus_store.timeline.rewind import prepare
 from locus_store.timeline.rewind import rewind as rewound
 from locus_store.transfer.building import fork as forked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from locus_store.inspector.visits import Answer, PageRequest
     from locus_store.types import Mark, Version
 
 log: Final = logging.getLogger("locus_store.inspector.changes")
@@ -203,14 +201,11 @@ async def _count(request: PageRequest, namespace: str, *, since: int) -> str:
 
 async def _number(request: PageRequest, namespace: str, since: int = 0) -> int:
     """Return the number of versions of a line above a sequence."""
-    number, before = 0, None
-    while page := await request.parts.threads.history(
-        request.thread, namespace=namespace, limit=PAGE, before=before
-    ):
-        above = sum(it.mark.sequence > since for it in page)
-        number, before = number + above, page[-1].checkpoint_id
-        if above < len(page) or number >= COUNTED:
+    number = 0
+    async for version in read_line(request.parts.threads, request.thread, namespace):
+        if version.mark.sequence <= since or number >= COUNTED:
             break
+        number += 1
     return number
 
 

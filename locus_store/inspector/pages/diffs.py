@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.inspector.bounds import ROWS, Room, make_row
 from locus_store.inspector.pages.versions import read, run_heavy
-from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, bisect, make_condition
-from locus_store.timeline.graph import find_writers
+from locus_store.timeline.bisect import AT_PATH, TEXT, TYPES, Bisected, Turn, bisect, make_condition
+from locus_store.timeline.graph import Writer, find_writers, list_nodes
 from locus_store.timeline.paths import find_value, format_path
-from locus_store.timeline.readable import cut_common_ends, find_differences, make_readable
+from locus_store.timeline.readable import (
+    Difference,
+    cut_common_ends,
+    find_differences,
+    make_readable,
+)
 
 if TYPE_CHECKING:
     from locus_store.inspector.visits import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
-    from locus_store.timeline.bisect import Bisected, Turn
-    from locus_store.timeline.graph import Writer
-    from locus_store.timeline.readable import Difference
 
 LONG: Final = 200
 """Characters of a text of which the page shows the changed part only."""
@@ -159,7 +161,6 @@ def _shown(found: Bisected) -> list[Turn]:
 
 
 def _turn(turn: Turn, tasks: dict[str, list[Writer]]) -> dict[str, Any]:
-    made = tasks.get(turn.version.checkpoint_id, ())
-    nodes = list(dict.fromkeys(it.node for it in made if it.node is not None))
+    nodes = list_nodes(tasks.get(turn.version.checkpoint_id, ()))
     version = make_row(turn.version)
     return {"version": version, "holds": turn.holds, "is_exact": turn.is_exact, "nodes": nodes}

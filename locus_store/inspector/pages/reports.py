@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -11,14 +11,11 @@ from locus_store.errors import NotFoundError
 from locus_store.inspector.bounds import decode_image
 from locus_store.inspector.escapes import escape
 from locus_store.inspector.pages.versions import find_in_state, read, run_heavy
-from locus_store.inspector.visits import Download, Page
+from locus_store.inspector.visits import Download, Page, PageRequest
 from locus_store.timeline.paths import parsed
 from locus_store.timeline.report import report
 from locus_store.transfer.archive import to_lines
 from locus_store.values.encoding import encode
-
-if TYPE_CHECKING:
-    from locus_store.inspector.visits import PageRequest
 
 
 async def show_report(request: PageRequest) -> Page:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import CELL, ROWS, make_tree, render_line, shorten
-from locus_store.inspector.visits import Download, Page
+from locus_store.inspector.visits import Download, Page, PageRequest
 from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import PageRequest
     from locus_store.inspector.work import Step
     from locus_store.store import BaseStore
     from locus_store.types.items import StoreItem

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from locus_store.backend import ErasesThreads, ListsThreads, QueriesMetadata, SearchesText, needs
+from locus_store.backend import (
+    ErasesThreads,
+    ListsThreads,
+    QueriesMetadata,
+    SearchesText,
+    StorageBackend,
+    needs,
+)
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, shorten
-from locus_store.inspector.visits import Page
+from locus_store.inspector.visits import Page, PageRequest
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import find_marks
@@ -16,11 +24,8 @@ from locus_store.timeline.readable import select_metadata
 from locus_store.versions.sizes import Marked, MeasuresVersions
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from locus_store.backend import StorageBackend
-    from locus_store.inspector.visits import PageRequest
     from locus_store.types import Head
 
 

@@ -9,25 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, make_row, shorten
 from locus_store.inspector.pages.versions import list_namespaces
-from locus_store.inspector.visits import Download, Page, Redirect
+from locus_store.inspector.visits import Download, Page, PageRequest, Redirect
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, measure_stored
+from locus_store.timeline.lineage import read_line
 from locus_store.timeline.readable import format_content
 from locus_store.values.encoding import encode
 from locus_store.values.filters import check_key, is_found
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from locus_store.inspector.visits import PageRequest
     from locus_store.inspector.work import Step
     from locus_store.messages import BaseMessageLog
     from locus_store.types import Version
     from locus_store.types.messages import LoggedMessage, LogInfo
-
-PAGE: Final = 500
-"""Versions that are read at once where a filter or a time is looked for."""
 
 LOOKED_AT: Final = 10_000
 """Versions that one page reads at most."""
@@ -116,7 +111,7 @@ async def _at_time(request: PageRequest, text: str) -> Redirect:
         ) from exc
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     oldest = None
-    async for version in _walked(request):
+    async for version in read_line(request.parts.threads, request.thread, request.namespace):
         oldest = version
         if version.created_at <= when:
             break
@@ -131,22 +126,14 @@ async def _matching(request: PageRequest, key: str) -> Graph:
     head = request.require(await backend.version(request.thread, namespace=request.namespace))
     nodes: list[Node] = []
     last, looked = None, 0
-    async for last in _walked(request, request.query.get_optional("before")):
+    before = request.query.get_optional("before")
+    async for last in read_line(backend, request.thread, request.namespace, before):
         looked += 1
         if is_found(last.metadata, last.labels, key, value):
             nodes.append(_node(last, head))
         if len(nodes) == ROWS or looked == LOOKED_AT:
             return Graph(head, nodes, Cursor(last.checkpoint_id, None))
     return Graph(head, nodes, None)
-
-
-async def _walked(request: PageRequest, before: str | None = None) -> AsyncIterator[Version]:
-    """Yield the versions of a line, newest first, without their states."""
-    which: dict[str, Any] = {"namespace": request.namespace, "limit": PAGE}
-    while found := await request.parts.threads.history(request.thread, before=before, **which):
-        for version in found:
-            yield version
-        before = found[-1].checkpoint_id
 
 
 async def _sizes(request: PageRequest, nodes: list[Node]) -> tuple[dict[int, int], str | None]:

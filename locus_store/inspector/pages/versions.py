@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,6 +23,8 @@ from locus_store.service.exchange import RefusalError
 from locus_store.timeline.conversations import is_conversation, strip_value_tags
 from locus_store.timeline.paths import (
     CHANNELS,
+    Located,
+    Query,
     find_value,
     format_path,
     is_bookkeeping,
@@ -33,11 +36,8 @@ from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from locus_store.inspector.visits import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
-    from locus_store.timeline.paths import Located, Query
     from locus_store.types import PendingWrite
 
 T = TypeVar("T")

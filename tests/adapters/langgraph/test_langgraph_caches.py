@@ -26,7 +26,6 @@ if TESTS_RUN:
 
     from locus_store.adapters.langgraph import LangGraphSaver, values
     from locus_store.adapters.langgraph.copies import make_copier
-    from locus_store.adapters.langgraph.recent import Recent
     from locus_store.adapters.langgraph.serializer import ExactSerializer
 
 pytestmark = pytest.mark.anyio
@@ -328,23 +327,6 @@ async def test_an_encrypted_list_comes_back(opened) -> None:  # noqa: F811
         assert exact((await listed(saver))[0]) == exact(await read(saver))
 
 
-def test_what_was_used_lately_stays_within_its_bound() -> None:
-    kept: Recent[int, bytes] = Recent(100)
-    for number in range(1000):
-        kept.put(number % 70, b"", 10)
-        held = sum(size for held in (kept._young, kept._old) for _, size in held.values())
-        assert held == kept.held_bytes <= 100
-    kept.put(3, b"most of it", 90)
-    assert kept.get(3) == b"most of it"
-    assert kept.held_bytes <= 100
-    kept.put(1, b"large", 101)
-    assert kept.get(1) is None
-    kept.put(2, b"new", 10)
-    assert kept.get(2) == b"new"
-    kept.drop(2)
-    assert kept.get(2) is None
-
-
 async def test_lists_that_are_not_kept_are_read_and_saved_all_the_same() -> None:
     async with LangGraphSaver(MemoryBackend(), cache_bytes=0) as saver:
         messages = conversation()
@@ -390,7 +372,7 @@ def test_what_is_remembered_stays_within_one_bound_of_real_memory(
             grown = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        assert saver._caches.held_bytes + saver.saver.backend._known._bytes <= bound
+        assert saver._caches.size + saver.saver.backend._known._bytes <= bound
         assert bound // 4 < grown < bound
 
 

@@ -45,11 +45,11 @@ from locus_store import (
     open_checkpointer,
 )
 from locus_store.backends.documents import format as file_format
-from locus_store.backends.documents import lanes
 from locus_store.backends.documents import threads as file_access
+from locus_store.backends.documents import workers
 from locus_store.backends.file import descriptors
 from locus_store.backends.file import directory as file_directory
-from locus_store.backends.file.documents import FileDocuments
+from locus_store.backends.file.backend import FileDocuments
 from locus_store.backends.file.names import decode_name, encode_name
 from locus_store.testing import HOSTILE_IDS
 from locus_store.transfer.verifying import verify
@@ -148,10 +148,11 @@ async def test_what_is_kept_of_files_is_bounded(backend):
     for n in range(8):
         await grown(backend, 3, f"t{n}")
     files = backend._threads
-    files._max_bytes = 2 * files._bytes // 8
+    files.limit(2 * files.cache.size // 8)
     await grown(backend, 1, "one more")
-    assert len(files._kept) <= 3
-    assert sum(it.end.size for it in files._kept.values()) == files._bytes
+    kept = [parsed for parsed, _ in files.cache._kept.values()]
+    assert len(kept) <= 3
+    assert sum(it.end.size for it in kept) == files.cache.size
     assert (await backend.load("t0"))["said"][2] == "turn 2 " * 20
 
 
@@ -678,7 +679,7 @@ def test_a_child_that_was_forked_in_the_middle_of_a_save_saves(backend):
     asyncio.run(grown(backend, 1))
     files = backend._threads._queues
     with files._lock:
-        files._queues["t"] = deque([lanes._Job(list)])  # by a thread that no child has
+        files._queues["t"] = deque([workers._Job(list)])  # by a thread that no child has
         saved = told_by_a_child(lambda: len(asyncio.run(backend.save("t", {"n": 1}))))
         del files._queues["t"]
     assert saved == 24

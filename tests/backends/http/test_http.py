@@ -34,7 +34,7 @@ if TESTS_RUN:
 
     from locus_store import http_checkpointer
     from locus_store.backends.http import HTTPBackend
-    from locus_store.backends.http.store import HTTPMessageLog
+    from locus_store.backends.http.backend import HTTPMessageLog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

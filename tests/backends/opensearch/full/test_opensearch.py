@@ -29,7 +29,7 @@ from locus_store import (
     opensearch_checkpointer,
 )
 from locus_store.backends.documents.objects import CUT, HEADS, IDENTITY, SEGMENTS, digest
-from locus_store.backends.opensearch import OpenSearchBackend, access, client, documents, names
+from locus_store.backends.opensearch import OpenSearchBackend, access, bulk, client, documents
 from locus_store.backends.opensearch.index import NEWEST
 from locus_store.backends.opensearch.search import iterate_versions
 
@@ -231,8 +231,8 @@ def test_a_head_and_its_segments_share_a_shard() -> None:
     long = "é" * 600
     for thread in ("t", "a b", long):
         cut = f"{long[:400]}{CUT}{digest(long)}" if thread is long else thread.replace(" ", " ~")
-        assert names.make_routing(HEADS + cut) == digest(thread)
-        assert names.make_routing(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
+        assert bulk.make_routing(HEADS + cut) == digest(thread)
+        assert bulk.make_routing(f"{SEGMENTS}{digest(thread)}/x") == digest(thread)
 
 
 # --- requests

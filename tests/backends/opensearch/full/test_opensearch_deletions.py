@@ -11,7 +11,7 @@ from watched import Watched
 from locus_store import BackendError, opensearch_checkpointer
 from locus_store.backends.documents import segmented
 from locus_store.backends.documents.objects import LAYOUT
-from locus_store.backends.opensearch.names import make_id
+from locus_store.backends.opensearch.bulk import make_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

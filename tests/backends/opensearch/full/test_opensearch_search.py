@@ -16,7 +16,7 @@ from locus_store import (
 )
 from locus_store.backends.documents import deriving
 from locus_store.backends.documents.objects import digest
-from locus_store.backends.opensearch import bulk, names, versions
+from locus_store.backends.opensearch import bulk, versions
 from locus_store.backends.opensearch.documents import get_decided, make_version_name
 from locus_store.backends.opensearch.search import iterate_versions
 
@@ -187,7 +187,7 @@ async def test_documents_that_no_head_names_are_removed(index: TestIndex) -> Non
         await backend.write_state("t", {"said": "alpha"}, checkpoint_id="v1")
         await backend.write_state("u", {"said": "alpha"}, checkpoint_id="v1")
         objects = backend.index
-        name = names.VERSIONS + versions.VersionName(digest("gone"), 1, 9).encode()
+        name = make_version_name("gone", 1, 9)
         fields = {"thread": "gone", "namespace": "", "line": 1, "sequence": 9, "words": "alpha"}
         objects.bulk([objects.write_document(name, "create", fields)])
         assert len(await backend.search("alpha")) == 2
@@ -230,7 +230,7 @@ async def test_a_late_write_of_a_document_does_not_replace_a_newer_one(index: Te
             late = deriving.Changes("t", revision, {("", 2): row}, [])
             documents.settle("t", late, [])
             assert late.written == {}
-            path = names.make_path(make_version_name("t", history.line.line, 2))
+            path = bulk.make_path(make_version_name("t", history.line.line, 2))
             found = index.ask("GET", f"/{index.name}/{path}?routing={digest('t')}")
             assert found["_version"] == get_decided(kept)
 

@@ -16,6 +16,7 @@ from locus_store import (
     PostgreSQLMessageLog,
     PostgreSQLStore,
 )
+from locus_store.backends.postgresql.compatibility import try_service
 from locus_store.errors import LocusStoreError, NotFoundError
 from locus_store.sql import migrate
 from locus_store.sql.schema import user_ids
@@ -110,7 +111,7 @@ def names_used(server: servers.Server) -> list[str]:
     names = {it for (it,) in server.fetch("SELECT DISTINCT proname FROM pg_proc")}
     folders = ("sql", "backends/postgresql")
     files = [file for it in folders for file in (SOURCES / it).rglob("*.py")]
-    files += (SOURCES.parent / "alembic").rglob("*.py")
+    files += [*(SOURCES.parent / "alembic").rglob("*.py"), *SOURCES.rglob("features.sql")]
     return sorted(names & {it for file in files for it in WORD.findall(file.read_text("utf-8"))})
 
 
@@ -177,6 +178,14 @@ async def test_no_call_of_ours_runs_what_another_role_made(
     await store.close()
     await backend.close()
     assert failures == {}
+    assert not is_called(postgresql, shadowed)
+
+
+async def test_no_trial_of_a_service_runs_what_another_role_made(
+    postgresql: servers.Server, shadowed: str
+) -> None:
+    trials = await try_service(postgresql.url(shadowed))
+    assert {it.verdict for it in trials} <= {"ok", "info"}
     assert not is_called(postgresql, shadowed)
 
 
