@@ -63,7 +63,7 @@ from locus_store.versions import (
     require_same,
     sdk_lookups,
 )
-from locus_store.versions.known import COLD_STATE_BYTES, KNOWN_BYTES, CachedVersions, LineKey
+from locus_store.versions.caches import COLD_STATE_BYTES, KNOWN_BYTES, CachedVersions, LineKey
 
 T = TypeVar("T")
 P = TypeVar("P", bound="StorageBackend")
@@ -277,12 +277,13 @@ class StorageBackend(ForTenants, Closing, ABC):
         if claim is not None:
             require_describing(self)
         refuse_mark(data)
-        about, named = copy_json_object("metadata", metadata), copy_json_object("labels", labels)
+        metadata = copy_json_object("metadata", metadata)
+        labels = copy_json_object("labels", labels)
         reads_head = connection is None  # the caller may hold the pool's last connection
         key = self._line(thread_id, namespace)
-        basis, change = await self._changed(key, data, packed=packed, reads_head=reads_head)
+        basis, change = await self._compare(key, data, packed=packed, reads_head=reads_head)
         if parent_id is not None and not forks and expected is None:
-            expected = self._expected(thread_id, namespace, parent_id)
+            expected = self._expect_parent(thread_id, namespace, parent_id)
         save = Save(
             thread_id=thread_id,
             namespace=namespace,
@@ -298,8 +299,8 @@ class StorageBackend(ForTenants, Closing, ABC):
             writer=writer,
             run=run,
             side_parent=side_parent,
-            metadata=about,
-            labels=named,
+            metadata=metadata,
+            labels=labels,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
             claim=claim,
@@ -320,14 +321,14 @@ class StorageBackend(ForTenants, Closing, ABC):
     def _line(self, thread_id: str, namespace: str) -> LineKey:
         return self.tenant, thread_id, namespace
 
-    def _expected(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
+    def _expect_parent(self, thread_id: str, namespace: str, parent_id: str) -> Expected | None:
         """Return what is known of a parent that must still be the head."""
         known = self._known.get(self._line(thread_id, namespace))
         if known is None or known.checkpoint_id != parent_id:
             return None
         return Expected(made_from=known.mark, head=known.mark)
 
-    async def _changed(
+    async def _compare(
         self, key: LineKey, data: Mapping[str, Any], *, packed: bool, reads_head: bool
     ) -> tuple[Mark | None, frames.Change]:
         """Return the state as a change of the version that this object knows best, if any."""
@@ -356,9 +357,8 @@ class StorageBackend(ForTenants, Closing, ABC):
     ) -> Snapshot | None:
         """Return a version with its state, or the head; ``None`` where there is none.
 
-        With its pending writes, of the same read, where ``with_writes`` asks for them. With
-        ``packed``, MessagePack stays bytes, and becomes no JSON. A head that this object read or
-        wrote last is not sent again.
+        ``with_writes`` adds its pending writes, of the same read. ``packed`` leaves MessagePack as
+        bytes; else it becomes JSON. A head that this object read or wrote last is not sent again.
 
         Raises:
             IntegrityError: The stored bytes do not give the state that was saved, or one that
@@ -372,7 +372,7 @@ class StorageBackend(ForTenants, Closing, ABC):
         state, kept = found.state, found.snapshot
         if state is None:
             state = dict(await run_off_loop(kept.to_state, kept.state_bytes))
-        if kept.has_packed and not packed:
+        if kept.has_msgpack and not packed:
             state = dict(await run_off_loop(partial(convert_to_json, state), kept.state_bytes))
         return Snapshot(version=found.version, state=state, head=found.head, writes=found.writes)
 

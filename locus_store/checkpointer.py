@@ -395,7 +395,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         if check_ttl(ttl_seconds) is not None:
             needs(self.backend, Expires)
         data, carried = self._codec.dump(state)
-        run = _run(data)
+        run = _make_run_key(data)
         origin = self._find_origin(thread_id, carried, run)
         writer = origin.load_id if origin else None
         with Saving(self._storage, thread_id):
@@ -405,7 +405,7 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
                 checkpoint_id=checkpoint_id,
                 metadata=metadata,
                 labels=get_labels(data) | make_label(state),
-                expected=_expected(origin) if parent_checkpoint_id is None else None,
+                expected=_make_expected(origin) if parent_checkpoint_id is None else None,
                 parent_id=parent_checkpoint_id,
                 on_conflict=on_conflict,
                 writer=writer,
@@ -437,11 +437,11 @@ class StorageBackendAdapter(BaseCheckpointer[S]):
         found = await self.backend.read_state(thread_id, checkpoint_id)
         if found is None:
             if checkpoint_id is None:
-                self._note_load(thread_id, _Load(_loaded(thread_id, None), is_marked=False))
+                self._note_load(thread_id, _Load(_make_origin(thread_id, None), is_marked=False))
             return None
         if self._renewing:
             self._renewing.note(needs(self.backend, Expires), thread_id)
-        origin, labels = _loaded(thread_id, found), found.version.labels
+        origin, labels = _make_origin(thread_id, found), found.version.labels
         is_marked = can_carry_mark(self._codec.find_class(labels, found.state))
         if origin.made_from == origin.head or not is_marked:
             self._note_load(thread_id, _Load(origin, is_marked=is_marked))
@@ -590,7 +590,7 @@ def _row(head: Head) -> dict[str, Any]:
     }
 
 
-def _loaded(thread_id: str, found: Snapshot | None) -> LoadOrigin:
+def _make_origin(thread_id: str, found: Snapshot | None) -> LoadOrigin:
     return LoadOrigin(
         thread=make_thread_key(thread_id),
         made_from=found.version.mark if found else None,
@@ -598,11 +598,11 @@ def _loaded(thread_id: str, found: Snapshot | None) -> LoadOrigin:
     )
 
 
-def _expected(origin: LoadOrigin | None) -> Expected | None:
+def _make_expected(origin: LoadOrigin | None) -> Expected | None:
     return Expected(made_from=origin.made_from, head=origin.head) if origin else None
 
 
-def _run(data: Mapping[str, Any]) -> str | None:
+def _make_run_key(data: Mapping[str, Any]) -> str | None:
     run_id = data.get("run_id")
     return make_thread_key(run_id) if isinstance(run_id, str) else None
 

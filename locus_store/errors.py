@@ -55,9 +55,9 @@ class ConflictError(LocusStoreError):
     ) -> None:
         super().__init__(message)
         self.head_id = head_id
-        """Checkpoint id of the thread's head now; ``None`` when the thread is gone."""
+        """Checkpoint id of the thread's present head; ``None`` if the thread does not exist."""
         self.parent_id = parent_id
-        """Checkpoint id the losing state was made from; ``None`` when it is gone or was none."""
+        """Checkpoint id that the refused state was made from; ``None`` if it does not exist."""
 
 
 class NotFoundError(LocusStoreError, LookupError):

@@ -19,11 +19,11 @@ from locus_store.types import PendingWrite
 from locus_store.types.arguments import MAX_ID_CHARACTERS, check_text, check_ttl
 from locus_store.types.codec import get_labels
 from locus_store.types.tenants import Closing, ForTenants
-from locus_store.values import frames as layout
+from locus_store.values import frames
 from locus_store.values.encoding import decode, encode
 from locus_store.values.surrogates import restore
 from locus_store.versions import CHANNELS, JSON_WRITE, REBUILT, find_channel, select_current
-from locus_store.versions.known import CachedCheckpoints, Place, PutInProgress
+from locus_store.versions.caches import CachedCheckpoints, Place, PutInProgress
 from locus_store.versions.renewing import make_renewing
 
 if TYPE_CHECKING:
@@ -497,7 +497,7 @@ def decode_written_value(
     if write.type != JSON_WRITE:
         return write.payload
     old = None if write.basis is None else find_channel(state, write.channel)
-    return layout.decode_value(write.payload, max_bytes, old, packed=packed)
+    return frames.decode_value(write.payload, max_bytes, old, packed=packed)
 
 
 def _pending(
@@ -506,22 +506,20 @@ def _pending(
     channel: str,
     value: Any,
     *,
-    known: tuple[Mark, layout.DigestTree] | None,
+    known: tuple[Mark, frames.DigestTree] | None,
     max_bytes: int,
     packed: bool,
 ) -> PendingWrite:
     """Return a pending write: as a change of the channel's known value if that is smaller."""
     path = (CHANNELS, channel)
-    frames = None
-    if known:
-        frames = layout.diff_value(value, known[1], path, max_bytes, packed=packed)
+    change = frames.diff_value(value, known[1], path, max_bytes, packed=packed) if known else None
     return PendingWrite(
         **task,
         idx=SPECIAL_CHANNELS.get(channel, place),
         channel=channel,
         type=JSON_WRITE,
-        payload=layout.encode_value(value, max_bytes, packed=packed) if frames is None else frames,
-        basis=known[0].sequence if known and frames is not None else None,
+        payload=frames.encode_value(value, max_bytes, packed=packed) if change is None else change,
+        basis=known[0].sequence if known and change is not None else None,
     )
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["BaseStore", "InMemoryStore"]  # noqa: F822  (see __getattr__)
 
 Embed: TypeAlias = Callable[[list[str]], Any]
-"""Texts to as many embeddings; asynchronous or not."""
+"""Returns an embedding for each string; asynchronous or not."""
 
 Items: TypeAlias = "list[StoreItem]"  # in the class, `list` is a method
 Hits: TypeAlias = "list[SemanticSearchResult]"

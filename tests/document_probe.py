@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from locus_store.backends.documents.protocol import Body, Documents
-    from locus_store.versions.spaces import Row
+    from locus_store.versions.histories import Row
     from locus_store.versions.threads import Thread
 
 OPERATIONS = b',"operations":'

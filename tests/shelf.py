@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from locus_store.backends.documents.protocol import Tag
-    from locus_store.versions.spaces import Row
+    from locus_store.versions.histories import Row
 
 
 class Shelf(Objects):

@@ -87,7 +87,7 @@ def interrupt(number: int = signal.SIGINT) -> None:
 def test_a_lone_call_runs_in_its_own_thread(
     portals: Portals, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driven, "IDLE_SECONDS", WAIT)  # else the keeper may drive in between
+    monkeypatch.setattr(driven, "IDLE_SECONDS", WAIT)  # else the loop's thread may run in between
     assert others.submit(run, portals, ident).result() in {it.ident for it in others._threads}
     assert run(portals, ident) == threading.get_ident()
 
@@ -125,7 +125,7 @@ def test_ctrl_c_ends_the_call_of_the_main_thread_only(
 ) -> None:
     mine, theirs = Gate(), Gate()
 
-    def follow() -> Any:
+    def call_while_driven() -> Any:
         mine.is_entered.wait(WAIT)
         return run(portals, theirs)
 
@@ -133,7 +133,7 @@ def test_ctrl_c_ends_the_call_of_the_main_thread_only(
         theirs.is_entered.wait(WAIT)
         interrupt()
 
-    call = others.submit(follow)
+    call = others.submit(call_while_driven)
     others.submit(interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(portals, mine)
@@ -143,7 +143,9 @@ def test_ctrl_c_ends_the_call_of_the_main_thread_only(
     assert call.result(WAIT) == "through"
 
 
-def test_ctrl_c_ends_a_call_that_follows(portals: Portals, others: ThreadPoolExecutor) -> None:
+def test_ctrl_c_ends_a_call_that_was_handed_over(
+    portals: Portals, others: ThreadPoolExecutor
+) -> None:
     mine = Gate()
     first, leading = at_gate(portals, others)
     others.submit(lambda: (mine.is_entered.wait(WAIT), interrupt()))
@@ -210,7 +212,7 @@ def test_a_programs_handler_of_ctrl_c_may_exit(
     assert gate.was_cancelled.wait(WAIT)
 
 
-@pytest.mark.parametrize("moment", ["_take", "_lead_undisturbed", "_lead"])
+@pytest.mark.parametrize("moment", ["_start", "_run_undisturbed", "_run_inline"])
 def test_ctrl_c_while_a_call_is_taken_leaves_nothing_to_wait_for(
     others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -72,7 +72,7 @@ def no_conflict_check(patch: Patch) -> None:
     def won(lines, line, request, parent, **_):
         return Placement(line.head if line else None, moves_head=True)
 
-    patched(patch, "_lost", won)
+    patched(patch, "_resolve_conflict", won)
 
 
 @caught_by("test_versions_are_listed_newest_first")
@@ -104,7 +104,7 @@ def a_mark_is_a_sequence_only(patch: Patch) -> None:
         return mark is not None and line is not None and line.head == mark.sequence
 
     patched(patch, "_exists", exists)
-    patched(patch, "_holds", holds)
+    patched(patch, "_is_head", holds)
 
 
 @caught_by("test_a_replaced_version_leaves_the_others_exact")
@@ -131,8 +131,8 @@ def a_named_parent_is_forgotten(patch: Patch) -> None:
     def forgetful(lines, line, request):
         return place(lines, line, replace(request, parent_id=None))
 
-    place = saving._place
-    patched(patch, "_place", forgetful)
+    place = saving._choose_placement
+    patched(patch, "_choose_placement", forgetful)
 
 
 @caught_by("test_a_losing_save_is_kept_beside_the_head_and_replaces_nothing")
@@ -154,7 +154,7 @@ def a_losing_save_replaces(patch: Patch) -> None:
 
 @caught_by("test_whatever_is_deleted_the_others_stay_exact")
 def deleted_without_rewriting(patch: Patch) -> None:
-    patched(patch, "_rewritten", lambda *_: [])
+    patched(patch, "_compute_payloads", lambda *_: [])
 
 
 @caught_by("test_no_byte_of_a_deletion_remains")
@@ -168,7 +168,7 @@ def deleted_by_joining_bytes(patch: Patch) -> None:
                 yield sequence, held + payload
                 held = b""
 
-    patched(patch, "_rewritten_in", joined)
+    patched(patch, "_compute_payloads_of_chain", joined)
 
 
 @caught_by("test_deleting_the_head_shows_its_parent")
@@ -184,7 +184,7 @@ def the_newest_becomes_the_head(patch: Patch) -> None:
     def newest(lines, line, gone):
         return lines.newest(line)
 
-    patched(patch, "_ancestor", newest)
+    patched(patch, "_find_new_head", newest)
 
 
 @caught_by("test_deleting_a_thread_touches_no_other")

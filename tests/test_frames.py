@@ -40,9 +40,9 @@ from locus_store.values.frames import (
     pack_state,
 )
 from locus_store.values.frames.alignment import align
+from locus_store.values.frames.digest_trees import REFERENCE_BYTES, SMALL_BYTES
 from locus_store.values.frames.folding import _Rope
 from locus_store.values.frames.operations import parse_frame
-from locus_store.values.frames.shapes import SMALL_BYTES, TOKEN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,7 +279,7 @@ def test_a_shape_that_continues_a_known_one_is_that_of_the_state(
 def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from locus_store.values.frames import arrays, shapes
+    from locus_store.values.frames import arrays, digest_trees
 
     state: dict[str, Any] = {"m": rows(100), "n": {"m": rows(100)}}
     basis = compare_states(state, None)
@@ -287,7 +287,7 @@ def test_a_shape_that_continues_a_known_one_encodes_what_is_new(
     done = compare_states(state, basis.tree)
     folded, edits = fold_onto(basis.packed_state, [done.frames or b""], MAX_STATE_BYTES)
     encoded: list[object] = []
-    for module in (arrays, shapes):
+    for module in (arrays, digest_trees):
         monkeypatch.setattr(
             module, "encode_canonical", lambda it: encoded.append(it) or encode_canonical(it)
         )
@@ -394,7 +394,7 @@ def reference_digest(state: dict[str, Any]) -> bytes:
         if isinstance(value, list) and len(pin) > SMALL_BYTES:
             inner = b"".join(digest(encode_canonical_reference(it)) for it in value)
             return b"#" + digest(b"L" + len(value).to_bytes(8) + inner)
-        stands_for_itself = not isinstance(value, dict | list) and len(pin) <= TOKEN_BYTES
+        stands_for_itself = not isinstance(value, dict | list) and len(pin) <= REFERENCE_BYTES
         return pin if stands_for_itself else b"#" + digest(pin)
 
     return by_entries(state)
@@ -459,12 +459,12 @@ def test_a_change_between_equal_numbers_of_other_types_is_seen(size: int) -> Non
 def test_the_order_of_keys_given_first_is_learned(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from locus_store.values.frames import arrays, shapes
+    from locus_store.values.frames import arrays, digest_trees
 
     state = {"m": [{"z": n, "a": n} for n in range(count)]}
     shape = build_digest_tree(fold([compare_states(state, None).to_payload()], MAX_STATE_BYTES))
     learned = compare_states(state, shape).tree
-    for module in (arrays, shapes):
+    for module in (arrays, digest_trees):
         monkeypatch.setattr(module, "encode_checked", None)
     assert compare_states(state, learned).frames == b""
 
@@ -931,14 +931,14 @@ def test_without_the_accelerator_digests_and_frames_are_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from locus_store.values import encoding
-    from locus_store.values.frames import alignment, arrays, diffing, shapes
+    from locus_store.values.frames import alignment, arrays, diffing, digest_trees
 
     def run() -> list[Any]:
         states = [scrambled(state, random.Random(2)) for state in sample()]
         return [chain(states), [compare_states(state, None).tree.digest for state in states]]
 
     quick = run()
-    for module in (encoding, alignment, arrays, diffing, shapes):
+    for module in (encoding, alignment, arrays, diffing, digest_trees):
         monkeypatch.setattr(module, "encode_canonical", encoding.encode_canonical_reference)
     assert run() == quick
     check: Callable[..., Any] = compare_states

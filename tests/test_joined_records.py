@@ -483,7 +483,7 @@ async def told(backend: SqlBackend) -> dict[str, Any]:
         for first, last in ((1, 8), (2, 5), (4, 4), (8, 8)):
             records = await backend.records("t", first=first, last=last, **which)
             found[f"records {namespace} {first} {last}"] = plain(records)
-            sizes = await backend.sizes("t", first=first, last=last, **which)
+            sizes = await backend.measure_versions("t", first=first, last=last, **which)
             assert all(sizes.values())
             found[f"sizes {namespace} {first} {last}"] = sorted(sizes)
         found[f"states {namespace}"] = await backend.read_states(

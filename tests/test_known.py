@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from locus_store.types import Mark
 from locus_store.values.frames import compare_states
-from locus_store.versions.known import CachedVersions
+from locus_store.versions.caches import CachedVersions
 
 
 def test_the_memory_of_versions_keeps_its_bound():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from locus_store.types import ArchivedWrite, PendingWrite
 from locus_store.versions import Line, Record
-from locus_store.versions.spaces import History, Row
+from locus_store.versions.histories import History, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,7 +23,7 @@ from benchmarks import machine, report
 from locus_store import versions
 from locus_store.backends.redis import RedisBackend
 from locus_store.backends.redis.keys import RedisKeys
-from locus_store.versions.known import KNOWN_BYTES, CachedVersions
+from locus_store.versions.caches import KNOWN_BYTES, CachedVersions
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 

@@ -24,7 +24,7 @@ from locus_store.timeline import bisect as bisecting
 from locus_store.timeline.bisect import bisect
 from locus_store.timeline.blame import blame
 from locus_store.timeline.lineage import find_ancestry
-from locus_store.timeline.paths import parsed
+from locus_store.timeline.paths import parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -56,13 +56,13 @@ def works(backend: FullBackend, count: int, versions: list[Any]) -> dict[str, Ca
     def ask(condition: bisecting.Condition) -> Awaitable[Any]:
         return bisect(backend, THREAD, condition)
 
-    middle = parsed(f'messages[id="m{count // 2}"].content')
+    middle = parse_path(f'messages[id="m{count // 2}"].content')
     return {
         ONE: lambda: backend.read_states(versions, lambda version, folder: None),
         "blame": lambda: blame(backend, THREAD),
-        "bisect, a key": lambda: ask(bisecting.equals(parsed("city"), "Basel")),
+        "bisect, a key": lambda: ask(bisecting.equals(parse_path("city"), "Basel")),
         "bisect, a message by its id": lambda: ask(bisecting.exists(middle)),
-        "bisect, a length": lambda: ask(bisecting.longer_than(parsed("messages"), count // 2)),
+        "bisect, a length": lambda: ask(bisecting.longer_than(parse_path("messages"), count // 2)),
         "bisect, a text anywhere": lambda: ask(bisecting.HasText("Basel")),
     }
 

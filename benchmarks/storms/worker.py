@@ -308,12 +308,12 @@ def _no_conflicts() -> None:
         del lines, request
         return saving.Placement(line.head if line else None, moves_head=True)
 
-    saving._place = place
+    saving._choose_placement = place
 
 
 def _any_basis() -> None:
     """Frames are appended to the head, whatever version they are against."""
-    holds = saving._holds
+    holds = saving._is_head
 
     def lax(lines: Any, line: Any, mark: Any) -> bool:
         return holds(lines, line, mark) or (mark is not None and line is not None)
@@ -321,18 +321,18 @@ def _any_basis() -> None:
     continues = saving._continues
 
     def broken(*arguments: Any) -> bool:
-        saving._holds = lax
+        saving._is_head = lax
         try:
             return continues(*arguments)
         finally:
-            saving._holds = holds
+            saving._is_head = holds
 
     saving._continues = broken
 
 
 def _frames_stay() -> None:
     """Deleting a record leaves the frames after it as they were."""
-    removing._rewritten = lambda *_: []
+    removing._compute_payloads = lambda *_: []
 
 
 def _lost_acknowledgement() -> None:
@@ -397,7 +397,7 @@ def _grouped_and_undone() -> None:
 
 def _stale_shapes() -> None:
     """A version is known by the shape of its line's first version: frames are against that one."""
-    from locus_store.versions.known import CachedVersions
+    from locus_store.versions.caches import CachedVersions
 
     put = CachedVersions.put
     first: dict[Any, Any] = {}

@@ -180,7 +180,7 @@ def load() -> str:
         "The way of a load from the call to the state",
         [
             ("load(thread_id)", "checkpointer.py"),
-            ("the version that this object knows of the thread, if any", "versions/known.py"),
+            ("the version that this object knows of the thread, if any", "versions/caches.py"),
             ("one read: the head, and the records of its chain", "sql/threads/reads.py"),
             ("no records where the head is the known one", "backend.py"),
             ("fold the records; compare the digest", "versions/reading.py"),

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from locus_store.backend import FullBackend
     from locus_store.messages import LogSnapshot
     from locus_store.types import Snapshot, Version
-    from locus_store.versions.sizes import Marked
+    from locus_store.versions.sizes import ThreadStatus
 
 threads = make_group("Show, compare, copy and remove threads.")
 
@@ -104,7 +104,7 @@ def _more(last: str) -> str:
 
 async def _newest(
     backend: FullBackend, pattern: str, limit: int, after: str | None
-) -> tuple[list[tuple[str, Version | None]], dict[str, Marked]]:
+) -> tuple[list[tuple[str, Version | None]], dict[str, ThreadStatus]]:
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def newest(thread_id: str) -> tuple[str, Version | None]:
@@ -119,7 +119,7 @@ async def _newest(
     return list(await asyncio.gather(*map(newest, ids))), marks
 
 
-def _listed(thread_id: str, version: Version | None, marks: Marked) -> dict[str, Any]:
+def _listed(thread_id: str, version: Version | None, marks: ThreadStatus) -> dict[str, Any]:
     names = ("checkpoint_id", "created_at", "metadata", "labels")
     found = dict.fromkeys(names) if version is None else select(version, names)
     about = {"interrupted": marks.is_interrupted, "messages": marks.messages}

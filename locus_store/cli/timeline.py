@@ -47,7 +47,7 @@ from locus_store.timeline.bisect import bisect as bisected
 from locus_store.timeline.blame import Blame, Blamed, Origin
 from locus_store.timeline.blame import blame as blamed
 from locus_store.timeline.graph import Writer, find_channel, find_newer, find_writers, list_nodes
-from locus_store.timeline.paths import format_path, parsed
+from locus_store.timeline.paths import format_path, parse_path
 from locus_store.timeline.readable import strip_tags
 from locus_store.timeline.report import report as reported
 from locus_store.timeline.rewind import rewind as rewound
@@ -108,7 +108,7 @@ def blame(
     checkpoint_id, path, values: [{path, value, made, changed}]}; made and changed are
     {checkpoint_id, is_exact, created_at, metadata, nodes}.
     """
-    wanted = parsed(path)
+    wanted = parse_path(path)
 
     async def found(backend: FullBackend) -> tuple[Blame, list[Blamed], Writers]:
         name, version = await find_named(backend, thread, checkpoint, namespace)

@@ -22,9 +22,7 @@ from locus_store.inspector.access import (
     require_same_origin,
 )
 from locus_store.inspector.escapes import SECURITY, escape
-from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
-from locus_store.inspector.rendering import FOLDER, render
-from locus_store.inspector.visits import (
+from locus_store.inspector.page_requests import (
     HOME,
     Answer,
     Handler,
@@ -36,6 +34,8 @@ from locus_store.inspector.visits import (
     Query,
     Redirect,
 )
+from locus_store.inspector.pages import changes, diffs, reports, store, threads, timelines, versions
+from locus_store.inspector.rendering import FOLDER, render
 from locus_store.inspector.work import Blames, Jobs, States
 from locus_store.service.access import LOOPBACK, Door, Rate
 from locus_store.service.application import Parts, PartsOfTenants

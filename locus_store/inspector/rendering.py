@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 
 from locus_store.inspector.bounds import MESSAGES, render_line
 from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, split_runs
-from locus_store.inspector.visits import ESCAPED, Answer, Download, Redirect
+from locus_store.inspector.page_requests import ESCAPED, Answer, Download, Redirect
 from locus_store.values.encoding import encode
 
 FOLDER: Final = Path(__file__).parent

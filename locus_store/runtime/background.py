@@ -9,7 +9,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from locus_store.runtime.gathering import PerLoop
-from locus_store.runtime.stepping import Begun, begin, may_block, wait_for_end
+from locus_store.runtime.stepping import ThreadCall, begin, may_block, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable
@@ -35,7 +35,7 @@ class Background:
         self._most = most_waiting
         self._lock = threading.Lock()
         self._waiting: dict[Hashable, Work] = {}
-        self._task: asyncio.Task[None] | Begun[None] | None = None
+        self._task: asyncio.Task[None] | ThreadCall[None] | None = None
 
     def submit(self, name: Hashable, work: Work) -> None:
         """Run ``work`` soon, unless there is too much to do, or work of this name waits."""
@@ -46,7 +46,7 @@ class Background:
             if self._task is None:
                 self._task = Context().run(self._begun)
 
-    def _begun(self) -> asyncio.Task[None] | Begun[None]:
+    def _begun(self) -> asyncio.Task[None] | ThreadCall[None]:
         if may_block():
             return begin(self._run)
         task = asyncio.get_running_loop().create_task(self._run())
@@ -59,7 +59,7 @@ class Background:
         task = self._task
         if task is None:
             return
-        if isinstance(task, Begun):
+        if isinstance(task, ThreadCall):
             await wait_for_end(task, seconds)
         else:
             await asyncio.wait([task], timeout=seconds)

@@ -1,23 +1,25 @@
-"""The event loop of sync methods, which the calling thread may drive itself.
+"""The event loop of sync methods, which the calling thread may run itself.
 
-The loop has a thread of its own, the *keeper*, and callers *follow* it: they hand over and wait on
-a lock. Two threads are switched for each call.
+The loop has a thread of its own. A caller hands its call over to that thread and waits on a lock:
+two thread switches for each call.
 
-Where the calls of a loop may continue in any thread (``moves``), none is switched for a lone call.
-A caller that finds the loop free *leads*: its thread drives the loop until the call is done. Calls
-that come meanwhile follow. Where a leader leaves followers behind, the keeper drives until they are
-done. It also drives between calls, so that timers and unfinished work continue: it looks every
-``IDLE_SECONDS`` whether the loop is free. What cannot change its thread, as SQLAlchemy's greenlets,
-runs in a ``OneThread``: a leader leaves the loop to the keeper, which drives until it is done.
+If the calls of a loop may continue in any thread (``moves``), a lone call needs no switch. A caller
+that finds the loop free runs it in its own thread until the call is done (*inline*). Calls that
+come meanwhile are handed over. If some of them are not done by then, the loop's thread runs the
+loop until they are. Between calls it runs the loop, too, so that timers and unfinished work
+continue: every ``IDLE_SECONDS`` it looks whether the loop is free. A block that cannot change its
+thread, such as SQLAlchemy's greenlets, is a ``OneThread``: a caller leaves the loop to the loop's
+thread, which runs it until the block is done.
 
-A thread does not lead if an exception may strike it anywhere: the main thread, if the program
-handles signals in Python, as such a handler may raise, or call. Otherwise ``Ctrl-C`` is put off
-until the leader has left the loop. A thread with a running loop cannot lead either: it may not run
-a second one.
+No call runs inline in a thread in which an exception may be raised anywhere: the main thread, if
+the program handles signals in Python, because such a handler may raise, or make a call. In other
+programs ``Ctrl-C`` is put off until the caller has left the loop. A thread with a running loop runs
+no call inline either, because it cannot run a second loop.
 
-Who drives holds ``_driving``. A call is in ``_calls`` until it is done, and in ``_waiting`` if
-others have to drive it. A follower adds itself and looks whether a thread drives. A thread that
-leaves releases ``_driving`` and looks whether a call waits. One of them wakes the keeper.
+The thread that runs the loop, its *driver*, holds ``_driving``. A call is in ``_calls`` until it is
+done, and in ``_waiting`` if it was handed over. A caller first adds its call to ``_waiting``, then
+looks whether there is a driver. A driver first releases ``_driving``, then looks whether a call
+waits. So one of them wakes the loop's thread.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 IDLE_SECONDS: Final = 0.05
-"""The keeper checks this often whether it should drive."""
+"""The loop's thread checks this often whether the loop is free."""
 
 T = TypeVar("T")
 
@@ -79,8 +81,8 @@ class _Call(Generic[T]):
         self.result: T | None = None
         self.error: BaseException | None = None
 
-    def made(self) -> Awaitable[T]:
-        """Return its coroutine, once."""
+    def make_coroutine(self) -> Awaitable[T]:
+        """Return the coroutine of the call, once."""
         make, self.make = self.make, None
         if make is None or self.is_cancelled:
             raise asyncio.CancelledError
@@ -134,16 +136,16 @@ class DrivenLoop:
         _loops[self._loop] = self
         self._driving = threading.Lock()
         self._driver: tuple[int, _Call[Any] | None] | None = None
-        self._bound = 0
+        self._open_blocks = 0
         """Blocks in progress that may not change their thread."""
-        self._homing: list[asyncio.Future[None]] = []
-        """The futures of blocks that wait for the keeper."""
+        self._waiting_blocks: list[asyncio.Future[None]] = []
+        """The futures of blocks that wait for the loop's thread."""
         self._calls: set[_Call[Any]] = set()
         self._waiting: set[_Call[Any]] = set()
-        self._wanted = threading.Event()
+        self._wake_thread = threading.Event()
         self._is_ending = False
-        self._keeper = threading.Thread(target=self._keep, name="locus-store-blocking", daemon=True)
-        self._keeper.start()
+        self._thread = threading.Thread(target=self._work, name="locus-store-blocking", daemon=True)
+        self._thread.start()
 
     # --- callers
 
@@ -170,7 +172,7 @@ class DrivenLoop:
         try:
             self._calls.add(call)
             if is_taken := not self._is_ending:
-                self._take(call, owner, outer)
+                self._start(call, owner, outer)
         except BaseException:
             if call in self._calls and call not in self._waiting:  # Ctrl-C before it was taken
                 self._abandon(call)
@@ -180,21 +182,21 @@ class DrivenLoop:
             raise EndedError
         return call.answer()
 
-    def _take(self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None) -> None:
-        """Lead the call, or have it done by others."""
+    def _start(self, call: _Call[Any], owner: str, outer: asyncio.AbstractEventLoop | None) -> None:
+        """Run the call inline, or hand it over."""
         is_main = is_main_thread()
         if not self._moves or outer is not None or (is_main and are_handled()):
-            self._follow(call, partial(self._begin, call), owner, outer)
+            self._hand_over(call, partial(self._begin, call), owner, outer)
         elif is_main and may_be_interrupted():
-            self._lead_undisturbed(call)
+            self._run_undisturbed(call)
         else:
-            self._lead(call)
+            self._run_inline(call)
 
-    def _lead_undisturbed(self, call: _Call[Any]) -> None:
-        """Lead, and raise ``KeyboardInterrupt`` only afterwards."""
+    def _run_undisturbed(self, call: _Call[Any]) -> None:
+        """Run the call inline, and raise ``KeyboardInterrupt`` only afterwards."""
         try:
             set_signal(signal.SIGINT, partial(self._interrupt, call))
-            self._lead(call)
+            self._run_inline(call)
         finally:
             set_signal(signal.SIGINT, signal.default_int_handler)
         if call.is_interrupted:
@@ -207,30 +209,30 @@ class DrivenLoop:
         with suppress(RuntimeError):  # it is done, and the loop closed
             self._loop.call_soon_threadsafe(self._stop)
 
-    def _lead(self, call: _Call[Any]) -> None:
+    def _run_inline(self, call: _Call[Any]) -> None:
         begin = partial(self._begin, call)
         if not self._driving.acquire(blocking=False):
-            self._follow(call, begin)
+            self._hand_over(call, begin)
             return
-        if self._bound:  # the last leader has left them to the keeper, which is on its way
+        if self._open_blocks:  # the last driver has left them to the loop's thread
             self._driving.release()
-            self._follow(call, begin)
+            self._hand_over(call, begin)
             return
         self._begin(call)
         self._drive(call)
         if call.is_interrupted:
             self._abandon(call)
         elif not call.is_done:  # it may not continue in this thread
-            self._follow(call, _nothing)
+            self._hand_over(call, _nothing)
 
     def _drive(self, call: _Call[Any] | None) -> None:
-        """Run the loop until the call needs something else; needs ``_driving``.
+        """Run the loop until the call is done or has to be handed over; needs ``_driving``.
 
-        Without a call: until one was done, and no other needs the keeper.
+        Without a call: until no call or block needs the loop's thread.
         """
         self._driver = threading.get_ident(), call
         if call is None:
-            self._admit()
+            self._resume_blocks()
         is_over = call is not None and self._is_over(call)
         try:
             while not is_over:
@@ -240,54 +242,54 @@ class DrivenLoop:
         finally:
             self._driver = None
             self._driving.release()
-            if self._waiting or self._bound or self._is_ending:
-                self._wanted.set()
+            if self._waiting or self._open_blocks or self._is_ending:
+                self._wake_thread.set()
 
     def _is_over(self, call: _Call[Any] | None) -> bool:
         if call is None:
-            return not self._waiting and not self._bound
-        return call.is_done or call.is_interrupted or self._bound > 0
+            return not self._waiting and not self._open_blocks
+        return call.is_done or call.is_interrupted or self._open_blocks > 0
 
     def _begin(self, call: _Call[Any]) -> None:
         if call.task is None:
-            call.task = self._loop.create_task(self._answered(call))
+            call.task = self._loop.create_task(self._run_call(call))
 
-    async def _answered(self, call: _Call[Any]) -> None:
+    async def _run_call(self, call: _Call[Any]) -> None:
         call.has_begun = True
         try:
-            call.result = await call.made()
+            call.result = await call.make_coroutine()
         except BaseException as exc:  # noqa: BLE001  (raised in the caller)
             call.error = exc
-        self._ended(call)
+        self._finish(call)
 
-    def _ended(self, call: _Call[Any]) -> None:
+    def _finish(self, call: _Call[Any]) -> None:
         call.is_done = True
         self._calls.discard(call)
         self._waiting.discard(call)
         call.done.release()
-        leading = self._leading()
-        if leading is call:
+        inline = self._get_inline_call()
+        if inline is call:
             self._stop()
-        elif leading is None:
-            self._leave_if_free()
+        elif inline is None:
+            self._stop_if_idle()
 
-    def _leading(self) -> _Call[Any] | None:
+    def _get_inline_call(self) -> _Call[Any] | None:
         return self._driver[1] if self._driver else None
 
-    def _leave_if_free(self) -> None:
-        """Have the keeper leave if nothing needs it."""
+    def _stop_if_idle(self) -> None:
+        """Stop the loop if no call or block needs the loop's thread."""
         if self._is_over(None) and (self._moves or self._is_ending):
             self._stop()
 
-    # --- what may not change its thread
+    # --- blocks that may not change their thread
 
     async def enter(self) -> None:
-        """Wait for the keeper, and hold it."""
-        self._bound += 1
-        if self._leading() is None:
+        """Begin a block: wait for the loop's thread, and keep it."""
+        self._open_blocks += 1
+        if self._get_inline_call() is None:
             return
         waiting: asyncio.Future[None] = self._loop.create_future()
-        self._homing.append(waiting)
+        self._waiting_blocks.append(waiting)
         self._stop()
         try:
             await waiting
@@ -296,14 +298,14 @@ class DrivenLoop:
             raise
 
     def leave(self) -> None:
-        """Release the keeper."""
-        self._bound -= 1
-        if self._leading() is None:
-            self._leave_if_free()
+        """End a block."""
+        self._open_blocks -= 1
+        if self._get_inline_call() is None:
+            self._stop_if_idle()
 
-    def _admit(self) -> None:
-        """Let the blocks continue that waited for the keeper."""
-        waiting, self._homing = self._homing, []
+    def _resume_blocks(self) -> None:
+        """Let the blocks continue that waited for the loop's thread."""
+        waiting, self._waiting_blocks = self._waiting_blocks, []
         for future in waiting:
             if not future.done():  # its task was cancelled
                 future.set_result(None)
@@ -312,35 +314,35 @@ class DrivenLoop:
         if self._driver is not None:  # else the loop is being closed
             self._loop.stop()
 
-    # --- calls that others drive
+    # --- calls that are handed over
 
-    def _follow(
+    def _hand_over(
         self,
         call: _Call[Any],
         step: Callable[[], None],
         owner: str = "",
         outer: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Have others drive the call from a step on."""
+        """Hand the call over and wait for it; ``step`` is the first thing that the loop runs."""
         try:
-            self._leave_to_others(call, step)
+            self._queue(call, step)
             self._await(call, owner, outer)
         except BaseException:
             self._abandon(call)
             raise
 
-    def _leave_to_others(self, call: _Call[Any], step: Callable[[], None]) -> None:
+    def _queue(self, call: _Call[Any], step: Callable[[], None]) -> None:
         self._waiting.add(call)
         if call.is_done:
             self._waiting.discard(call)
         self._loop.call_soon_threadsafe(step)
         if not self._driving.locked():
-            self._wanted.set()
+            self._wake_thread.set()
 
     def _abandon(self, call: _Call[Any]) -> None:
         """Cancel a call that the caller no longer waits for."""
         with suppress(RuntimeError):  # it is done, and the loop closed
-            self._leave_to_others(call, partial(self._cancel, call))
+            self._queue(call, partial(self._cancel, call))
 
     def _cancel(self, call: _Call[Any]) -> None:
         call.is_cancelled = True
@@ -365,19 +367,19 @@ class DrivenLoop:
 
     # --- the loop's own thread
 
-    def _keep(self) -> None:
+    def _work(self) -> None:
         while self._calls or not self._is_ending:
-            self._wanted.wait(IDLE_SECONDS)
-            self._wanted.clear()
+            self._wake_thread.wait(IDLE_SECONDS)
+            self._wake_thread.clear()
             if not self._driving.acquire(blocking=False):
-                # A signal that comes as the leader begins to wait is seen when it wakes up.
+                # A signal that comes as the driver begins to wait is seen when it wakes up.
                 self._loop.call_soon_threadsafe(_nothing)
             elif self._is_ending and self._is_over(None):
                 self._driving.release()
             else:
                 self._drive(None)
         self._driving.acquire()
-        self._admit()
+        self._resume_blocks()
         with suppress(RuntimeError):  # as Python ends: no thread can wait for those of the loop
             self._runner.close()
         del _loops[self._loop]
@@ -387,11 +389,11 @@ class DrivenLoop:
         if self.pid != os.getpid():  # a forked child has neither
             return
         self._is_ending = True
-        self._wanted.set()
+        self._wake_thread.set()
         with suppress(RuntimeError):  # closed already
             self._loop.call_soon_threadsafe(self._stop)
-        if self._keeper is not threading.current_thread():
-            self._keeper.join()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
 
 def _nothing() -> None:

@@ -100,7 +100,7 @@ class PerLoop(Generic[T]):
         return found
 
 
-class Turns:
+class NamedLocks:
     """Locks by name in each event loop, kept as long as they are used."""
 
     def __init__(self) -> None:

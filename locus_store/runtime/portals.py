@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 from weakref import finalize
 
 from locus_store.runtime.driven import DrivenLoop, EndedError
-from locus_store.runtime.stepping import Begun, is_ours, needs_no_loop, require_threads, run
+from locus_store.runtime.stepping import ThreadCall, is_ours, needs_no_loop, require_threads, run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -64,7 +64,7 @@ class Portals:
         self._user = 0
         """The process that has made calls without a loop."""
 
-        self._left: list[Begun[Any]] = []
+        self._interrupted_calls: list[ThreadCall[Any]] = []
         self._lock = threading.Lock()
         self._loop: DrivenLoop | None = None
         self._end: Any = None
@@ -111,11 +111,11 @@ class Portals:
         if self._steps:
             if self._user != os.getpid():
                 require_threads()
-                self._left.clear()  # of a parent process
+                self._interrupted_calls.clear()  # of a parent process
                 self._user = os.getpid()
-            return run(make, self._left)
+            return run(make, self._interrupted_calls)
         while True:
-            with suppress(EndedError):  # closed by another thread in between: open anew
+            with suppress(EndedError):  # another thread has closed it meanwhile: open it again
                 return self.open().run(owner, make)
 
     def close(self) -> None:

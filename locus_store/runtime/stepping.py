@@ -52,13 +52,13 @@ def may_block() -> bool:
 
 
 @coroutine
-def _asked(work: object) -> Generator[object, Any, Any]:
+def _ask_caller(work: object) -> Generator[object, Any, Any]:
     return (yield work)
 
 
 async def run_now(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Have the thread of a sync call do work that is not interrupted."""
-    return cast("T", await _asked(lambda: work(*args, **kwargs)))
+    return cast("T", await _ask_caller(lambda: work(*args, **kwargs)))
 
 
 async def run_in_thread(work: Callable[[], T], *, pool: Executor | None = None) -> T:
@@ -74,15 +74,15 @@ async def run_in_thread(work: Callable[[], T], *, pool: Executor | None = None) 
     return await loop.run_in_executor(pool, context.run, work)
 
 
-async def wait_for_end(what: Future[Any] | Begun[Any], seconds: float | None = None) -> None:
+async def wait_for_end(what: Future[Any] | ThreadCall[Any], seconds: float | None = None) -> None:
     """Wait until something is done, at most so long; a cancelled caller leaves it alone."""
-    if isinstance(what, Begun):
-        await _asked(_Wait(what.over, seconds))
+    if isinstance(what, ThreadCall):
+        await _ask_caller(_Wait(what.over, seconds))
     elif may_block():
         over = threading.Lock()
         over.acquire()
         what.add_done_callback(lambda _: over.release())
-        await _asked(_Wait(over, seconds))
+        await _ask_caller(_Wait(over, seconds))
     else:
         await asyncio.wait([asyncio.wrap_future(what)], timeout=seconds)
 
@@ -120,24 +120,24 @@ def is_ours(kind: type) -> bool:
     return not any(iscoroutinefunction(it) or isasyncgenfunction(it) for it in methods)
 
 
-def run(make: Make[T], left: list[Begun[Any]]) -> T:
+def run(make: Make[T], interrupted_calls: list[ThreadCall[Any]]) -> T:
     """Run a coroutine in this thread, without an event loop; return its result.
 
     Args:
         make: Makes the coroutine.
-        left: The calls of the same object that a handler of signals has interrupted. They may still
-            commit, so the next call of the main thread waits for them.
+        interrupted_calls: The calls of the same object that a handler of signals has interrupted.
+            They may still commit, so the next call of the main thread waits for them.
     """
     if not is_main_thread():
-        return _run_here(make, _Wish())
+        return _run_here(make, _EndRequest())
     if are_handled():
-        return _run_apart(make, left)
+        return _run_in_new_thread(make, interrupted_calls)
     if may_be_interrupted():
         return _run_undisturbed(make)
-    return _run_here(make, _Wish())
+    return _run_here(make, _EndRequest())
 
 
-class Begun(Generic[T]):
+class ThreadCall(Generic[T]):
     """A call that a thread of its own runs.
 
     A handler of signals may raise anywhere in the thread that waits, and would leave the lock of a
@@ -153,7 +153,7 @@ class Begun(Generic[T]):
         """``begun``: True if the thread began the call, False if it was cancelled first."""
 
         self._is_done = False
-        self._wish = _Wish(asyncio.CancelledError)
+        self._end_request = _EndRequest(asyncio.CancelledError)
         self._result: T | None = None
         self._error: BaseException | None = None
 
@@ -168,7 +168,7 @@ class Begun(Generic[T]):
 
     def cancel(self) -> None:
         """End the call before its next piece of work."""
-        self._wish.came = True
+        self._end_request.is_made = True
         self._taken.setdefault("begun", False)
 
     def wait(self) -> None:
@@ -185,7 +185,7 @@ class Begun(Generic[T]):
         if not self._taken.setdefault("begun", True):
             return
         try:
-            self._result = _step(make, self._wish)
+            self._result = _step(make, self._end_request)
         except BaseException as exc:  # noqa: BLE001  (raised in the caller that waits)
             self._error = exc
         finally:
@@ -203,28 +203,28 @@ class Begun(Generic[T]):
             del error  # its traceback has this frame
 
 
-def begin(make: Make[T]) -> Begun[T]:
+def begin(make: Make[T]) -> ThreadCall[T]:
     """Run a coroutine in a new thread, without an event loop.
 
     Raises:
         RuntimeError: See ``Begun.start``.
     """
-    begun = Begun[T]()
+    begun = ThreadCall[T]()
     begun.start(make)
     return begun
 
 
-class _Wish:
-    """The wish that a call ends, which is granted between two pieces of its work.
+class _EndRequest:
+    """A request to end a call, which takes effect between two pieces of its work.
 
-    It handles ``SIGINT`` while the main thread runs a call.
+    It is the handler of ``SIGINT`` while the main thread runs a call.
     """
 
-    __slots__ = ("came", "error", "is_waiting", "pid", "stops_loop")
+    __slots__ = ("error", "is_made", "is_waiting", "pid", "stops_loop")
 
     def __init__(self, error: type[BaseException] = KeyboardInterrupt) -> None:
         self.error = error
-        self.came = self.is_waiting = False
+        self.is_made = self.is_waiting = False
         self.stops_loop = not may_block()
         """True if the caller's thread has a running event loop."""
 
@@ -233,12 +233,12 @@ class _Wish:
     def __call__(self, *_: object) -> None:
         if self.is_waiting or self.pid != os.getpid():  # in a forked child, the call is not here
             raise self.error
-        self.came = True
+        self.is_made = True
 
-    def grant(self) -> None:
-        """Raise the error if the wish came."""
-        came, self.came = self.came, False
-        if came:
+    def raise_if_made(self) -> None:
+        """Raise the error if the request was made."""
+        was_made, self.is_made = self.is_made, False
+        if was_made:
             raise self.error
 
 
@@ -251,24 +251,26 @@ class _Wait:
         self._over = over
         self._seconds = seconds
 
-    def wait(self, wish: _Wish) -> None:
-        """Wait, and raise if the wish comes.
+    def wait(self, request: _EndRequest) -> None:
+        """Wait; raise if the request is made.
 
         Raises:
             RuntimeError: The call waits for an async one of the event loop that it has stopped.
         """
-        seconds = PATIENCE_SECONDS if self._seconds is None and wish.stops_loop else self._seconds
+        seconds = (
+            PATIENCE_SECONDS if self._seconds is None and request.stops_loop else self._seconds
+        )
         until = None if seconds is None else time.monotonic() + seconds
         left, is_over = SIGNAL_SECONDS, False
         try:
-            wish.is_waiting = True
+            request.is_waiting = True
             while not is_over and left > 0:
-                wish.grant()
+                request.raise_if_made()
                 # A signal that comes as the wait begins is seen when it ends.
                 is_over = self._over.acquire(timeout=min(left, SIGNAL_SECONDS))
                 left = SIGNAL_SECONDS if until is None else until - time.monotonic()
         finally:
-            wish.is_waiting = False
+            request.is_waiting = False
         if is_over:
             self._over.release()
         elif self._seconds is None:
@@ -284,7 +286,7 @@ def make_deadlock_error(owner: str) -> RuntimeError:
     )
 
 
-def _step(make: Make[T], wish: _Wish) -> T:
+def _step(make: Make[T], request: _EndRequest) -> T:
     work = make().__await__()
     answer = error = None
     try:
@@ -292,9 +294,9 @@ def _step(make: Make[T], wish: _Wish) -> T:
             asked = work.send(answer) if error is None else work.throw(error)
             answer = error = None
             try:
-                wish.grant()
+                request.raise_if_made()
                 if isinstance(asked, _Wait):
-                    asked.wait(wish)
+                    asked.wait(request)
                 elif asked is not None:
                     answer = asked()
             except BaseException as exc:  # noqa: BLE001  (raised in the coroutine)
@@ -305,41 +307,41 @@ def _step(make: Make[T], wish: _Wish) -> T:
         del answer, error  # its traceback has this frame
 
 
-def _run_here(make: Make[T], wish: _Wish) -> T:
+def _run_here(make: Make[T], request: _EndRequest) -> T:
     outer = asyncio._get_running_loop()  # noqa: SLF001  (see may_block)
     if outer is None:
-        return copy_context().run(_step, make, wish)
+        return copy_context().run(_step, make, request)
     asyncio._set_running_loop(None)  # noqa: SLF001
     try:
-        return copy_context().run(_step, make, wish)
+        return copy_context().run(_step, make, request)
     finally:
         asyncio._set_running_loop(outer)  # noqa: SLF001
 
 
 def _run_undisturbed(make: Make[T]) -> T:
     """Run a call in the main thread; raise ``KeyboardInterrupt`` between two pieces of work."""
-    wish = _Wish()
+    request = _EndRequest()
     try:
-        set_signal(signal.SIGINT, wish)
-        return _run_here(make, wish)
+        set_signal(signal.SIGINT, request)
+        return _run_here(make, request)
     finally:
         set_signal(signal.SIGINT, signal.default_int_handler)
-        wish.grant()
+        request.raise_if_made()
 
 
-def _run_apart(make: Make[T], left: list[Begun[Any]]) -> T:
+def _run_in_new_thread(make: Make[T], interrupted_calls: list[ThreadCall[Any]]) -> T:
     """Run a call in a new thread, so that handlers of signals raise here."""
-    for it in list(left):
+    for it in list(interrupted_calls):
         it.wait()
-    left[:] = [it for it in left if not it.is_over]
-    begun = Begun[T]()
+    interrupted_calls[:] = [it for it in interrupted_calls if not it.is_over]
+    begun = ThreadCall[T]()
     try:
         begun.start(make)
         begun.wait()
     except BaseException as exc:
         if isinstance(exc, RuntimeError) and not threading.main_thread().is_alive():
-            return _run_here(make, _Wish())  # Python is ending
-        left.append(begun)
+            return _run_here(make, _EndRequest())  # Python is ending
+        interrupted_calls.append(begun)
         begun.cancel()
         raise
     return begun.answer()

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from locus_store.runtime.gathering import Turns
+from locus_store.runtime.gathering import NamedLocks
 from locus_store.types.thread_info import (
     DescribesThreads,
     PutThread,
@@ -45,7 +45,7 @@ class Owners:
         self._users = users
         self._is_opened = False
         self._seen: SeenThreads[str] = SeenThreads()
-        self._turns = Turns()  # one for each event loop is enough
+        self._turns = NamedLocks()  # one for each event loop is enough
 
     @property
     def threads(self) -> DescribesThreads:

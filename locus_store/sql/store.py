@@ -14,10 +14,10 @@ from locus_store.errors import (
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop, Undecided
 from locus_store.runtime.stepping import needs_no_loop
 from locus_store.sql.connections.backend import GROUP_BYTES, run_joined
+from locus_store.sql.item_columns import StoreContext
 from locus_store.sql.items import Items
 from locus_store.sql.schema import vectors
 from locus_store.sql.schema.migrations import lock
-from locus_store.sql.shelf import StoreContext
 from locus_store.store import BaseStore
 from locus_store.types.items import StoreCapabilities, get_names
 

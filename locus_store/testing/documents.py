@@ -213,7 +213,7 @@ class DocumentsContract(LoopKit):
 
     def test_the_name_of_the_store_is_no_key(self, documents: Any, reopen: Any) -> None:
         threads = DocumentThreads(documents)
-        threads.write("t", lambda edit: edit.open_space(""), creates=True)
+        threads.write("t", lambda transaction: transaction.open_history(""), creates=True)
         store = documents.identity()
         assert store
         assert reopen().identity() == store
@@ -243,9 +243,9 @@ class DocumentsContract(LoopKit):
         assert losing.lost == 0
 
     async def test_a_lost_put_is_recognised_below_what_others_added(self, documents: Any) -> None:
-        def add(edit: ThreadTransaction) -> None:
-            line = edit.open_space("").line
-            edit.put_writes(line, "v1", [PendingWrite("a", 0, "c", "t", b"\0")])
+        def add(transaction: ThreadTransaction) -> None:
+            line = transaction.open_history("").line
+            transaction.put_writes(line, "v1", [PendingWrite("a", 0, "c", "t", b"\0")])
 
         other = DocumentThreads(documents)
         losing = LostAnswers(documents, lambda: other.write("t", add, creates=False))

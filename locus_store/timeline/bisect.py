@@ -9,7 +9,7 @@ import orjson
 
 from locus_store.errors import InvalidArgumentError
 from locus_store.timeline.lineage import find_ancestry, visit
-from locus_store.timeline.paths import Where, find_value, follow_path, parsed, select_matching
+from locus_store.timeline.paths import Where, find_value, follow_path, parse_path, select_matching
 from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class HasText:
         if place is not None:
             return any(is_near(it, place) for it in operations)
         if len(operations) > 1 and any(it[0] == "t" for it in operations):
-            return True  # the paths of edited texts may have changed
+            return True  # the paths of edited strings may have changed
         return any(self._may_bring(folder, it) for it in operations)
 
     def _may_bring(self, folder: Folder, operation: list[Any]) -> bool:
@@ -338,7 +338,7 @@ def make_condition(name: str, path: str, text: str) -> Condition:
 
     Args:
         name: ``TEXT``, or one of ``AT_PATH``.
-        path: As ``paths.parsed`` takes it.
+        path: As ``paths.parse_path`` accepts it.
         text: What the value is compared with.
 
     Raises:
@@ -352,4 +352,4 @@ def make_condition(name: str, path: str, text: str) -> Condition:
     if name not in AT_PATH:
         known = ", ".join((*AT_PATH, TEXT))
         raise InvalidArgumentError(f"{name!r} is not a condition; the conditions are {known}")
-    return AT_PATH[name](parsed(path), text)
+    return AT_PATH[name](parse_path(path), text)

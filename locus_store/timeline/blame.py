@@ -68,9 +68,9 @@ class Blame:
         return self.trace.version
 
     @property
-    def way(self) -> list[Version]:
+    def versions(self) -> list[Version]:
         """The version and its ancestors, the oldest first."""
-        return self.trace.way.versions
+        return self.trace.ancestry.versions
 
     def find(self, path: Query = ()) -> Blamed | None:
         """Return the value at a path with its origin; ``None`` if there is none."""
@@ -95,9 +95,9 @@ class Blame:
         return [self._blamed(it, (*path, it.path[-1])) for it in parts]
 
     def _blamed(self, found: Located, query: Query) -> Blamed:
-        way = self.trace.way
+        ancestry = self.trace.ancestry
         made, changed = (
-            Origin(way.versions[step], way.exact[step])
+            Origin(ancestry.versions[step], ancestry.exact[step])
             for step in self.trace.origins.list_steps(found.path)
         )
         return Blamed(found.path, query, found.value, made, changed)
@@ -119,13 +119,13 @@ def _parts(of: Located, *, is_raw: bool) -> Iterator[Located]:
 class Trace:
     """The origins of the values of one version, without its state; see ``trace``."""
 
-    way: Ancestry
+    ancestry: Ancestry
     origins: Origins
 
     @property
     def version(self) -> Version:
         """The version whose values are explained."""
-        return self.way.versions[-1]
+        return self.ancestry.versions[-1]
 
     def make_blame(self, state: dict[str, Any]) -> Blame:
         """Return the origins beside the values of the version's state."""
@@ -299,7 +299,7 @@ class Origins:
         if not opened:
             return
         if gone:
-            folder.get_settled()  # edited texts are brought up to date
+            folder.get_settled()  # writes edited strings back
         tree, old = opened[-1]
         part = slice(start, start + gone)
         tree.children[part] = _replaced(tree.children[part], old[part], elements, self.step)

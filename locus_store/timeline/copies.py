@@ -107,7 +107,7 @@ class StepCopies:
         if isinstance(step, int):
             old = Side(version.checkpoint_id, get_namespace(version))
             ids = TaskIds(convert_to_json(found.state), step, old, new, self.names)
-            stored = whole_writes(found, self.backend.max_state_bytes)
+            stored = expand_writes(found, self.backend.max_state_bytes)
             tasks += await self._below(ids, stored, is_left=is_left)
             tasks += await self._remembering(ids, version, stored, is_left=is_left)
             writes = self._writes(ids, stored, tasks, is_left=is_left)
@@ -286,7 +286,7 @@ def generate_graph_id() -> str:
     return str(uuid.UUID(int=number))
 
 
-def whole_writes(found: Snapshot, max_bytes: int) -> list[PendingWrite]:
+def expand_writes(found: Snapshot, max_bytes: int) -> list[PendingWrite]:
     """Return the writes of a version, without frames."""
     writes = select_current(found.writes or [], found.version.mark.sequence)
     return [expand_write(it, found.state, max_bytes) for it in writes]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 from locus_store.backend import StoresThreads, StoresWrites, needs
 from locus_store.errors import IntegrityError
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping
-from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
+from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -137,7 +137,9 @@ async def measure_stored(backend: StorageBackend, nodes: list[Node]) -> dict[int
     sequences = [it.version.mark.sequence for it in nodes]
     first, last = min(sequences), max(sequences)
     if isinstance(backend, MeasuresVersions):
-        return await backend.sizes(at.thread_id, namespace=at.namespace, first=first, last=last)
+        return await backend.measure_versions(
+            at.thread_id, namespace=at.namespace, first=first, last=last
+        )
     records = await needs(backend, StoresThreads).records(
         at.thread_id, namespace=at.namespace, first=first, last=last
     )
@@ -203,7 +205,7 @@ AT_ONCE: Final = 8
 
 async def find_marks(
     backend: StorageBackend, log: BaseMessageLog | None, thread_ids: Sequence[str]
-) -> dict[str, Marked]:
+) -> dict[str, ThreadStatus]:
     """Return the marks of threads by their ids; SQL databases find them in two statements.
 
     Args:
@@ -212,15 +214,15 @@ async def find_marks(
         thread_ids: The threads.
     """
     if isinstance(backend, MeasuresVersions):
-        found = await backend.marks(thread_ids)
-        return {it: found.get(it, Marked()) for it in thread_ids}
+        found = await backend.find_statuses(thread_ids)
+        return {it: found.get(it, ThreadStatus()) for it in thread_ids}
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(thread_id: str) -> Marked:
+    async def one(thread_id: str) -> ThreadStatus:
         async with gate:
             logs = await log.logs(thread_id) if log is not None else []
             messages = sum(it.count for it in logs) if logs else None
-            return Marked(await _is_interrupted(backend, thread_id), messages)
+            return ThreadStatus(await _is_interrupted(backend, thread_id), messages)
 
     return dict(zip(thread_ids, await asyncio.gather(*map(one, thread_ids)), strict=True))
 

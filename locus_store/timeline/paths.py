@@ -46,7 +46,7 @@ _STEP: Final = re.compile(
 )
 
 
-def parsed(text: str) -> Query:
+def parse_path(text: str) -> Query:
     """Return the path that a text names; the empty one names the state.
 
     Raises:

@@ -152,7 +152,7 @@ _LEVELS = 64
 """Deeper values are shown as changed as a whole."""
 
 _CONTEXT = 20
-"""Characters around the place at which two texts differ."""
+"""Characters around the place at which two strings differ."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ async def report(
     if origins is None:
         return None
     redaction = Redaction(key)
-    way = origins.way[-VERSIONS:]
+    way = origins.versions[-VERSIONS:]
     sizes = await measure_stored(backend, [Node(it, None) for it in way])
     values, size = await asyncio.to_thread(_content, redaction, origins, step)
     return {
@@ -129,7 +129,7 @@ async def report(
         "checkpoint_id": redaction.name(origins.version.checkpoint_id),
         "state_bytes": size,
         "versions": [_version(redaction, it, sizes) for it in way],
-        "older_versions": len(origins.way) - len(way),
+        "older_versions": len(origins.versions) - len(way),
         "values": values[:VALUES],
         "is_complete": len(values) <= VALUES,
     }

@@ -15,7 +15,7 @@ from locus_store.errors import (
     UnsupportedError,
 )
 from locus_store.runtime.loops import settle
-from locus_store.timeline.copies import Copy, StepCopies, generate_graph_id, whole_writes
+from locus_store.timeline.copies import Copy, StepCopies, expand_writes, generate_graph_id
 from locus_store.timeline.paths import is_graphs
 from locus_store.timeline.task_ids import find_names
 from locus_store.types import Expected
@@ -149,7 +149,7 @@ def _plain(backend: StorageBackend, found: Snapshot) -> Copy:
         found=found,
         namespace=version.namespace,
         checkpoint_id=generate_checkpoint_id(),
-        writes=whole_writes(found, backend.max_state_bytes),
+        writes=expand_writes(found, backend.max_state_bytes),
         metadata=version.metadata,
         labels=version.labels,
     )

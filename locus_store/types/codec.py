@@ -48,7 +48,7 @@ class StateCodec:
         Raises:
             SerializationError: The state gives no JSON object, or one that would not load.
         """
-        data, token = _dumped(state)
+        data, token = _dump(state)
         self._require_loadable(state, data)
         return data, LoadOrigin.from_token(token) if token else None
 
@@ -60,7 +60,7 @@ class StateCodec:
             return
         if self.state_type is None:
             require_named(state)
-        _restored(target, data, LoadOrigin(thread="", made_from=None, head=None))
+        _restore(target, data, LoadOrigin(thread="", made_from=None, head=None))
         self._tried.add(kind)
 
     def find_class(self, labels: Mapping[str, Any], data: Mapping[str, Any]) -> type[Any]:
@@ -82,7 +82,7 @@ class StateCodec:
         kind = self.find_class(labels or {}, data)
         if issubclass(kind, dict):
             return LoadedDict(data, Provenance(origin.to_token()), get_class_label(labels or {}))
-        return _restored(kind, data, origin)
+        return _restore(kind, data, origin)
 
 
 def can_carry_mark(kind: type[Any]) -> bool:
@@ -94,7 +94,7 @@ def can_carry_mark(kind: type[Any]) -> bool:
     return keeps_mark(kind)
 
 
-def _dumped(state: Any) -> tuple[dict[str, Any], Any]:
+def _dump(state: Any) -> tuple[dict[str, Any], Any]:
     if isinstance(state, dict):
         return state, state.provenance.token if isinstance(state, LoadedDict) else None
     from locus_store.types.state import dump_state  # noqa: PLC0415  (as above)
@@ -102,7 +102,7 @@ def _dumped(state: Any) -> tuple[dict[str, Any], Any]:
     return dump_state(state)
 
 
-def _restored(kind: type[Any], data: dict[str, Any], origin: LoadOrigin) -> Any:
+def _restore(kind: type[Any], data: dict[str, Any], origin: LoadOrigin) -> Any:
     from locus_store.types.state import restore_state  # noqa: PLC0415  (as above)
 
     return restore_state(kind, data, origin)

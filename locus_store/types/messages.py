@@ -70,7 +70,7 @@ class KeptMessages:
     messages: Sequence[NewMessage | tuple[Any, ...]]
     _: KW_ONLY
     user_id: str | None = None
-    """The user of that thread; ``None``: it is nobody's."""
+    """The user of that thread; ``None``: it has no owner."""
 
 
 class LoggedMessage(NamedTuple):

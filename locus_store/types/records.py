@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from locus_store.types.thread_info import PutThread
-    from locus_store.values.frames import Change
-    from locus_store.values.frames import PackedState as LayoutSnapshot
+    from locus_store.values.frames import Change, PackedState
 
 OnConflict = Literal["raise", "branch", "overwrite"]
 """The reaction of a save to another writer's save since the load."""
@@ -128,20 +127,20 @@ class Save:
     namespace: str = ""
     checkpoint_id: str
     change: Change
-    """The state: its digest, its frames against ``basis``, and its whole form."""
+    """The state: its digest, the frames that change ``basis`` into it, and its whole form."""
 
     basis: Mark | None = None
-    """The version ``change.frames`` are against; ``None``: only the whole form is known."""
+    """The version that ``change.frames`` apply to; ``None``: there is the whole form only."""
 
     expected: Expected | None = None
     """The expected head; ``None``: append to any head."""
 
     parent_id: str | None = None
-    """Explicit parent; ``expected`` tells more of it, where that is of this database."""
+    """The explicit parent. ``expected`` identifies it exactly, if it is of this database."""
 
     forks: bool = True
-    """``parent_id`` may be another version than the head: a declared fork. Without it the
-    parent must be the head, or the save has lost."""
+    """``parent_id`` may be another version than the head: a declared fork. Without this, another
+    head is a conflict."""
 
     is_root: bool = False
     """The version has no parent, whatever the head is. Excludes the three above."""
@@ -151,10 +150,11 @@ class Save:
 
     on_conflict: OnConflict = "raise"
     writer: str | None = None
-    """Names the load that the state descends from: a head with the same name is its own work."""
+    """The id of the load that the state descends from (``LoadOrigin.load_id``). A head that a save
+    with the same id made is the caller's own work, so there is no conflict."""
 
     run: str | None = None
-    """Names the run; tells own work where the caller lost track of its load."""
+    """The key of the agent's run. It identifies own work if there is no ``writer``."""
 
     side_parent: Mark | None = None
     """The run's last side branch after a conflict, which its next save continues."""
@@ -166,11 +166,13 @@ class Save:
     keep_last: int | None = None
     ttl_seconds: float | None = None
     claim: PutThread | None = None
-    """Makes the thread its user's in the same transaction; another user's refuses the save."""
+    """Registers the owner of the thread in the same transaction. The thread of another user raises
+    ``NotOwnerError``."""
 
 
 Outcome = Literal["head", "side", "same"]
-"""``head``: the save is the thread's head; ``side``: kept beside it; ``same``: it was there."""
+"""``head``: the version is the head of its line; ``side``: it is a side branch; ``same``: it was
+saved before, by a save that is repeated here."""
 
 
 class Active(NamedTuple):
@@ -320,7 +322,7 @@ class Kept:
     """A version with its packed state, as it is kept in memory."""
 
     version: Version
-    snapshot: LayoutSnapshot
+    snapshot: PackedState
     head: Mark
     """See ``Snapshot``."""
 
@@ -367,8 +369,9 @@ class PendingWrite:
     payload: bytes
     task_path: str = ""
     basis: int | None = None
-    """Sequence of its checkpoint, where ``payload`` holds frames against the value that the channel
-    has there; ``None``: it is whole. Of another version than the checkpoint is, it is a remnant."""
+    """Sequence of its checkpoint, if ``payload`` holds frames that change the value of the channel
+    there; ``None``: it is whole. Another sequence than that of the checkpoint belongs to an older
+    version of the same id, and the write does not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

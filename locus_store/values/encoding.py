@@ -138,11 +138,12 @@ def _fastest() -> Callable[[object], bytes]:
 
 
 encode_canonical: Callable[[object], bytes] = _fastest()
-"""``encode_canonical_reference`` at C speed: of a canonical value, the input of its digest."""
+"""``encode_canonical_reference`` at C speed. Docstrings call its result the *encoding* of a value;
+the encoding of a canonical value is the input of its digest."""
 
 
 def decode_canonical(canonical_bytes: bytes) -> object:
-    """Return the value of bytes of ``encode_canonical`` in this process; never of stored bytes."""
+    """Return the value of an encoding that this process has made; never of stored bytes."""
     return marshal.loads(canonical_bytes)  # noqa: S302  (our own, from memory)
 
 
@@ -163,23 +164,23 @@ _STRICT = (
 
 
 def encode_checked(value: object, size: int, surrounding: int) -> bytes:
-    """Return a value's canonical encoding, if the value is exactly JSON.
+    """Return the encoding of a value's canonical form, if the value is exactly JSON.
 
     Args:
-        value: any value that ``encode_canonical`` takes, which leaves only exact types and buffers.
-        size: the length of ``encode_canonical(value)``.
-        surrounding: how many objects and lists contain it.
+        value: Any value that ``encode_canonical`` accepts: only exact types and buffers.
+        size: The length of its encoding.
+        surrounding: The number of objects and lists that contain it.
 
     Raises:
         ValueError, TypeError: JSON cannot hold it; ``canonicalize`` says where and why.
     """
     encoded = orjson.dumps(value, option=_STRICT)
     plain = orjson.loads(encoded)
-    pin = encode_canonical(plain)
-    if len(pin) != size:  # NaN came back as None; a tuple is as long as a list
+    canonical_bytes = encode_canonical(plain)
+    if len(canonical_bytes) != size:  # NaN came back as None; a tuple is as long as a list
         raise ValueError("not exactly JSON")
     require_levels(plain, encoded, surrounding)
-    return pin
+    return canonical_bytes
 
 
 def require_levels(value: object, encoded: bytes, surrounding: int) -> None:
@@ -209,9 +210,9 @@ LONGEST_JSON: Final = 6
 
 
 def require_json_size(value: Callable[[], object], canonical_bytes: int, max_bytes: int) -> None:
-    """Apply ``require_size`` to a value whose canonical encoding has ``canonical_bytes``.
+    """Apply ``require_size`` to a value whose encoding has ``canonical_bytes``.
 
-    ``value`` is called only where those do not show that its JSON is short enough.
+    ``value`` is called only if this length does not show that the JSON is short enough.
     """
     if canonical_bytes * LONGEST_JSON > max_bytes:
         require_size(measure_json(value()), max_bytes)
@@ -373,10 +374,10 @@ def join_frames(payload: bytes, max_bytes: int) -> bytes:
         return payload[len(head) : _END]
     if not payload:
         return b""
-    is_packed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
+    is_compressed, stored, plain_bytes, end = _frame_at(payload, memoryview(payload), 0, max_bytes)
     if end < len(payload):
         return b"".join(unpack_record(payload, max_bytes))
-    return _body(is_packed, stored, plain_bytes)
+    return _body(is_compressed, stored, plain_bytes)
 
 
 def unpack_verified(payloads: Iterable[bytes], max_bytes: int) -> list[bytes]:
@@ -407,8 +408,8 @@ def _frames(payload: bytes, max_bytes: int) -> Iterator[tuple[bool, memoryview, 
     """Yield for each frame whether it is compressed, its stored bytes, and its plain length."""
     at, end, view = 0, len(payload), memoryview(payload)
     while at < end:
-        is_packed, stored, plain_bytes, at = _frame_at(payload, view, at, max_bytes)
-        yield is_packed, stored, plain_bytes
+        is_compressed, stored, plain_bytes, at = _frame_at(payload, view, at, max_bytes)
+        yield is_compressed, stored, plain_bytes
 
 
 def _frame_at(
@@ -419,21 +420,21 @@ def _frame_at(
     plain_bytes, at = _read_varint(payload, at)
     begin, at = at, at + stored_bytes
     head = payload[start : start + 2]
-    if head not in _IS_PACKED:
+    if head not in _IS_COMPRESSED:
         raise IntegrityError(
             f"a stored frame has the unknown format {head.hex()}: it is damaged, or was written by "
             "another release of locus-store; read it with that one"
         )
-    is_packed, stored = _IS_PACKED[head], view[begin:at]
+    is_compressed, stored = _IS_COMPRESSED[head], view[begin:at]
     checked, checksum = view[start:at], payload[at : at + _CHECKSUM_BYTES]
     at += _CHECKSUM_BYTES
     if crc32(checked).to_bytes(_CHECKSUM_BYTES, "little") != checksum:
         raise IntegrityError("a stored frame is damaged or cut off")
     if plain_bytes > max_bytes:
         _require_room(plain_bytes, max_bytes)
-    if not is_packed and stored_bytes != plain_bytes:
+    if not is_compressed and stored_bytes != plain_bytes:
         raise IntegrityError("a stored frame's length differs from its header")
-    return is_packed, stored, plain_bytes, at
+    return is_compressed, stored, plain_bytes, at
 
 
 def _require_room(plain_bytes: int, max_bytes: int) -> None:
@@ -444,12 +445,12 @@ def _require_room(plain_bytes: int, max_bytes: int) -> None:
 _CHECKSUM_BYTES, _END = 4, -4
 _WHOLE: Final = crc32(bytes(_CHECKSUM_BYTES))
 """The CRC-32 of everything that is followed by its own, little-endian."""
-_IS_PACKED = {bytes((FRAME_VERSION, codec)): codec == _ZSTD for codec in (_AS_IS, _ZSTD)}
+_IS_COMPRESSED = {bytes((FRAME_VERSION, codec)): codec == _ZSTD for codec in (_AS_IS, _ZSTD)}
 """A frame's first two bytes to whether it is compressed."""
 
 
-def _body(is_packed: bool, stored: memoryview, plain_bytes: int) -> bytes:
-    if not is_packed:
+def _body(is_compressed: bool, stored: memoryview, plain_bytes: int) -> bytes:
+    if not is_compressed:
         return bytes(stored)
     try:
         if zstandard.frame_content_size(stored) != plain_bytes:

@@ -147,7 +147,7 @@ class TypedForm(NamedTuple):
 
     tag: str
     held: Sequence[Any]
-    """What follows the tag."""
+    """The parts that follow the tag."""
 
 
 class _TooDeepError(ValueError):

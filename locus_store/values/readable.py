@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 _BYTES: Final = re.compile(
     r"data:[^\s,;]*(?:;[^\s,;]+)*;base64,[A-Za-z0-9+/_=-]*|[A-Za-z0-9+/_-]{200,}={0,2}"
 )
-"""Bytes as text, also within a longer text; nobody reads so long a word."""
+"""Matches bytes as text, also within a longer text: words that are too long to be read."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 

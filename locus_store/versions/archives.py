@@ -379,7 +379,7 @@ async def write_thread(backend: _Archive, thread: ArchivedThread) -> bool:
     if there is None:
         try:
             await backend.restore(thread)
-        except ConflictError:  # somebody else was faster, perhaps with the same
+        except ConflictError:  # another caller was faster, perhaps with the same thread
             there = await backend.read_thread(thread.thread_id)
         else:
             return True

@@ -21,7 +21,7 @@ CHAIN_FACTOR = 4
 """A chain is closed when its records outgrow the state by this factor (see ``_continues``)."""
 
 CHAIN_ALLOWANCE = 64 * 1024
-"""Bytes that any chain may grow to: small states that change often would begin one all the time."""
+"""Bytes that any chain may grow to; without this, small states would begin a chain too often."""
 
 RECORD_OVERHEAD = 512
 """Bytes that reading one more record costs, counted with its frames."""
@@ -33,34 +33,35 @@ CHANNELS = "channel_values"
 """Key of a graph runner's state under which its channels are, by name."""
 
 JSON_WRITE = "json"
-"""Type of a pending write whose payload is ``layout``'s form of a JSON value."""
+"""Type of a pending write whose payload ``frames.encode_value`` has made of a JSON value."""
 
 REBUILT = "rebuilt"
-"""Label of a version whose state is not whole: the channels that are rebuilt from an ancestor's
-value and the pending writes since."""
+"""Label of a version whose state is not complete. Its value is the list of the channels that are
+rebuilt from the value of an ancestor and the pending writes since then."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Line:
-    """The row of a line: its head, the chain that may be continued, and the visible floor."""
+    """The row of a line: its head, the chain that may be continued, and its visible versions."""
 
     line: int
+    """The key of the row."""
     head: int | None = None
     open_chain: int | None = None
     """The chain whose last record is the head, else ``None``."""
 
     open_bytes: int = 0
-    """Sum over the open chain of payload bytes + ``RECORD_OVERHEAD``."""
+    """The sum of payload bytes + ``RECORD_OVERHEAD`` over the records of the open chain."""
 
     floor: int = 0
     """Versions below this sequence are hidden, but for the head."""
 
     last_sequence: int = 0
     writer: str | None = None
-    """The load whose descendant moved the head last."""
+    """``Save.writer`` of the save that moved the head last."""
 
     run: str | None = None
-    """The run that moved the head last."""
+    """``Save.run`` of that save."""
 
     def copy(self) -> Line:
         """Return a copy that may be changed; ``dataclasses.replace`` takes five times as long."""
@@ -147,7 +148,7 @@ class Lines(Records, Protocol):
         """Replace a record's payload."""
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
-        """Change a record's parent."""
+        """Give a record another parent."""
 
     def children(self, line: Line, sequences: Collection[int]) -> list[Record]:
         """Return the records whose parent is one of these."""
@@ -282,7 +283,7 @@ def _require_own(
     seen: Collection[tuple[str, int]],
     checkpoint_id: str,
 ) -> None:
-    """Refuse writes where another run's exist; the caller's own may, after a retry."""
+    """Refuse writes if another run has stored some; the caller's own may exist, after a retry."""
     for key, write in there.items():
         if key not in seen and mine.get(key) != write:
             raise ConflictError(
@@ -295,20 +296,20 @@ def _require_own(
 
 
 def select_current(writes: Iterable[PendingWrite], sequence: int) -> list[PendingWrite]:
-    """Return a version's writes, without those left behind by an older one of the same id."""
+    """Return the writes of a version, without those of an older version that had the same id."""
     return [it for it in writes if it.basis in {None, sequence}]
 
 
 def expand_write(write: PendingWrite, state: Mapping[str, Any], max_bytes: int) -> PendingWrite:
-    """Return the write without frames.
+    """Return a pending write with its whole value instead of frames.
 
     Args:
-        write: Any.
-        state: Of its checkpoint.
+        write: With frames or without.
+        state: The state of its checkpoint, which the frames change.
         max_bytes: The largest frame and value.
 
     Raises:
-        IntegrityError: The frames make no sense, or are too large.
+        IntegrityError: The frames are not valid for the state, or are too large.
     """
     if write.basis is None:
         return write

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
     from locus_store.versions.threads import Thread, ThreadTransaction
 
 
-def apply_change(edit: ThreadTransaction, wanted: LogChange) -> LogChanged:
+def apply_change(transaction: ThreadTransaction, wanted: LogChange) -> LogChanged:
     """See ``BaseMessageLog.change``; changes the logs of one thread."""
-    log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
+    log = transaction.thread.logs.get(wanted.namespace) if transaction.thread else None
     revision = log.revision if log else 0
     require_revision((wanted.thread_id, wanted.namespace), wanted.expected_revision, revision)
     for other in wanted.also:
         if other.thread_id == wanted.thread_id:
-            apply(edit, other)
-    return apply(edit, wanted)
+            apply(transaction, other)
+    return apply(transaction, wanted)
 
 
-def apply(edit: ThreadTransaction, wanted: LogEdit) -> LogChanged:
+def apply(transaction: ThreadTransaction, wanted: LogEdit) -> LogChanged:
     """Change one log of a thread, whatever its revision is."""
-    log = edit.thread.logs.get(wanted.namespace) if edit.thread else None
+    log = transaction.thread.logs.get(wanted.namespace) if transaction.thread else None
     revision = log.revision if log else 0
     if log is None and not wanted.puts:
         return LogChanged(0)
-    thread = edit.thread or edit.begin()
+    thread = transaction.thread or transaction.begin()
     mine = select_namespace(thread, wanted.namespace)
     kept = _cut(mine, wanted, wanted.cut) if wanted.cut else mine
     if not wanted.puts and len(kept) == len(mine):
         return LogChanged(revision)
     last = log.last_sequence if log else 0
-    messages = _put(kept, wanted.puts, wanted.namespace, last, edit.now)
+    messages = _put(kept, wanted.puts, wanted.namespace, last, transaction.now)
     if len(messages) < len(mine) or messages[: len(mine)] != mine:
-        edit.adds_only = False
+        transaction.adds_only = False
         others = [it for it in thread.messages if it.namespace != wanted.namespace]
         thread.messages = others + messages
     else:
@@ -59,18 +59,18 @@ def apply(edit: ThreadTransaction, wanted: LogEdit) -> LogChanged:
         namespace=wanted.namespace,
         revision=revision + 1 if log else wanted.first_revision,
         last_sequence=max([last, *(it.sequence for it in messages)]),
-        changed_at=max(edit.now, log.changed_at) if log else edit.now,
+        changed_at=max(transaction.now, log.changed_at) if log else transaction.now,
     )
     thread.logs = {**thread.logs, wanted.namespace: made}
-    edit.touch(wanted)
-    _own(edit, thread, wanted)
+    transaction.touch(wanted)
+    _own(transaction, thread, wanted)
     is_pop = wanted.cut is not None and wanted.cut.kind == "newest"
     return LogChanged(made.revision, mine[-1] if is_pop else None)
 
 
-def _own(edit: ThreadTransaction, thread: Thread, wanted: LogEdit) -> None:
+def _own(transaction: ThreadTransaction, thread: Thread, wanted: LogEdit) -> None:
     if thread.user_id is None and wanted.user_id is not None:
-        edit.adds_only = False  # the document's first line changes
+        transaction.adds_only = False  # the document's first line changes
         thread.user_id = wanted.user_id
     if wanted.is_kept:
         thread.expires_at = FOREVER
@@ -116,21 +116,23 @@ def _put(
     return messages
 
 
-def drop(edit: ThreadTransaction, namespace: str | None, expected_revision: int | None) -> bool:
+def drop(
+    transaction: ThreadTransaction, namespace: str | None, expected_revision: int | None
+) -> bool:
     """See ``BaseMessageLog.drop``."""
-    thread, name = edit.thread, namespace or ""
+    thread, name = transaction.thread, namespace or ""
     log = thread.logs.get(name) if thread else None
-    require_revision((edit.thread_id, name), expected_revision, log.revision if log else 0)
+    require_revision((transaction.thread_id, name), expected_revision, log.revision if log else 0)
     if thread is None:
         return False
     gone = [it for it in thread.logs if namespace in {None, it}]
     if not gone:
         return False
-    edit.adds_only = False
+    transaction.adds_only = False
     thread.logs = {name: it for name, it in thread.logs.items() if name not in gone}
     thread.messages = [it for it in thread.messages if it.namespace not in gone]
     if thread.is_empty:
-        edit.drop_thread()
+        transaction.drop_thread()
     elif not thread.has_versions:
         thread.active_at = compute_idle_since(thread.active_at, thread.logs.values())
     return True

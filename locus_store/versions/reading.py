@@ -100,7 +100,7 @@ def decode_state_alone(stored: Stored, max_bytes: int) -> tuple[dict[str, Any], 
     with name_version_in_errors(stored.version):
         state = frames.fold(stored.payloads, max_bytes)
         tree = _require_digest(stored.version, state)
-        return convert_to_json(state) if tree.has_packed else state, tree.state_bytes
+        return convert_to_json(state) if tree.has_msgpack else state, tree.state_bytes
 
 
 @contextmanager

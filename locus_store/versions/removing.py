@@ -25,7 +25,7 @@ def remove_named(
 ) -> int:
     """Remove the versions with these ids that exist and are visible; return how many.
 
-    A head that ``writer`` made and removes leaves the line its own.
+    If ``writer`` removes a head that it made, its next save has no conflict.
 
     Raises:
         ConflictError: A version that stays is rebuilt from one of them; nothing was removed.
@@ -47,12 +47,12 @@ def forget(
     keep_line: bool = False,
     keep_writer: bool = False,
 ) -> None:
-    """Remove versions and keep every other one intact.
+    """Remove versions; every other version loads as before.
 
-    The frames between the versions before and after a run of removed neighbours are recomputed:
-    joined bytes would keep what was deleted. The caller writes the line's row back, unless the
-    line itself is removed, as it is with its last version. ``keep_line`` keeps an empty line for
-    a save that follows. Without ``keep_writer``, a head that moves has no writer.
+    The frames of a version behind removed ones are computed again, from the state before those:
+    joined frames would keep deleted values. The line is removed with its last version, unless
+    ``keep_line`` keeps it for a save that follows. Without ``keep_writer``, a new head has no
+    writer.
 
     Raises:
         IntegrityError: Frames cannot be computed, because a state is damaged or too large; nothing
@@ -61,13 +61,13 @@ def forget(
     gone = [it for it in (lines.record(line, s) for s in sorted(set(sequences))) if it]
     if not gone:
         return
-    for sequence, payload in _rewritten(lines, line, gone):
+    for sequence, payload in _compute_payloads(lines, line, gone):
         lines.rewrite(line, sequence, payload)
     _reparent(lines, line, gone)
     head_gone = any(it.sequence == line.head for it in gone)
     lines.remove(line, [it.sequence for it in gone])
     if head_gone:
-        line.head = _ancestor(lines, line, gone)
+        line.head = _find_new_head(lines, line, gone)
     if head_gone and not keep_writer:
         line.writer = line.run = None
     _settle(lines, line, head_moved=head_gone, chains={it.chain for it in gone})
@@ -133,7 +133,7 @@ def require_free(lines: Lines, line: Line, sequences: Collection[int]) -> None:
         )
 
 
-def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[int, bytes]]:
+def _compute_payloads(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[int, bytes]]:
     """Return the new payload after each removed run of versions."""
     found: list[tuple[int, bytes]] = []
     by_chain = sorted(gone, key=lambda it: (it.chain, it.sequence))
@@ -141,16 +141,16 @@ def _rewritten(lines: Lines, line: Line, gone: Sequence[Record]) -> list[tuple[i
         removed = {it.sequence: it.checkpoint_id for it in members}
         try:
             rows = lines.payloads(line, chain)
-            found += _rewritten_in(rows, removed, lines.max_state_bytes)
+            found += _compute_payloads_of_chain(rows, removed, lines.max_state_bytes)
         except IntegrityError as exc:
-            raise _unreadable(next(iter(removed.values())), exc) from exc
+            raise _make_unreadable_error(next(iter(removed.values())), exc) from exc
     return found
 
 
-def _rewritten_in(
+def _compute_payloads_of_chain(
     rows: Sequence[tuple[int, bytes]], gone: Collection[int], max_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """See ``_rewritten``; for one chain, read no further than necessary."""
+    """Yield the new payloads of one chain; see ``_compute_payloads``."""
     is_gone = [sequence in gone for sequence, _ in rows]
     behind = [at for at, it in enumerate(is_gone) if at and is_gone[at - 1] and not it]
     folder, before = frames.Folder(max_bytes), None
@@ -161,11 +161,11 @@ def _rewritten_in(
         if place in behind:
             yield (
                 sequence,
-                _smallest(frames.compare_states(folder.get_state(), before, packed=True)),
+                _choose_payload(frames.compare_states(folder.get_state(), before, packed=True)),
             )
 
 
-def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
+def _make_unreadable_error(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
     """Return the error for a removal that needs an unreadable state."""
     message = (
         f"checkpoint {checkpoint_id!r} cannot be removed alone, because a later version is stored"
@@ -174,13 +174,13 @@ def _unreadable(checkpoint_id: str, exc: IntegrityError) -> IntegrityError:
     return type(exc)(message)
 
 
-def _smallest(change: frames.Change) -> bytes:
+def _choose_payload(change: frames.Change) -> bytes:
     if change.frames is None or len(change.frames) > change.tree.state_bytes // 2:
         return change.to_payload()
     return change.frames
 
 
-def _ancestry(gone: Sequence[Record]) -> dict[int, int | None]:
+def _find_remaining_ancestors(gone: Sequence[Record]) -> dict[int, int | None]:
     """Return each removed version's nearest remaining ancestor."""
     nearest: dict[int, int | None] = {}
     for record in sorted(gone, key=lambda it: it.sequence):
@@ -190,18 +190,18 @@ def _ancestry(gone: Sequence[Record]) -> dict[int, int | None]:
 
 
 def _reparent(lines: Lines, line: Line, gone: Sequence[Record]) -> None:
-    nearest = _ancestry(gone)
+    nearest = _find_remaining_ancestors(gone)
     for child in lines.children(line, nearest.keys()):
         if child.parent is not None and child.sequence not in nearest:
             lines.adopt(line, child.sequence, nearest[child.parent])
 
 
-def _ancestor(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
+def _find_new_head(lines: Lines, line: Line, gone: Sequence[Record]) -> int | None:
     """Return the head's nearest remaining ancestor, else the newest remaining version.
 
     What ``keep_last`` hid stays hidden.
     """
-    nearest = _ancestry(gone).get(line.head or 0)
+    nearest = _find_remaining_ancestors(gone).get(line.head or 0)
     if nearest is not None and nearest >= line.floor:
         return nearest
     newest = lines.newest(line) or 0

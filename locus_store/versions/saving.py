@@ -1,4 +1,4 @@
-"""The rules of a save: conflicts, the chain it continues, the versions it hides."""
+"""The rules of a save: its conflicts, the chain that it continues, the versions that it hides."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def save(lines: Lines, request: Save) -> Written:
         return Written(same.checkpoint_id, make_mark(lines, line, same), "same")
     if line is None and request.thread_must_exist:
         require_thread(lines, request.thread_id, request.checkpoint_id)
-    place = _place(lines, line, request)
-    if same and not place.moves_head:  # a losing save replaces nobody's version
+    place = _choose_placement(lines, line, request)
+    if same and not place.moves_head:  # a side branch replaces no version
         request, same = replace(request, checkpoint_id=generate_checkpoint_id()), None
     if line is None:
         line = lines.create(request)
     else:
         lines.touch(request)
     if same:
-        place = _replace(lines, line, same, place)
+        place = _remove_replaced(lines, line, same, place)
     return _write(lines, line, request, place, continues=_continues(lines, line, request, place))
 
 
 def append(lines: Lines, line: Line, request: Save, *, continues: bool) -> Written:
-    """Write one version onto the head of a line that takes it; see ``can_append``.
+    """Write one version onto the head of a line, for which ``can_append`` is true.
 
     Args:
         lines: See ``save``.
-        line: Locked, and as it stands.
+        line: Locked, as it is stored.
         request: The save.
         continues: It continues the open chain.
     """
@@ -96,7 +96,7 @@ def _is_repeat(lines: Lines, line: Line, same: Record, request: Save) -> bool:
     return not rewinds or same.sequence == line.head
 
 
-def _place(lines: Lines, line: Line | None, request: Save) -> Placement:
+def _choose_placement(lines: Lines, line: Line | None, request: Save) -> Placement:
     if request.is_root:
         return Placement(None, moves_head=True)
     head = line.head if line else None
@@ -104,28 +104,28 @@ def _place(lines: Lines, line: Line | None, request: Save) -> Placement:
     if expected and expected.made_from and expected.made_from.store != lines.store:
         expected = None  # a state from another database says nothing of this one
     if expected is None and request.parent_id is not None:
-        return _onto(lines, line, request)
+        return _place_below_parent(lines, line, request)
     if expected is None or (line and is_own(line, request)):
         return Placement(head, moves_head=True)
-    if _holds(lines, line, expected.head) and _exists(lines, line, expected.made_from):
+    if _is_head(lines, line, expected.head) and _exists(lines, line, expected.made_from):
         return Placement(
             expected.made_from.sequence if expected.made_from else None, moves_head=True
         )
-    parent = _surviving(lines, line, request.side_parent) or _surviving(
+    parent = _find_existing(lines, line, request.side_parent) or _find_existing(
         lines, line, expected.made_from
     )
-    return _lost(lines, line, request, parent, was_there=expected.made_from is not None)
+    return _resolve_conflict(lines, line, request, parent, was_there=expected.made_from is not None)
 
 
-def _onto(lines: Lines, line: Line | None, request: Save) -> Placement:
+def _place_below_parent(lines: Lines, line: Line | None, request: Save) -> Placement:
     """Return the destination below an explicit parent: any version for a fork, else the head."""
     parent = lines.named(line, str(request.parent_id)) if line else None
     if line is not None and parent is not None and is_visible(line, parent.sequence):
         if request.forks or parent.sequence == line.head:
             return Placement(parent.sequence, moves_head=True)
-        return _lost(lines, line, request, parent)
+        return _resolve_conflict(lines, line, request, parent)
     if not request.forks:
-        return _lost(lines, line, request, None)
+        return _resolve_conflict(lines, line, request, None)
     raise NotFoundError(
         f"thread {request.thread_id!r} has no checkpoint {request.parent_id!r} to save onto; "
         "list_checkpoints() shows what there is"
@@ -135,8 +135,8 @@ def _onto(lines: Lines, line: Line | None, request: Save) -> Placement:
 def is_own(line: Line, request: Save) -> bool:
     """Return whether the head is the caller's own work, even if its state has an older mark.
 
-    The load that both descend from decides. The ``run`` decides only if the caller lost track of
-    its load, since two edits of one version share their run.
+    It is if both descend from the same load. The ``run`` decides only if the load is not known,
+    because two edits of one version share their run.
     """
     if line.head is None:
         return False
@@ -151,7 +151,7 @@ def require_head(lines: Lines, line: Line | None, head: Mark, thread_id: str) ->
     Raises:
         ConflictError: It is not the line's head.
     """
-    if not _holds(lines, line, head):
+    if not _is_head(lines, line, head):
         raise make_head_moved_error(thread_id)
 
 
@@ -184,7 +184,7 @@ def make_no_thread_result(thread_id: str, head: Mark | None) -> Removed:
     return Removed(existed=False, versions=0)
 
 
-def _holds(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
+def _is_head(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
     if line is None or line.head is None or mark is None:
         return mark is None and (line is None or line.head is None)
     return mark.sequence == line.head and _exists(lines, line, mark)
@@ -200,7 +200,7 @@ def _exists(lines: Lines, line: Line | None, mark: Mark | None) -> bool:
     return found is not None and found.digest == mark.digest
 
 
-def _lost(
+def _resolve_conflict(
     lines: Lines,
     line: Line | None,
     request: Save,
@@ -215,7 +215,7 @@ def _lost(
         line: The line.
         request: The save.
         parent: The version that it was made from, if it still exists.
-        was_there: It was made from a version, there or not.
+        was_there: It was made from a version, which may not exist any more.
     """
     head = find_head(lines, line) if line else None
     if request.on_conflict == "overwrite" or (request.on_conflict == "branch" and head is None):
@@ -224,7 +224,7 @@ def _lost(
     if request.on_conflict == "branch":
         return Placement(parent.sequence if parent else None, moves_head=False)
     if request.parent_id is not None and not (line and lines.named(line, request.parent_id)):
-        raise _unknown_parent(request, head)
+        raise _make_unknown_parent_error(request, head)
     now = f"is at {head.checkpoint_id!r}" if head else "is gone"
     was = f"at {parent.checkpoint_id!r}" if parent else "at a version that is gone"
     if not was_there:
@@ -238,7 +238,7 @@ def _lost(
     )
 
 
-def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
+def _make_unknown_parent_error(request: Save, head: Record | None) -> ConflictError:
     """Return the error for a save whose explicit parent does not exist."""
     where = f"thread {request.thread_id!r}"
     if request.namespace:
@@ -252,16 +252,16 @@ def _unknown_parent(request: Save, head: Record | None) -> ConflictError:
     )
 
 
-def _surviving(lines: Lines, line: Line | None, mark: Mark | None) -> Record | None:
+def _find_existing(lines: Lines, line: Line | None, mark: Mark | None) -> Record | None:
     if mark is None or line is None or not _exists(lines, line, mark):
         return None
     return lines.record(line, mark.sequence)
 
 
-def _replace(lines: Lines, line: Line, same: Record, place: Placement) -> Placement:
-    """Replace the version whose id the caller reuses; the new one gets a new sequence.
+def _remove_replaced(lines: Lines, line: Line, same: Record, place: Placement) -> Placement:
+    """Remove the version whose id the caller reuses; return the destination of the new one.
 
-    Its pending writes stay. They are stored whole, since the basis of their frames is removed.
+    The pending writes stay. They are stored whole, because the basis of their frames is removed.
     """
     require_free(lines, line, [same.sequence])
     writes = select_current(lines.writes(line, same.checkpoint_id), same.sequence)
@@ -308,7 +308,7 @@ def _continues(lines: Lines, line: Line, request: Save, place: Placement) -> boo
     """Return whether the frames may follow the last record of the open chain, which is the head.
 
     The bounds keep reading proportional to the state and storage linear. A chain ends when its
-    records outgrow the state. Frames of half a state's size are replaced by the whole state.
+    records outgrow the state. Frames of more than half of the state are replaced by the whole.
     """
     frames, size = request.change.frames, request.change.tree.state_bytes
     follows_head = place.moves_head and (request.is_root or place.parent == line.head)
@@ -318,7 +318,7 @@ def _continues(lines: Lines, line: Line, request: Save, place: Placement) -> boo
         return False
     if line.open_bytes + len(frames) + RECORD_OVERHEAD > CHAIN_FACTOR * size + CHAIN_ALLOWANCE:
         return False
-    return is_small(frames, size) and _holds(lines, line, request.basis)
+    return is_small(frames, size) and _is_head(lines, line, request.basis)
 
 
 def is_small(frames: bytes, state_bytes: int) -> bool:
@@ -332,7 +332,7 @@ def _keep_last(lines: Lines, line: Line, request: Save) -> None:
         return
     line.floor = max(line.floor, lines.newest(line, request.keep_last) or 0)
     batch = max(request.keep_last, HIDDEN_BATCH)
-    hidden = _hidden(lines, line, batch + 2)
+    hidden = _list_hidden(lines, line, batch + 2)
     if len(hidden) <= batch:
         return
     try:
@@ -352,10 +352,10 @@ def _sweep(lines: Lines, line: Line, hidden: list[int]) -> None:
         with suppress(IntegrityError):
             forget(lines, line, gone)
             return
-    forget(lines, line, find_unused(lines, line, _hidden(lines, line, line.last_sequence)))
+    forget(lines, line, find_unused(lines, line, _list_hidden(lines, line, line.last_sequence)))
 
 
-def _hidden(lines: Lines, line: Line, limit: int) -> list[int]:
+def _list_hidden(lines: Lines, line: Line, limit: int) -> list[int]:
     return [it for it in lines.below(line, line.floor, limit) if it != line.head]
 
 
@@ -393,7 +393,7 @@ class Append(NamedTuple):
 
 
 def make_append(save: Save, store: str) -> Append | None:
-    """Return a save as an append to the database ``store``; ``None`` if it is not one."""
+    """Return a save as a plain append to the database ``store``; ``None`` if it is not one."""
     expected = save.expected
     if expected is not None and expected.made_from and expected.made_from.store != store:
         expected = None  # a state from another database says nothing of this one
@@ -416,15 +416,15 @@ def make_append(save: Save, store: str) -> Append | None:
 
 
 def can_append(line: Line, head_digest: bytes, save: Save, append: Append) -> bool:
-    """Return whether a line takes the append that a save is; else the full rules decide.
+    """Return whether a plain append to a line has no conflict; else the full rules decide.
 
-    PostgreSQL, Oracle and Redis ask the same on the server.
+    A statement of PostgreSQL checks the same on the server.
 
     Args:
-        line: Locked, and as it stands: it has a head, and no version with the save's id.
-        head_digest: Of the head's record.
+        line: Locked, as it is stored: it has a head, and no version with the id of the save.
+        head_digest: The digest of the head.
         save: The save.
-        append: Its ``make_append``.
+        append: What ``make_append`` returns for it.
     """
 
     def is_head(mark: Mark | None) -> bool:

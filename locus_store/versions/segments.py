@@ -43,7 +43,7 @@ _ENTRY: Final = struct.Struct("<QI")
 """A record's sequence and the length of its payload; the first is the chain, all together."""
 
 
-class Raw(NamedTuple):
+class UnjoinedRecord(NamedTuple):
     """A record with a payload of its own."""
 
     sequence: int
@@ -105,7 +105,7 @@ def is_time(sequence: int) -> bool:
 
 
 def join_records(
-    chain: int, before: Sequence[bytes], records: Sequence[Raw], max_bytes: int
+    chain: int, before: Sequence[bytes], records: Sequence[UnjoinedRecord], max_bytes: int
 ) -> RecordSegment | None:
     """Return a segment of the first of records; ``None`` if one of them is too large for it.
 

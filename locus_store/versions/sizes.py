@@ -14,7 +14,7 @@ INTERRUPT: Final = "__interrupt__"
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class ThreadStatus:
     """The marks of a thread."""
 
     is_interrupted: bool = False
@@ -31,7 +31,7 @@ class MeasuresVersions(ABC):
     """A backend that knows sizes and numbers of versions without reading their payloads."""
 
     @abstractmethod
-    async def sizes(
+    async def measure_versions(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> dict[int, int]:
         """Return the stored bytes of the versions from sequence ``first`` to ``last``.
@@ -41,7 +41,7 @@ class MeasuresVersions(ABC):
         """
 
     @abstractmethod
-    async def counts(self, thread_ids: Sequence[str]) -> dict[str, int]:
+    async def count_versions(self, thread_ids: Sequence[str]) -> dict[str, int]:
         """Return the number of versions of threads, in all namespaces, in one statement.
 
         Returns:
@@ -49,7 +49,7 @@ class MeasuresVersions(ABC):
         """
 
     @abstractmethod
-    async def marks(self, thread_ids: Sequence[str]) -> dict[str, Marked]:
+    async def find_statuses(self, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
         """Return the marks of threads in two statements.
 
         Returns:

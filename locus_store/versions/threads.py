@@ -30,8 +30,8 @@ from locus_store.versions.archives import (
     cut_to_minute,
     has_versions,
 )
+from locus_store.versions.histories import History, Row, generate_line_id
 from locus_store.versions.renewing import compute_ttl_slack
-from locus_store.versions.spaces import History, Row, generate_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -54,7 +54,8 @@ class Thread:
 
     created_at: datetime
     active_at: datetime
-    """The exact time of the last save, but in Redis, where it is to the minute."""
+    """The time of the last activity. It may be to the minute if the thread has no version, or was
+    restored."""
 
     user_id: str | None = None
     name: str | None = None
@@ -68,13 +69,13 @@ class Thread:
     """The message logs by namespace; never changed, only replaced."""
 
     outbox: Outbox | None = None
-    """Edits of other threads that are not applied yet."""
+    """Changes of other threads' logs that are not applied yet."""
 
     delivered: dict[str, str] = field(default_factory=dict)
     """The token of the last outbox that was applied here, by its thread; only replaced."""
 
     is_listed: bool = False
-    """The thread exists, though not all of it may be known here."""
+    """The thread exists, although this object may have a part of it only."""
 
     @property
     def is_live(self) -> bool:
@@ -267,14 +268,14 @@ class ThreadTransaction:
         return self.thread is not None and self.thread.exists
 
     def create(self, save: Save) -> Line:
-        line = self.open_space(save.namespace).line
+        line = self.open_history(save.namespace).line
         self.touch(save)
         return line.copy()
 
-    def open_space(self, namespace: str) -> History:
+    def open_history(self, namespace: str) -> History:
         """Return a namespace's history, created if missing; it may have pending writes only."""
         thread = self.thread or self.begin()
-        return thread.histories.get(namespace) or self.add_space(thread, namespace)
+        return thread.histories.get(namespace) or self.add_history(thread, namespace)
 
     def begin(self) -> Thread:
         """Create an empty thread."""
@@ -282,7 +283,7 @@ class ThreadTransaction:
         self.adds_only = False
         return self.thread
 
-    def add_space(self, thread: Thread, namespace: str) -> History:
+    def add_history(self, thread: Thread, namespace: str) -> History:
         """Create the empty history of a namespace."""
         line = Line(line=generate_line_id())
         history = thread.histories[namespace] = History(namespace, line, is_settled=True)
@@ -305,9 +306,10 @@ class ThreadTransaction:
             self.thread.expires_at = self.now + timedelta(seconds=save.ttl_seconds)
 
     def prolong(self, ttl_seconds: float) -> None:
-        """Leave a thread that has a time to live, or that was created here, at least so much.
+        """Let a thread that is new here, or has a time to live, live at least so long.
 
-        But for the slack, so that few writes rewrite a document that they would only append to.
+        An expiry that is earlier by no more than the slack stays: else more writes would rewrite a
+        document to which they only append.
         """
         assert self.thread is not None  # noqa: S101  (made, or found)
         thread, until = self.thread, self.now + timedelta(seconds=ttl_seconds)
@@ -334,7 +336,7 @@ class ThreadTransaction:
         old, self.thread, self.drops = self.thread, None, True
         return Removed(old is not None and old.exists, old.count_versions() if old else 0)
 
-    def drop_seen(self, head: Mark | None, namespace: str) -> Removed:
+    def remove_thread(self, head: Mark | None, namespace: str) -> Removed:
         """Remove the thread as ``StorageBackend.remove_thread`` does."""
         if self.thread is None:
             return versions.make_no_thread_result(self.thread_id, head)
@@ -418,7 +420,7 @@ class ThreadTransaction:
         thread.metadata, thread.messages = deepcopy(archived.metadata), deepcopy(archived.messages)
         thread.logs = {it.namespace: it for it in archived.logs}
         for old in archived.lines:
-            history = self.add_space(thread, old.namespace)
+            history = self.add_history(thread, old.namespace)
             history.is_settled = False
             for it in old.records:
                 history.put(self.make_row(versions.make_record(it), it.created_at, it.payload))
@@ -434,15 +436,15 @@ class ThreadTransaction:
                 row.line_changes = _list_line_changes(self, history.line, row.record.sequence)
 
 
-def settle(edit: ThreadTransaction) -> None:
+def settle(transaction: ThreadTransaction) -> None:
     """Compute the open chains of lines that were restored."""
-    for history in edit.thread.histories.values() if edit.thread else ():
+    for history in transaction.thread.histories.values() if transaction.thread else ():
         if not history.is_settled:
-            versions.settle(edit, history.line)
+            versions.settle(transaction, history.line)
             history.is_settled = True
 
 
-def _list_line_changes(edit: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
+def _list_line_changes(transaction: ThreadTransaction, line: Line, sequence: int) -> dict[str, Any]:
     """Return how the save of a new version changed the line."""
     changes: dict[str, Any] = {"floor": line.floor} if line.floor else {}
     if line.head != sequence:
@@ -450,7 +452,8 @@ def _list_line_changes(edit: ThreadTransaction, line: Line, sequence: int) -> di
     else:
         pairs = ("writer", line.writer), ("run", line.run)
         changes |= {name: value for name, value in pairs if value is not None}
-    expires_at = edit.thread.expires_at if edit.thread else None
-    if expires_at is not None and (edit.old is None or edit.old.expires_at != expires_at):
+    old, thread = transaction.old, transaction.thread
+    expires_at = thread.expires_at if thread else None
+    if expires_at is not None and (old is None or old.expires_at != expires_at):
         changes["expires_at"] = expires_at
     return changes

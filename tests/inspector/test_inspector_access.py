@@ -18,7 +18,7 @@ if TESTS_RUN:
     from locus_store.inspector import Caller, access, app
     from locus_store.inspector.access import Codes, Sessions
     from locus_store.inspector.application import ROUTES, Inspector, Route
-    from locus_store.inspector.visits import Redirect
+    from locus_store.inspector.page_requests import Redirect
     from locus_store.server.inspecting import start_page
     from locus_store.server.listener import log_to_stderr
     from locus_store.server.options import ServeOptions
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from locus_store.inspector.visits import PageRequest
+    from locus_store.inspector.page_requests import PageRequest
 
 pytestmark = pytest.mark.anyio
 

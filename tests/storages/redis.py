@@ -60,9 +60,9 @@ class RedisProbe:
             for history in thread.histories.values():
                 for row in history.rows.values():
                     row.created_at -= timedelta(seconds=seconds)
-            edit = ThreadTransaction(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
-            edit.adds_only = False
-            draft = self._form.draft(edit, None)
+            transaction = ThreadTransaction(thread.thread_id, thread, thread.store, MAX_STATE_BYTES)
+            transaction.adds_only = False
+            draft = self._form.draft(transaction, None)
             assert draft is not None
             assert draft.body is not None
             self._replace(key, draft.body.rest)

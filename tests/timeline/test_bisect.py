@@ -12,7 +12,7 @@ from locus_store import InvalidArgumentError
 from locus_store.backends.memory import MemoryBackend
 from locus_store.timeline import bisect as bisecting
 from locus_store.timeline.bisect import bisect
-from locus_store.timeline.paths import find_value, parsed
+from locus_store.timeline.paths import find_value, parse_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ NOTHING: Any = object()
 
 def at(path: str, test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def judge(state: Any) -> bool:
-        found = find_value(state, parsed(path))
+        found = find_value(state, parse_path(path))
         return test(NOTHING if found is None else found.value)
 
     return judge
@@ -43,38 +43,38 @@ def questions(choose: random.Random) -> list[tuple[Any, Callable[[Any], bool]]]:
     role, last = f'messages[id="{name}"].role', "messages[-1].content"
     sized = (str, list, dict)
     return [
-        (bisecting.exists(parsed(role)), at(role, lambda it: it is not NOTHING)),
-        (bisecting.equals(parsed(role), word), at(role, lambda it: it == word)),
+        (bisecting.exists(parse_path(role)), at(role, lambda it: it is not NOTHING)),
+        (bisecting.equals(parse_path(role), word), at(role, lambda it: it == word)),
         (
-            bisecting.exists(parsed("messages[role=red].usage.tokens")),
+            bisecting.exists(parse_path("messages[role=red].usage.tokens")),
             at("messages[role=red].usage.tokens", lambda it: it is not NOTHING),
         ),
         (
-            bisecting.contains(parsed(last), word),
+            bisecting.contains(parse_path(last), word),
             at(last, lambda it: isinstance(it, str) and word in it),
         ),
         (
-            bisecting.longer_than(parsed("messages"), 3),
+            bisecting.longer_than(parse_path("messages"), 3),
             at("messages", lambda it: isinstance(it, sized) and len(it) > 3),
         ),
         (
-            bisecting.is_type(parsed("plan.red"), "number"),
+            bisecting.is_type(parse_path("plan.red"), "number"),
             at("plan.red", lambda it: type(it) in {int, float}),
         ),
         (
-            bisecting.is_type(parsed("messages[0].content"), "text"),
+            bisecting.is_type(parse_path("messages[0].content"), "text"),
             at("messages[0].content", lambda it: isinstance(it, str)),
         ),
         (
-            bisecting.matches(parsed("plan.green"), {"$in": [None, "1"]}),
+            bisecting.matches(parse_path("plan.green"), {"$in": [None, "1"]}),
             at("plan.green", lambda it: it is None or it == "1"),
         ),
         (
-            bisecting.contains(parsed("plan"), word),
+            bisecting.contains(parse_path("plan"), word),
             at("plan", lambda it: isinstance(it, dict) and word in it),
         ),
         (
-            bisecting.contains(parsed("plan.deep.a"), 1),
+            bisecting.contains(parse_path("plan.deep.a"), 1),
             at("plan.deep.a", lambda it: isinstance(it, list) and 1 in it),
         ),
         (
@@ -158,7 +158,7 @@ async def test_an_element_that_gets_another_id_is_not_the_chosen_one_any_more() 
     for number, name in enumerate(["a", "a", "b", "a"]):
         message = {"id": name, "content": content, "role": "user"}
         await backend.save("t", {"messages": [message], "n": number}, checkpoint_id=f"v{number}")
-    found = await bisect(backend, "t", bisecting.exists(parsed("messages[id=a].role")))
+    found = await bisect(backend, "t", bisecting.exists(parse_path("messages[id=a].role")))
     assert found is not None
     turns = [(it.version.checkpoint_id, it.holds) for it in found.turns]
     assert turns == [("v0", True), ("v2", False), ("v3", True)]

@@ -9,7 +9,7 @@ from locus_store import NewMessage, open_checkpointer
 from locus_store.open import Storage
 from locus_store.timeline.graph import Cursor, find_marks, graph, measure_stored
 from locus_store.types import PendingWrite
-from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
+from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -80,8 +80,8 @@ async def test_versions_of_several_threads_are_counted_without_hidden_ones(backe
         await backend.write_state("t", {"n": at})
         await backend.write_state("t", {"n": at}, namespace="sub")
         await backend.write_state("short", {"n": at}, keep_last=2)
-    assert await backend.counts(["t", "short", "none"]) == {"t": 10, "short": 2}
-    assert await backend.counts([]) == {}
+    assert await backend.count_versions(["t", "short", "none"]) == {"t": 10, "short": 2}
+    assert await backend.count_versions([]) == {}
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "postgresql"], indirect=True)
@@ -94,8 +94,8 @@ async def test_interrupted_threads_and_logs_are_marked(backend: Any) -> None:
     log, said = Storage(backend).messages(), [NewMessage("Hi.")]
     await log.append("both", said, also={("chat", "a"): said, ("chat", "b"): said})
     assert await find_marks(backend, log, ["both", "chat", "later", "plain", "none"]) == {
-        "both": Marked(is_interrupted=True, messages=1),
-        "chat": Marked(messages=2),
-        **dict.fromkeys(("later", "plain", "none"), Marked()),
+        "both": ThreadStatus(is_interrupted=True, messages=1),
+        "chat": ThreadStatus(messages=2),
+        **dict.fromkeys(("later", "plain", "none"), ThreadStatus()),
     }
     assert await find_marks(backend, log, []) == {}

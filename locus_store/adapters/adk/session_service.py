@@ -31,7 +31,7 @@ from locus_store.adapters.adk.records import (
 from locus_store.adapters.logs import OpenedByUrl, list_all, make_thread_id, split_thread_id
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, NotFoundError
 from locus_store.open import open_message_log
-from locus_store.runtime.gathering import Turns
+from locus_store.runtime.gathering import NamedLocks
 from locus_store.runtime.loops import settle
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class LocusSessionService(OpenedByUrl, BaseSessionService):
             self._owns = True
         else:
             raise InvalidArgumentError("pass a message log, or uri= with its options")
-        self._turns = Turns()
+        self._turns = NamedLocks()
 
     async def create_session(
         self,

@@ -19,7 +19,7 @@ import orjson
 from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message
 from locus_store.values.codec.forms import RefusedError
 from locus_store.values.encoding import encode_canonical
-from locus_store.values.frames import Grown, Listed
+from locus_store.values.frames import Grown, PackedList
 from locus_store.values.frames.alignment import LIST_HEAD
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ in it, beside twice its print. Measured for messages of 20 to 2,000 characters, 
 tool calls (500 of each, traced); the sum is within 3 %."""
 
 _OBJECT, _LIST = b"{u", re.compile(rb"\[[^\0]\0\0\0", re.DOTALL)
-"""How an object or list that is not empty begins in a print, and hardly any text. One pattern for
-both takes four times as long."""
+"""The beginnings of a print that an object or list has which is not empty, and hardly any text. One
+pattern for both takes four times as long."""
 
 _SAMPLE: Final = 8
 """Elements of a list whose containers are counted."""
@@ -159,7 +159,11 @@ class ChannelLists:
         return Known(grown, printed, ends, makers, weights)
 
     def copy(
-        self, place: Place, listed: Listed, reader: ElementReader, elements: list[Any] | None = None
+        self,
+        place: Place,
+        listed: PackedList,
+        reader: ElementReader,
+        elements: list[Any] | None = None,
     ) -> list[Any]:
         """Return a list of a snapshot, all elements of which are the caller's own.
 
@@ -186,7 +190,7 @@ class ChannelLists:
         return found
 
 
-def _continued(old: Known, listed: Listed, elements: list[Any] | None) -> tuple[Known, int]:
+def _continued(old: Known, listed: PackedList, elements: list[Any] | None) -> tuple[Known, int]:
     """Return the entry of a list, and how many elements it shares with ``old``.
 
     Only the shared elements are printed and weighed yet.
@@ -227,16 +231,16 @@ def _weight(objects: list[Any], elements: list[Any]) -> int:
     return sum(found) // (len(found) or 1)
 
 
-def _weights(pins: list[bytes]) -> list[int]:
+def _weights(encodings: list[bytes]) -> list[int]:
     """Return the weights of elements, estimated from some of them.
 
     Elements of one list are alike: apart from their strings they take about the same memory.
     """
-    some = pins[:: 1 + len(pins) // _SAMPLE]
+    some = encodings[:: 1 + len(encodings) // _SAMPLE]
     found = sum(it.count(_OBJECT) + len(_LIST.findall(it)) for it in some)
     containers = found / (len(some) or 1)
     each = _ELEMENT_BYTES + int(_CONTAINER_BYTES * containers)
-    return [each + 2 * len(it) for it in pins]
+    return [each + 2 * len(it) for it in encodings]
 
 
 def _ends(before: bytes | None, prints: Iterable[bytes]) -> Iterable[int]:

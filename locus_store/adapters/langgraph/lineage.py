@@ -171,7 +171,7 @@ def fork_of(parent: str | None) -> dict[str, Any]:
 
 
 FIRST_SWEEP: Final = 1024
-"""Entries from which on those that nobody needs any more are looked for."""
+"""From this number of entries on, those that are not needed any more are looked for."""
 
 MAX_ENTRIES: Final = 16_384
 """Entries at most; the oldest are dropped."""

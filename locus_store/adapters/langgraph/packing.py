@@ -43,7 +43,7 @@ CODES: Final[dict[Kind, int]] = {
 """The extension that holds an object, by the kind of its class: LangGraph's own choice."""
 
 METHOD: Final = "model_validate_json"
-"""Stands in the row of a model; never called."""
+"""A part of the row of a model; never called."""
 
 _LISTED: Final = (set, frozenset, deque)
 _TIMES: Final = (date, time, timedelta)

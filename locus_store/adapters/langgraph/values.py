@@ -15,7 +15,7 @@ from locus_store.adapters.langgraph.copies import SCALARS, Maker, is_message, ma
 from locus_store.adapters.langgraph.serializer import ExactSerializer
 from locus_store.errors import SchemaError, SerializationError
 from locus_store.values.encoding import decode_canonical, encode_canonical
-from locus_store.values.frames import Folder, Listed, decode_opened
+from locus_store.values.frames import Folder, PackedList, decode_opened
 from locus_store.values.msgpack import (
     MSGPACK,
     TAG,
@@ -108,9 +108,9 @@ class ChannelValues:
         if isinstance(value, list) and value and type(value[0]) is bytes:
             return self.load(MSGPACK, join_packed(value))
         if self._is_langgraphs:
-            pin = encode_canonical(value)
-            if has_no_tag(pin):
-                return decode_canonical(pin)
+            encoded = encode_canonical(value)
+            if has_no_tag(encoded):
+                return decode_canonical(encoded)
         return self.load(*from_json(value))
 
     def from_part(self, part: Any, place: Place, stored: Any = None) -> Any:
@@ -118,7 +118,7 @@ class ChannelValues:
 
         ``stored`` is the value in its stored form, to be kept, if it is at hand.
         """
-        if not isinstance(part, Listed):
+        if not isinstance(part, PackedList):
             return self.read(decode_opened(part))
         return self._lists.copy(place, part, self, stored)
 

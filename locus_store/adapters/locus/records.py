@@ -57,7 +57,7 @@ class FoundThread:
     """Entries in order, the head last."""
 
     problem: LocusStoreError | None = None
-    """Why it cannot be taken over."""
+    """The reason why the thread cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class _Sorter:
         self._own: defaultdict[str, list[KeyRow]] = defaultdict(list)
         self._latest: dict[str, KeyRow] = {}
         self.foreign: dict[str, LocusStoreError] = {}
-        """Rows of nobody, by key."""
+        """Rows without an owner, by key."""
 
     def add(self, row: KeyRow) -> None:
         """Put a row where it belongs, by its contents."""

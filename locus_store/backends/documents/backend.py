@@ -52,7 +52,7 @@ from locus_store.versions.erasing import Sweep, Swept
 if TYPE_CHECKING:
     from locus_store.backends.documents.forms import DocumentForm
     from locus_store.backends.documents.protocol import Documents
-    from locus_store.versions.spaces import History
+    from locus_store.versions.histories import History
     from locus_store.versions.threads import Thread, ThreadChange, ThreadTransaction
 
 
@@ -195,9 +195,9 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         names = list(checkpoint_ids)
         check_names(thread_id, namespace, *names)
 
-        def remove(edit: ThreadTransaction) -> int:
-            line = edit.find(thread_id, namespace)
-            return versions.remove_named(edit, line, names, writer) if line else 0
+        def remove(transaction: ThreadTransaction) -> int:
+            line = transaction.find(thread_id, namespace)
+            return versions.remove_named(transaction, line, names, writer) if line else 0
 
         return await self._threads.change(thread_id, remove) or 0
 
@@ -210,7 +210,9 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         check_names(thread_id, namespace)
-        removed = await self._threads.change(thread_id, lambda it: it.drop_seen(head, namespace))
+        removed = await self._threads.change(
+            thread_id, lambda it: it.remove_thread(head, namespace)
+        )
         return removed or versions.make_no_thread_result(thread_id, head)
 
     # --- lists
@@ -326,10 +328,10 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         await self._restore(thread, is_copy=False)
 
     async def _restore(self, thread: ArchivedThread, *, is_copy: bool) -> None:
-        def restore(edit: ThreadTransaction) -> None:
-            if edit.thread is not None:
+        def restore(transaction: ThreadTransaction) -> None:
+            if transaction.thread is not None:
                 raise make_occupied_error(thread.thread_id, "copied" if is_copy else "written")
-            edit.restore(thread, is_copy=is_copy)
+            transaction.restore(thread, is_copy=is_copy)
 
         await self._threads.make(thread.thread_id, restore)
 
@@ -345,14 +347,14 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
     ) -> bool:
-        def store(edit: ThreadTransaction) -> bool:
-            versions.find_for_writes(edit, thread_id, namespace, checkpoint_id, must_exist)
-            line = replace(edit.open_space(namespace).line)
+        def store(transaction: ThreadTransaction) -> bool:
+            versions.find_for_writes(transaction, thread_id, namespace, checkpoint_id, must_exist)
+            place = transaction, replace(transaction.open_history(namespace).line), checkpoint_id
             stored = versions.put_writes(
-                edit, line, checkpoint_id, writes, known=known, seen=seen, must_exist=must_exist
+                *place, writes, known=known, seen=seen, must_exist=must_exist
             )
             if stored and ttl_seconds is not None:
-                edit.prolong(ttl_seconds)
+                transaction.prolong(ttl_seconds)
             return stored
 
         return await self._threads.make(thread_id, store)
@@ -420,8 +422,8 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
         return sweep.report()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
-        def renew(edit: ThreadTransaction) -> bool:
-            thread, until = edit.thread, datetime.now(UTC) + timedelta(seconds=ttl_seconds)
+        def renew(transaction: ThreadTransaction) -> bool:
+            thread, until = transaction.thread, datetime.now(UTC) + timedelta(seconds=ttl_seconds)
             if thread is None or not thread.is_live or thread.expires_at is None:
                 return False
             is_late = thread.expires_at < until
@@ -452,32 +454,32 @@ def _has(history: History, sequence: int, key: str, value: Any) -> bool:
     return is_found(record.metadata, record.labels, key, value)
 
 
-def _prune(edit: ThreadTransaction) -> int:
-    names = list(edit.thread.histories) if edit.thread else []
-    lines = [edit.find(edit.thread_id, it) for it in names]
-    return sum(versions.prune(edit, it) for it in lines if it)
+def _prune(transaction: ThreadTransaction) -> int:
+    names = list(transaction.thread.histories) if transaction.thread else []
+    lines = [transaction.find(transaction.thread_id, it) for it in names]
+    return sum(versions.prune(transaction, it) for it in lines if it)
 
 
-def _vacuum(edit: ThreadTransaction, limit: datetime, sweep: Sweep) -> Swept:
+def _vacuum(transaction: ThreadTransaction, limit: datetime, sweep: Sweep) -> Swept:
     """Remove a thread's older versions, or all of it; return how much."""
-    thread = edit.thread
+    thread = transaction.thread
     if thread is None:
         return Swept(0)
     if thread.is_older_than(limit):
-        return Swept(edit.drop_thread().versions, len(thread.messages), is_whole=True)
+        return Swept(transaction.drop_thread().versions, len(thread.messages), is_whole=True)
     removed = 0
     for history in list(thread.histories.values()):
-        line = edit.find(thread.thread_id, history.namespace)
+        line = transaction.find(thread.thread_id, history.namespace)
         old = history.find_older_than(limit)
         if line is not None and old:
             with sweep.sweep_thread(thread.thread_id):
-                removed += versions.vacuum(edit, line, old)
+                removed += versions.vacuum(transaction, line, old)
     return Swept(removed)
 
 
-def _expire(edit: ThreadTransaction) -> Swept:
+def _expire(transaction: ThreadTransaction) -> Swept:
     """Remove a thread whose time to live is over."""
-    if edit.old is None or edit.thread is not None:
+    if transaction.old is None or transaction.thread is not None:
         return Swept(0)
-    edit.drop_thread()
+    transaction.drop_thread()
     return Swept(0, is_whole=True)

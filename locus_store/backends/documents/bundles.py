@@ -19,7 +19,7 @@ from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types import ArchivedLog, ArchivedMessage, ArchivedWrite, PendingWrite
 from locus_store.values.encoding import MAX_STATE_BYTES, pack_frame, unpack_frames
 from locus_store.versions import Line, Record
-from locus_store.versions.spaces import History, Row
+from locus_store.versions.histories import History, Row
 
 MAGIC: Final = b"locus-store 1\n"
 """With the version of the form; another one is refused."""

@@ -14,7 +14,7 @@ from locus_store.backends.documents.segments import SegmentedHistory, find_runs
 
 if TYPE_CHECKING:
     from locus_store.backends.documents.bundles import Bundle
-    from locus_store.versions.spaces import History, Row
+    from locus_store.versions.histories import History, Row
     from locus_store.versions.threads import Thread
 
 Place: TypeAlias = "tuple[str, int]"

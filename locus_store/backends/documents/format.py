@@ -33,7 +33,7 @@ from locus_store.versions.archives import (
     parse_message,
     parse_write,
 )
-from locus_store.versions.spaces import History, Row
+from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread, ThreadTransaction
 
 if TYPE_CHECKING:
@@ -94,16 +94,16 @@ def encode_thread(thread: Thread) -> tuple[Body, End]:
     return Body(0, content), end
 
 
-def encode_tail(edit: ThreadTransaction, end: End) -> tuple[Body, End]:
-    """Return the document with what the edit added; the rest is ``b""`` if nothing changed."""
-    assert edit.old is not None and edit.thread is not None  # noqa: S101, PT018  (it adds only)
-    old = edit.old
+def encode_tail(transaction: ThreadTransaction, end: End) -> tuple[Body, End]:
+    """Return the document with the additions; the rest is ``b""`` if nothing changed."""
+    old, thread = transaction.old, transaction.thread
+    assert old is not None and thread is not None  # noqa: S101, PT018  (it adds only)
     histories = {name: History(name, it.line.copy()) for name, it in old.histories.items()}
     implied = Thread(old.thread_id, old.store, old.created_at, old.active_at, histories=histories)
     implied.expires_at, implied.logs = old.expires_at, old.logs
     implied.outbox, implied.delivered = old.outbox, old.delivered
-    messages = edit.thread.messages[len(old.messages) :]
-    rest, after = _continued(b"", end, implied, edit.thread, edit.added, messages=messages)
+    messages = thread.messages[len(old.messages) :]
+    rest, after = _continued(b"", end, implied, thread, transaction.added, messages=messages)
     if after.entries == end.entries:
         return Body(end.kept_bytes, b""), end
     return Body(end.kept_bytes, rest), after

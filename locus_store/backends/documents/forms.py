@@ -20,7 +20,7 @@ class Parsed(NamedTuple):
 
     tag: Tag
     thread: Thread
-    """Shared: nobody may change it."""
+    """Shared, and so never changed."""
 
     end: Any
     """The form's own facts of the document; its ``size`` is in bytes."""
@@ -90,12 +90,12 @@ class DocumentForm:
         del at
         return parsed.thread.active_at
 
-    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
-        """Return the document with an edit; ``None`` if nothing changed."""
-        thread = edit.thread
+    def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
+        """Return the document after a transaction; ``None`` if nothing changed."""
+        thread = transaction.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        if old is not None and edit.adds_only:
-            body, end = documents_format.encode_tail(edit, old.end)
+        if old is not None and transaction.adds_only:
+            body, end = documents_format.encode_tail(transaction, old.end)
         else:
             body, end = documents_format.encode_thread(thread)
         return Draft(body, thread, end) if body.rest else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from locus_store.backends.documents.threads import DocumentThreads
     from locus_store.types import Save, Written
-    from locus_store.versions.spaces import History, Row
+    from locus_store.versions.histories import History, Row
     from locus_store.versions.threads import Thread, ThreadTransaction
 
 
@@ -146,7 +146,7 @@ class DocumentThreadInfo(DescribesThreads):
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
-        await self._threads.make(put.thread_id, lambda edit: put_facts(edit, put))
+        await self._threads.make(put.thread_id, lambda it: put_facts(it, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
         found = await self._threads.look(self._threads.read, thread_id)
@@ -155,7 +155,7 @@ class DocumentThreadInfo(DescribesThreads):
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)
         await self._threads.make(
-            thread_id, lambda edit: versions.clear(edit, thread_id, ""), removes=True
+            thread_id, lambda it: versions.clear(it, thread_id, ""), removes=True
         )
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
@@ -173,33 +173,33 @@ class DocumentThreadInfo(DescribesThreads):
         return await self._threads.look(find)
 
 
-def require_its_owner(edit: ThreadTransaction, put: PutThread) -> None:
+def require_its_owner(transaction: ThreadTransaction, put: PutThread) -> None:
     """Refuse a put into another user's thread, which ``put_facts`` refuses too.
 
     Raises:
         NotOwnerError: The thread is another user's.
     """
-    owner = edit.thread.user_id if edit.thread else None
+    owner = transaction.thread.user_id if transaction.thread else None
     require_owner(put.thread_id, owner, put.user_id)
 
 
-def claim_and_save(edit: ThreadTransaction, save: Save) -> Written:
+def claim_and_save(transaction: ThreadTransaction, save: Save) -> Written:
     """Save a version, and claim its thread if the save says so; see ``StorageBackend.commit``."""
     if save.claim is None:
-        return versions.save(edit, save)
-    require_its_owner(edit, save.claim)
-    written = versions.save(edit, save)
-    put_facts(edit, save.claim)
+        return versions.save(transaction, save)
+    require_its_owner(transaction, save.claim)
+    written = versions.save(transaction, save)
+    put_facts(transaction, save.claim)
     return written
 
 
-def put_facts(edit: ThreadTransaction, put: PutThread) -> None:
+def put_facts(transaction: ThreadTransaction, put: PutThread) -> None:
     """Store a thread's facts; see ``DescribesThreads.put_facts``."""
-    thread = edit.thread or edit.begin()
+    thread = transaction.thread or transaction.begin()
     stored = put.apply_to(
         StoredFacts(thread.user_id, thread.name, thread.metadata), thread.active_at
     )
-    edit.adds_only = False  # the document's first line changes
+    transaction.adds_only = False  # the document's first line changes
     thread.user_id, thread.name, thread.metadata = stored
 
 

@@ -68,12 +68,13 @@ class DocumentMessageLog(BaseMessageLog):
         applied = [it for it in others if it.puts]
         outbox = Outbox(uuid4().hex, applied) if applied else None
 
-        def apply(edit: ThreadTransaction) -> LogChanged:
+        def apply(transaction: ThreadTransaction) -> LogChanged:
+            thread = transaction.thread
             for user_id in own:
-                require_owner(name, edit.thread.user_id if edit.thread else None, user_id)
-            changed = logs.apply_change(edit, change)
+                require_owner(name, thread.user_id if thread else None, user_id)
+            changed = logs.apply_change(transaction, change)
             if outbox is not None:
-                (edit.thread or edit.begin()).outbox = outbox
+                (transaction.thread or transaction.begin()).outbox = outbox
             return changed
 
         changed = self._threads.write(name, apply, creates=any(it.puts for it in edits))

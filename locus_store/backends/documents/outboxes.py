@@ -52,16 +52,16 @@ def _applying(
 ) -> ThreadChange[None]:
     old = _removed(threads, thread_id)
 
-    def apply(edit: ThreadTransaction) -> None:
-        delivered = edit.thread.delivered if edit.thread else {}
+    def apply(transaction: ThreadTransaction) -> None:
+        delivered = transaction.thread.delivered if transaction.thread else {}
         # The outbox is looked at after the thread was read: its token may have been forgotten.
         if delivered.get(source) == token or not _is_there(threads, source, token):
             return
         for it in edits:
-            logs.apply(edit, it)
-        assert edit.thread is not None  # noqa: S101  (an outbox has no edits without messages)
+            logs.apply(transaction, it)
+        assert transaction.thread is not None  # noqa: S101  (an outbox has no edits without messages)
         kept = {name: it for name, it in delivered.items() if (name, it) not in old}
-        edit.thread.delivered = {**kept, source: token}
+        transaction.thread.delivered = {**kept, source: token}
 
     return apply
 
@@ -82,10 +82,10 @@ def _removed(threads: Threads, thread_id: str) -> set[tuple[str, str]]:
     return {(name, token) for name, token in old if not _is_there(threads, name, token)}
 
 
-def _remove(edit: ThreadTransaction, outbox: Outbox) -> None:
-    if edit.thread is None:
-        edit.drop_thread()  # it has expired
-    elif edit.thread.outbox and edit.thread.outbox.token == outbox.token:
-        edit.thread.outbox = None
-        if edit.thread.is_empty:
-            edit.drop_thread()
+def _remove(transaction: ThreadTransaction, outbox: Outbox) -> None:
+    if transaction.thread is None:
+        transaction.drop_thread()  # it has expired
+    elif transaction.thread.outbox and transaction.thread.outbox.token == outbox.token:
+        transaction.thread.outbox = None
+        if transaction.thread.is_empty:
+            transaction.drop_thread()

@@ -22,7 +22,7 @@ from locus_store.backends.documents.forms import DocumentForm, Draft, Parsed
 from locus_store.backends.documents.protocol import Body
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.types.logs import Outbox
-from locus_store.versions.spaces import History, Row
+from locus_store.versions.histories import History, Row
 from locus_store.versions.threads import Thread, ThreadTransaction, settle
 
 FORMAT: Final = 1
@@ -66,12 +66,12 @@ class PackedForm(DocumentForm):
             raise IntegrityError(f"{where} is damaged: {said}. {self.documents.remedy}") from exc
         return thread, PackEnd(end.size + len(content), checksum)
 
-    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
-        thread = edit.thread
+    def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
+        thread = transaction.thread
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        settle(edit)
-        if old is not None and edit.adds_only:
-            facts, bundle = _added(edit, old.thread)
+        settle(transaction)
+        if old is not None and transaction.adds_only:
+            facts, bundle = _added(transaction, old.thread)
             end: PackEnd = old.end
             if not facts and not bundle:
                 return None
@@ -112,11 +112,11 @@ def _everything(thread: Thread) -> tuple[dict[str, Any], Bundle]:
     return facts, Bundle({name: it.rows for name, it in histories}, writes, thread.messages)
 
 
-def _added(edit: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle]:
-    """Return what an edit added."""
-    thread, bundle, facts = edit.thread, Bundle(), dict[str, Any]()
+def _added(transaction: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle]:
+    """Return what a transaction added."""
+    thread, bundle, facts = transaction.thread, Bundle(), dict[str, Any]()
     assert thread is not None  # noqa: S101  (it adds only)
-    for history, it in edit.added:
+    for history, it in transaction.added:
         if isinstance(it, Row):
             bundle.put(history.namespace, it)
         elif it is not None:
@@ -134,7 +134,7 @@ def _added(edit: ThreadTransaction, old: Thread) -> tuple[dict[str, Any], Bundle
         facts["logs"] = [bundles.describe_log(it) for it in logs]
     if (thread.outbox, thread.delivered) != (old.outbox, old.delivered):
         facts |= _deliveries(thread)
-    implied = edit.now if bundle.rows else old.active_at
+    implied = transaction.now if bundle.rows else old.active_at
     if (thread.active_at, thread.expires_at) != (implied, old.expires_at):
         facts["times"] = [thread.active_at, thread.expires_at]
     return facts, bundle

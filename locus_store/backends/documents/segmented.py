@@ -32,7 +32,7 @@ from locus_store.backends.documents.segments import (
 )
 from locus_store.errors import IntegrityError, LocusStoreError, SchemaError
 from locus_store.types.logs import Outbox
-from locus_store.versions.spaces import History
+from locus_store.versions.histories import History
 from locus_store.versions.threads import Thread, ThreadTransaction, settle
 
 if TYPE_CHECKING:
@@ -168,25 +168,25 @@ class SegmentedForm(DocumentForm):
 
     # --- writing
 
-    def draft(self, edit: ThreadTransaction, old: Parsed | None) -> Draft | None:
-        thread, before = edit.thread, old.end if old else HeadFacts(0)
+    def draft(self, transaction: ThreadTransaction, old: Parsed | None) -> Draft | None:
+        thread, before = transaction.thread, old.end if old else HeadFacts(0)
         assert thread is not None  # noqa: S101  (the caller deletes it else)
-        settle(edit)
+        settle(transaction)
         plan = [it for it in (self._left(thread, one) for one in before.table) if it]
         tail = self._tail(thread)
-        beside = self._beside(edit, old, thread, tail) if self.derives else None
+        beside = self._beside(transaction, old, thread, tail) if self.derives else None
         if tail.size > TAIL_BYTES:
             plan.append(_sealed(thread, tail))
         self._merge(thread.thread_id, plan)
         made = {secrets.token_hex(8): it for it in plan if isinstance(it, Bundle)}
         table = _entries(plan, made, make_segment)
         messages, tail.messages = self._messages(thread, old, made)
-        is_activity = thread.active_at == edit.now
+        is_activity = thread.active_at == transaction.now
         head = HeadFacts(0, table, messages, is_activity=is_activity)
         return self._drafted(thread, tail, head, before, made, beside=beside)
 
     def _beside(
-        self, edit: ThreadTransaction, old: Parsed | None, thread: Thread, tail: Bundle
+        self, transaction: ThreadTransaction, old: Parsed | None, thread: Thread, tail: Bundle
     ) -> deriving.Changes:
         before, head = (old.thread, old.end) if old else (None, HeadFacts(0))
         return deriving.derive_changes(
@@ -195,7 +195,7 @@ class SegmentedForm(DocumentForm):
             tail,
             head.awaited,
             revision=head.revision + 1,
-            adds_only=edit.adds_only,
+            adds_only=transaction.adds_only,
         )
 
     def _drafted(

@@ -13,7 +13,7 @@ from locus_store.backends.documents.bundles import Bundle, unpack_segment
 from locus_store.errors import IntegrityError, SchemaError
 from locus_store.runtime.recent import Recent
 from locus_store.types import FOREVER, ArchivedWrite
-from locus_store.versions.spaces import History, Row
+from locus_store.versions.histories import History, Row
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -421,15 +421,15 @@ class _Write(Generic[T]):
         store = documents.identity()
         thread = old.thread if old else None
         context = store or uuid4().hex, self._threads.max_state_bytes, documents.now()
-        edit = ThreadTransaction(self._thread_id, thread, *context)
-        answer = self._change(edit)
-        edit.finish()
+        transaction = ThreadTransaction(self._thread_id, thread, *context)
+        answer = self._change(transaction)
+        transaction.finish()
         draft: Draft | None = None
-        if edit.thread is not None:
+        if transaction.thread is not None:
             if old is None and store is None:
-                documents.identify(edit.store)
-            draft = form.draft(edit, old)
-        elif old is not None and edit.drops:
+                documents.identify(transaction.store)
+            draft = form.draft(transaction, old)
+        elif old is not None and transaction.drops:
             draft = form.draft_deletion(old)
         if draft is not None:
             self._send(access, old, draft, answer)

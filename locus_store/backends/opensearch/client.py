@@ -49,7 +49,7 @@ MOST_HEADS: Final = 100
 """Objects with their content in one answer."""
 
 SETTLE_SECONDS: Final = 5.0
-"""How long writes are retried that a stored head does not depend on."""
+"""The time for which writes are retried on which no stored head depends."""
 
 SERVERS_PART: Final = 0.8
 """Of the time limit of an answer: how long the server waits for the shard of a write."""

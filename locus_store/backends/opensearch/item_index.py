@@ -33,7 +33,7 @@ PAGE: Final = 200
 """Documents in one answer to a search."""
 
 KEEP_ALIVE: Final = "5m"
-"""How long the server keeps a view between two of its pages."""
+"""The time for which the server keeps a view between two of its pages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class OracleColumns(DialectColumns):
     """See ``DialectColumns``."""
 
     empty_text = "\x01"
-    """``''`` would be NULL; this is no escaped text."""
+    """``''`` would be NULL; no text is escaped to this."""
 
     def make_instant_type(self) -> TypeEngine[Any]:
         """With zone and fraction, which DATE drops."""

@@ -59,7 +59,7 @@ WHERE c.relkind IN ('r', 'v') AND c.relname LIKE 'locus\_probe\_%'
 UNION ALL SELECT nspname, format('SCHEMA %I', nspname) FROM pg_namespace
 WHERE nspname LIKE 'locus\_probe\_%' ORDER BY what DESC
 """
-"""What runs have created: views, then tables, then schemas."""
+"""The objects that runs have created: views, then tables, then schemas."""
 
 
 class Step(NamedTuple):

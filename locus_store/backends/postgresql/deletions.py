@@ -58,8 +58,8 @@ def drop_threads(it: IndexedRepository, thread_ids: Sequence[str]) -> Swept:
         key = {"tenant": it.scope.tenant, "thread_ids": [encode_key(one) for one in some]}
         [gone] = statement.fetch_rows(it.connection, key)
         versions, messages = versions + gone[0], messages + gone[1]
-    it.seen.clear()
-    it.noted = None
+    it.seen_records.clear()
+    it.noted_thread = None
     return Swept(versions, messages, is_whole=True)
 
 

@@ -41,7 +41,7 @@ _ASYNCPGS: Final[tuple[str, ...]] = (
     *("sslmode", "sslnegotiation", "sslpassword", *_TLS_FILES, *_TLS_VERSIONS),
     *("krbsrvname", "gsslib"),
 )
-"""Parameters that asyncpg gets as they stand in the DSN."""
+"""Parameters that asyncpg gets as the DSN has them."""
 
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),

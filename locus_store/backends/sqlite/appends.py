@@ -1,7 +1,7 @@
-"""The writes of a plain append, on the driver's cursor.
+"""The writes of a plain append, as two statements on the driver's cursor.
 
-``Compiled`` converts each value by the type of its column; a save waits for that in the thread that
-writes for all.
+They are faster than ``Compiled``, which converts each value by the type of its column, in the
+thread that all saves wait for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from locus_store.versions import Append, Line
 
 
-def is_bare(save: Save) -> bool:
+def changes_head_only(save: Save) -> bool:
     """Return whether an append changes a record and its line only, and no older version."""
     return save.keep_last is None and save.ttl_seconds is None
 

@@ -105,14 +105,14 @@ class SQLiteRepository(Repository):
 
     def save(self, save: Save) -> Written:
         """A plain append looks at its line once; the full rules decide all other saves."""
-        appended = self._appended(save) if save.claim is None else None
+        appended = self._append_plainly(save) if save.claim is None else None
         return appended or super().save(save)
 
-    def _appended(self, save: Save) -> Written | None:
+    def _append_plainly(self, save: Save) -> Written | None:
         append = versions.make_append(save, self.store)
         if append is None or append.line is None:
             return None
-        row = self.sql.look.fetch_first(
+        row = self.sql.append_facts.fetch_first(
             self.connection,
             {
                 "tenant": self.scope.tenant,
@@ -128,11 +128,11 @@ class SQLiteRepository(Repository):
         line = make_line(state)
         if is_named or not versions.can_append(line, head_digest, save, append):
             return None
-        if is_noted and not has_index and appends.is_bare(save):
+        if is_noted and not has_index and appends.changes_head_only(save):
             sequence = appends.append_head(self.connection, self.tables, line, save, append)
             mark = Mark(self.store, line.line, sequence, save.change.tree.digest)
             return Written(save.checkpoint_id, mark, "head")
-        self.noted = save.thread_id if is_noted else None
+        self.noted_thread = save.thread_id if is_noted else None
         self._has_index = bool(has_index)
         return versions.append(self, line, save, continues=append.basis is not None)
 
@@ -210,9 +210,9 @@ class SQLiteRepository(Repository):
         found = self.connection.exec_driver_sql("PRAGMA integrity_check(20)").scalars()
         broken = [it for it in found if it != "ok"]
         tables = [] if broken else self.tables.metadata.sorted_tables
-        return broken + [it for table in tables for it in self._mistyped(table)]
+        return broken + [it for table in tables for it in self._find_mistyped(table)]
 
-    def _mistyped(self, table: sa.Table) -> Iterator[str]:
+    def _find_mistyped(self, table: sa.Table) -> Iterator[str]:
         classes = {it: list_storage_classes(it, self.connection.dialect) for it in table.columns}
         is_other = [
             sa.func.typeof(it, type_=sa.Text()).not_in(known) for it, known in classes.items()
@@ -276,11 +276,11 @@ class SQLiteDatabase(Database):
 
     def begin_write(self, connection: Connection) -> None:
         """Take the write lock first, so that nothing read before it can be stale."""
-        if _begun(connection, "BEGIN IMMEDIATE"):  # by a handler of the engine's owner
+        if _begin(connection, "BEGIN IMMEDIATE"):  # by a handler of the engine's owner
             connection.exec_driver_sql("DELETE FROM sqlite_sequence WHERE 0")
 
     def begin_read(self, connection: Connection) -> None:
-        _begun(connection, "BEGIN")
+        _begin(connection, "BEGIN")
 
     def require_joinable(self, connection: object) -> None:
         engine = getattr(connection, "engine", None)
@@ -297,7 +297,7 @@ class SQLiteDatabase(Database):
         driver: Any = connection.connection.driver_connection
         if driver.in_transaction:
             return
-        if driver.isolation_level is None:  # sqlite3's word for autocommit; nobody has begun
+        if driver.isolation_level is None:  # autocommit, and no transaction has begun
             raise make_autocommit_error()
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
@@ -354,7 +354,7 @@ class SQLiteDatabase(Database):
         try:
             driver.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself
         except sqlite3.OperationalError as exc:
-            if _file_identity(f"{self._path}-wal") is None:  # nobody has begun a new one
+            if _file_identity(f"{self._path}-wal") is None:  # there is no new one
                 driver.execute("PRAGMA wal_checkpoint")
             raise BackendError(
                 f"SQLite {self._where}: its log {self._path}-wal was removed or replaced while it "
@@ -384,7 +384,7 @@ class SQLiteDatabase(Database):
         return kind(f"SQLite {self._where}: {code or type(exc).__name__}: {remedy}")
 
 
-def _begun(connection: Connection, statement: str) -> bool:
+def _begin(connection: Connection, statement: str) -> bool:
     """Begin with ``statement``, unless the engine's handler did; return whether it did."""
     connection.begin()
     driver: Any = connection.connection.driver_connection

@@ -65,40 +65,40 @@ class ThreadRunner:
         self._owns_engines = owns_engines
         self._keeps_open = keeps_open
         self._lock = threading.Lock()
-        self._open: _Open | None = None
+        self._open: _OpenDatabase | None = None
         if not keeps_open:
             _runners.add(self)
 
     async def write(self, body: Body[T]) -> T:
         """See ``Runner``."""
         if may_block():
-            return await run_now(self._here, _Open.write, body)
-        return await self._apart(_Open.write_apart, body)
+            return await run_now(self._run_here, _OpenDatabase.write, body)
+        return await self._run_async(_OpenDatabase.write_async, body)
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
         if may_block():
-            return await run_now(self._here, _Open.read, body)
-        return await self._apart(_Open.read_apart, body)
+            return await run_now(self._run_here, _OpenDatabase.read, body)
+        return await self._run_async(_OpenDatabase.read_async, body)
 
     async def open(self) -> None:
         """See ``Runner``."""
         if may_block():
-            await run_now(self._here, _Open.write, None)
+            await run_now(self._run_here, _OpenDatabase.write, None)
         else:
-            await self._apart(_Open.write_apart, None)
+            await self._run_async(_OpenDatabase.write_async, None)
 
-    def _here(self, run: Callable[[_Open, B], T], body: B) -> T:
+    def _run_here(self, run: Callable[[_OpenDatabase, B], T], body: B) -> T:
         while True:
             try:
-                return run(self._opened(), body)
-            except StoppedError:  # closed by another thread in between: open anew
+                return run(self._get_open(), body)
+            except StoppedError:  # another thread has closed it meanwhile: open it again
                 continue
 
-    async def _apart(self, run: Callable[[_Open, B], Awaitable[T]], body: B) -> T:
+    async def _run_async(self, run: Callable[[_OpenDatabase, B], Awaitable[T]], body: B) -> T:
         while True:
             try:
-                return await run(self._opened(), body)
+                return await run(self._get_open(), body)
             except StoppedError:
                 continue
 
@@ -106,7 +106,7 @@ class ThreadRunner:
         """See ``Runner``."""
         return await self.read(body)
 
-    def _opened(self) -> _Open:
+    def _get_open(self) -> _OpenDatabase:
         with self._lock:
             if self._open is not None and self._open.pid != os.getpid():
                 _inherited.append(self._open)  # the parent's: neither used nor closed here
@@ -116,7 +116,7 @@ class ThreadRunner:
                 raise BackendError("this process is ending; nothing more was read or written")
             if self._open is None:
                 writes, reads = self._make_engines()
-                self._open = _Open(self._database, writes, reads, owned=self._owns_engines)
+                self._open = _OpenDatabase(self._database, writes, reads, owned=self._owns_engines)
                 self._open.finalizer = call_when_dropped(self, self._open.close)
             return self._open
 
@@ -172,8 +172,8 @@ if hasattr(os, "register_at_fork"):  # not on Windows
     )
 
 
-class _Open:
-    """The resources of one process, held apart from the runner for its finalizer."""
+class _OpenDatabase:
+    """The connections of one process. They do not keep the runner alive, which closes them."""
 
     def __init__(
         self, database: SQLiteDatabase, writes: Engine, reads: Engine | None, *, owned: bool
@@ -198,16 +198,16 @@ class _Open:
         """Run a body in a transaction, in this thread."""
         return self._writer.run(body)
 
-    async def write_apart(self, body: Body[T] | None) -> T:
-        """Run a body in a transaction, for a caller that an event loop runs."""
-        return await self._writer.run_apart(body)
+    async def write_async(self, body: Body[T] | None) -> T:
+        """Run a body in a transaction, for a caller in an event loop."""
+        return await self._writer.run_async(body)
 
     def read(self, body: Body[T]) -> T:
         """Run a body on one snapshot, in this thread."""
         if self._reads is None:
             return self._writer.run(body)
         if self._is_new():
-            self._writer.run(None)  # verifies the schema, or opens the database anew
+            self._writer.run(None)  # verifies the schema, or opens the database again
             self._identity = self._database.identify()
         with self._gate:
             self._require_open()
@@ -220,12 +220,12 @@ class _Open:
                 if self.is_closed:
                     self._gate.notify_all()
 
-    async def read_apart(self, body: Body[T]) -> T:
-        """Run a body on one snapshot, for a caller that an event loop runs."""
+    async def read_async(self, body: Body[T]) -> T:
+        """Run a body on one snapshot, for a caller in an event loop."""
         if self._reads is None:
-            return await self._writer.run_apart(body)
+            return await self._writer.run_async(body)
         if self._is_new():
-            await self._writer.run_apart(None)
+            await self._writer.run_async(None)
             self._identity = self._database.identify()
         loop = asyncio.get_running_loop()
         with self._gate:
@@ -260,7 +260,7 @@ class _Open:
             self.finalizer.detach()
 
     def close(self) -> None:
-        """Answer what was submitted, then release everything."""
+        """Finish what was submitted, then close everything."""
         if self.pid != os.getpid():
             return
         self.forget()
@@ -313,16 +313,16 @@ class AsyncEngineRunner:
     async def write(self, body: Body[T]) -> T:
         """See ``Runner``; writes run in order of submission, which the database does not ensure."""
         self._require_own_loop()
-        return await self._shielded(self._alone(self._in_transaction, body))
+        return await self._run_shielded(self._run_alone(self._write, body))
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
         self._require_own_loop()
         if self._shares_connection:
-            return await self._shielded(self._alone(self._on_snapshot, body))
-        await self._opened()
+            return await self._run_shielded(self._run_alone(self._read, body))
+        await self._ensure_open()
         async with self._engine.connect() as connection:
-            return await connection.run_sync(self._on_snapshot, body)
+            return await connection.run_sync(self._read, body)
 
     async def query(self, body: Body[T]) -> T:
         """See ``Runner``."""
@@ -331,22 +331,22 @@ class AsyncEngineRunner:
     async def open(self) -> None:
         """See ``Runner``."""
         self._require_own_loop()
-        await self._opened()
+        await self._ensure_open()
 
-    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_shielded(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await loops.await_to_end(task)
 
-    async def _alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
+    async def _run_alone(self, run: Callable[[Connection, Body[T]], T], body: Body[T]) -> T:
         lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with lock:
-            await self._opened()
+            await self._ensure_open()
             async with self._engine.connect() as connection:
                 return await connection.run_sync(run, body)
 
-    async def _opened(self) -> None:
+    async def _ensure_open(self) -> None:
         """Open once: SQLAlchemy's lock around the first connection belongs to one event loop."""
         if self._is_opened:
             return
@@ -360,7 +360,7 @@ class AsyncEngineRunner:
         finally:
             self._opening.release()
 
-    def _in_transaction(self, connection: Connection, body: Body[T]) -> T:
+    def _write(self, connection: Connection, body: Body[T]) -> T:
         self._database.begin_write(connection)
         try:
             result = body(connection)
@@ -370,7 +370,7 @@ class AsyncEngineRunner:
             raise
         return result
 
-    def _on_snapshot(self, connection: Connection, body: Body[T]) -> T:
+    def _read(self, connection: Connection, body: Body[T]) -> T:
         self._database.begin_read(connection)
         try:
             return body(connection)

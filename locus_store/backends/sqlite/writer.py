@@ -31,20 +31,20 @@ class _Job:
 
     Args:
         body: The body.
-        lead: Gives the lead to another thread than the one that waits.
+        promote: Makes another thread than the one that waits the leader.
     """
 
-    __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "lead")
+    __slots__ = ("_changed", "_error", "_result", "body", "is_answered", "promote")
 
-    def __init__(self, body: Body[Any] | None, lead: Callable[[], None] | None = None) -> None:
+    def __init__(self, body: Body[Any] | None, promote: Callable[[], None] | None = None) -> None:
         self.body = body
         self.is_answered = False
         self._changed = threading.Lock()
         self._changed.acquire()
-        self.lead = lead or self._changed.release
+        self.promote = promote or self._changed.release
 
     def wait(self) -> None:
-        """Wait for the answer, or for the lead."""
+        """Wait until the job is answered, or its thread is the leader."""
         self._changed.acquire()
 
     def answer(self, result: object, error: BaseException | None) -> None:
@@ -68,14 +68,14 @@ class _LoopJob:
 
     Args:
         body: The body.
-        lead: Gives the lead to the writer's thread.
+        promote: Makes the writer's thread the leader.
     """
 
-    __slots__ = ("body", "future", "lead", "loop")
+    __slots__ = ("body", "future", "loop", "promote")
 
-    def __init__(self, body: Body[Any] | None, lead: Callable[[], None]) -> None:
+    def __init__(self, body: Body[Any] | None, promote: Callable[[], None]) -> None:
         self.body = body
-        self.lead = lead
+        self.promote = promote
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -89,7 +89,7 @@ class _LoopJob:
             self.future.set_result(result)
 
 
-def _tell(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
+def _answer_callers(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
     """Pass the results to the callers; each event loop is woken once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_LoopJob, _Answer]]] = {}
     for job, answer in zip(jobs, answers, strict=True):
@@ -98,7 +98,7 @@ def _tell(jobs: list[_Job | _LoopJob], answers: list[_Answer]) -> None:
         else:
             by_loop.setdefault(job.loop, []).append((job, answer))
     for loop, pairs in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits
+        with suppress(RuntimeError):  # the loop was closed: no caller waits
             loop.call_soon_threadsafe(_answer_all, pairs)
 
 
@@ -112,10 +112,11 @@ class StoppedError(Exception):
 
 
 class SQLiteWriter:
-    """The writing connection, which the thread that has the *lead* uses.
+    """The writing connection, which one thread at a time uses: the *leader*.
 
-    A job that finds the lead free takes it. Its thread commits for all jobs that wait, and leaves
-    the lead to the next one that came meanwhile.
+    The thread of a job that is submitted while there is no leader becomes the leader. It commits
+    all waiting jobs, and makes the thread of the next job, if there is one, the leader. For async
+    calls this is the writer's own thread.
     """
 
     def __init__(
@@ -128,17 +129,17 @@ class SQLiteWriter:
         """Guards the four below."""
 
         self._jobs: deque[_Job | _LoopJob] = deque()
-        self._is_led = False
-        self._last: _Job | None = None
-        """Stops the writer."""
+        self._has_leader = False
+        self._stop_job: _Job | None = None
+        """The job that stops the writer."""
 
         self._thread: threading.Thread | None = None
-        """Leads for async calls; begun by the first one."""
+        """The leader for async calls, which the first of them starts."""
 
-        self._wanted = threading.Lock()
-        """Locked until the writer's thread has the lead, or has to end."""
+        self._wake_thread = threading.Lock()
+        """Locked until the writer's thread is the leader, or has to end."""
 
-        self._wanted.acquire()
+        self._wake_thread.acquire()
         self._connection: Connection | None = None
         self._identity: object = None
 
@@ -152,80 +153,80 @@ class SQLiteWriter:
         if not self._submit(job):
             job.wait()
         if not job.is_answered:
-            self._lead()
+            self._commit_as_leader()
         result: T = job.get_result()
         return result
 
-    async def run_apart(self, body: Body[T] | None) -> T:
-        """See ``run``; for a caller that an event loop runs."""
-        job = _LoopJob(body, self._wanted.release)
+    async def run_async(self, body: Body[T] | None) -> T:
+        """See ``run``; for a caller in an event loop."""
+        job = _LoopJob(body, self._wake_thread.release)
         if self._thread is None:
             self._begin_thread()
         if self._submit(job):
-            job.lead()
+            job.promote()
         result: T = await job.future
         return result
 
     def stop(self) -> None:
         """Finish what was submitted, close the connection, end the thread."""
-        last = _Job(None, self._wanted.release if self._thread else None)
+        last = _Job(None, self._wake_thread.release if self._thread else None)
         with suppress(StoppedError):
             if self._submit(last, stops=True):
-                last.lead()
+                last.promote()
             last.wait()
             if not last.is_answered:
-                self._lead()
+                self._commit_as_leader()
             if self._thread is not None:
-                self._wanted.release()
+                self._wake_thread.release()
                 self._thread.join()
             last.get_result()
 
     def _submit(self, job: _Job | _LoopJob, *, stops: bool = False) -> bool:
-        """Add a job, and with ``stops`` the last one; return whether it has the lead."""
+        """Add a job, with ``stops`` the last one; return whether its thread is the leader."""
         with self._gate:
-            if self._last is not None:
+            if self._stop_job is not None:
                 raise StoppedError
             if stops:
                 assert isinstance(job, _Job)  # noqa: S101  (see stop)
-                self._last = job
+                self._stop_job = job
             self._jobs.append(job)
-            leads, self._is_led = not self._is_led, True
+            leads, self._has_leader = not self._has_leader, True
             return leads
 
     def _begin_thread(self) -> None:
         with self._gate:
-            if self._thread is None and self._last is None:
+            if self._thread is None and self._stop_job is None:
                 self._thread = threading.Thread(
                     target=self._work, name="locus-store-writer", daemon=True
                 )
                 self._thread.start()
 
     def _work(self) -> None:
-        while self._wanted.acquire() and self._is_led:
-            self._lead()
+        while self._wake_thread.acquire() and self._has_leader:
+            self._commit_as_leader()
 
-    def _lead(self) -> None:
-        """Commit the bodies that wait, pass the lead on, and answer the callers."""
+    def _commit_as_leader(self) -> None:
+        """Commit the waiting jobs, choose the next leader, and answer the callers."""
         with self._gate:
             jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), GROUP))]
         try:
-            answers = self._commit([it.body for it in jobs if it is not self._last])
-            if jobs[-1] is self._last:
-                self._release()
+            answers = self._commit([it.body for it in jobs if it is not self._stop_job])
+            if jobs[-1] is self._stop_job:
+                self._close_connection()
                 answers.append((None, None))
         except BaseException as exc:  # noqa: BLE001  (raised in every caller of the group)
             answers = [(None, exc)] * len(jobs)
         with self._gate:
             following = self._jobs[0] if self._jobs else None
-            self._is_led = following is not None
+            self._has_leader = following is not None
         if following is not None:
-            following.lead()
-        _tell(jobs, answers)
+            following.promote()
+        _answer_callers(jobs, answers)
 
     def _commit(self, bodies: list[Body[Any] | None]) -> list[_Answer]:
         if not bodies:
             return []
-        connection = self._opened()
+        connection = self._open()
         if not any(bodies):  # to read needs no write lock
             return [(None, None)] * len(bodies)
         try:
@@ -241,7 +242,7 @@ class SQLiteWriter:
         observe.record_commit(self._database, len(bodies))
         return answers
 
-    def _opened(self) -> Connection:
+    def _open(self) -> Connection:
         if self._connection is not None:
             is_same = self._database.identify() == self._identity
             if is_same and self._database.has_log():
@@ -252,7 +253,7 @@ class SQLiteWriter:
                 observe.report_replaced("the log of the database was removed")
             else:
                 observe.report_replaced("another database was put in the place of the open one")
-            self._release()
+            self._close_connection()
         self._database.check_replaced()
         connection = self._engine.connect()
         try:
@@ -264,7 +265,7 @@ class SQLiteWriter:
         observe.report_opened(self._database)
         return connection
 
-    def _release(self) -> None:
+    def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

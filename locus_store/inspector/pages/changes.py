@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from locus_store.backend import StoresThreads, needs
 from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError
 from locus_store.inspector.escapes import escape
-from locus_store.inspector.visits import Answer, Page, PageRequest, Redirect
+from locus_store.inspector.page_requests import Answer, Page, PageRequest, Redirect
 from locus_store.timeline.lineage import find_ancestry, read_line
 from locus_store.timeline.rewind import prepare
 from locus_store.timeline.rewind import rewind as rewound

@@ -18,7 +18,7 @@ from locus_store.timeline.readable import (
 )
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import Page, PageRequest
+    from locus_store.inspector.page_requests import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
 
 LONG: Final = 200

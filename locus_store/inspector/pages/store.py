@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from locus_store.errors import IntegrityError, InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import CELL, ROWS, make_tree, render_line, shorten
-from locus_store.inspector.visits import Download, Page, PageRequest
+from locus_store.inspector.page_requests import Download, Page, PageRequest
 from locus_store.values.encoding import decode, encode
 
 if TYPE_CHECKING:

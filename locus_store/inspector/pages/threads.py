@@ -16,12 +16,12 @@ from locus_store.backend import (
 )
 from locus_store.errors import InvalidArgumentError
 from locus_store.inspector.bounds import ROWS, shorten
-from locus_store.inspector.visits import Page, PageRequest
+from locus_store.inspector.page_requests import Page, PageRequest
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import find_marks
 from locus_store.timeline.readable import select_metadata
-from locus_store.versions.sizes import Marked, MeasuresVersions
+from locus_store.versions.sizes import MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -45,7 +45,7 @@ class ListedThread:
     versions: int | None = None
     """Stored versions in all namespaces; ``None``: not known."""
 
-    marks: Marked = field(default_factory=Marked)
+    marks: ThreadStatus = field(default_factory=ThreadStatus)
 
 
 async def _with_words(backend: StorageBackend, words: str) -> list[ListedThread]:
@@ -128,7 +128,7 @@ async def _described(backend: StorageBackend, rows: list[ListedThread]) -> list[
     rows = [replace(it, marks=marks[it.thread_id]) for it in rows]
     if not isinstance(backend, MeasuresVersions):
         return rows
-    found = await backend.counts(ids)
+    found = await backend.count_versions(ids)
     return [replace(it, versions=found.get(it.thread_id, 0)) for it in rows]
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from locus_store.inspector.bounds import MESSAGES, ROWS, Room, make_row, shorten
+from locus_store.inspector.page_requests import Download, Page, PageRequest, Redirect
 from locus_store.inspector.pages.versions import list_namespaces
-from locus_store.inspector.visits import Download, Page, PageRequest, Redirect
 from locus_store.open import Storage
 from locus_store.timeline.bisect import parse_json_or_text
 from locus_store.timeline.graph import Cursor, Graph, Node, graph, measure_stored

@@ -28,7 +28,7 @@ from locus_store.timeline.paths import (
     find_value,
     format_path,
     is_bookkeeping,
-    parsed,
+    parse_path,
     unwrap,
 )
 from locus_store.values.encoding import measure_payload
@@ -36,7 +36,7 @@ from locus_store.versions import JSON_WRITE, select_current
 from locus_store.versions.sizes import INTERRUPT
 
 if TYPE_CHECKING:
-    from locus_store.inspector.visits import Page, PageRequest
+    from locus_store.inspector.page_requests import Page, PageRequest
     from locus_store.inspector.work import Seen, Step
     from locus_store.types import PendingWrite
 
@@ -50,7 +50,7 @@ async def show_version(request: PageRequest) -> Page:
         NotFoundError: There is no such version or value.
     """
     seen = await read(request, request.query.get_optional("version"))
-    path = parsed(request.query.get_text("path"))
+    path = parse_path(request.query.get_text("path"))
     found = find_in_state(seen, path)
     is_raw = request.query.get_text("view") == "json"
     start = request.query.get_optional("start") and request.query.get_number("start")
@@ -100,7 +100,7 @@ def _look(value: Any, path: Query, start: int | None, *, is_raw: bool) -> dict[s
     """Return the parts of the page that show a value, within its bounds."""
     room, first = Room(), start or 0
     talks = [] if is_raw else list(_talks(value, path, start, room))
-    places = [parsed(it["path"]) for it in talks]
+    places = [parse_path(it["path"]) for it in talks]
     hidden: frozenset[Any] = frozenset(it[-1] for it in places if it != path)
     text = _piece(value, first) if isinstance(value, str) else None
     shows_tree = text is None and path not in places

@@ -57,7 +57,7 @@ class Status:
     """``newer`` works with this library, ``too new`` does not."""
     revision: str | None
     message: str
-    """One line: what is there and what to do."""
+    """One line: the state of the schema, and what to do."""
     settings: Settings | None = None
     leftovers: tuple[str, ...] = ()
     """If it is ``missing``: tables and views of ours, without rows, of a first upgrade that was

@@ -27,7 +27,7 @@ from locus_store.sql.threads.thread_rows import (
 from locus_store.types import Active
 from locus_store.types.arguments import check_names, check_text, compile_thread_pattern
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
-from locus_store.versions.sizes import INTERRUPT, Marked, MeasuresVersions
+from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -221,18 +221,18 @@ class SqlSizes(MeasuresVersions):
 
     _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
 
-    async def sizes(
+    async def measure_versions(
         self, thread_id: str, *, namespace: str = "", first: int, last: int
     ) -> dict[int, int]:
         check_names(thread_id, namespace)
         return await self._query(lambda it: _sizes(it, thread_id, namespace, first, last))
 
-    async def counts(self, thread_ids: Sequence[str]) -> dict[str, int]:
+    async def count_versions(self, thread_ids: Sequence[str]) -> dict[str, int]:
         for it in thread_ids:
             check_text("thread_id", it)
         return await self._query(lambda it: _counts(it, thread_ids)) if thread_ids else {}
 
-    async def marks(self, thread_ids: Sequence[str]) -> dict[str, Marked]:
+    async def find_statuses(self, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
         for it in thread_ids:
             check_text("thread_id", it)
         return await self._query(lambda it: _marks(it, thread_ids)) if thread_ids else {}
@@ -269,12 +269,12 @@ def _counted(it: Reads, thread_ids: Sequence[str]) -> Sequence[tuple[str, int]]:
     return [(row[0], row[1]) for row in it.connection.execute(query)]
 
 
-def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, Marked]:
-    found: dict[str, Marked] = {}
+def _marks(it: Reads, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
+    found: dict[str, ThreadStatus] = {}
     for some in split_batches(thread_ids):
         waiting, logged = _interrupted(it, some), _logged(it, some)
         names = waiting | logged.keys()
-        found.update((name, Marked(name in waiting, logged.get(name))) for name in names)
+        found.update((name, ThreadStatus(name in waiting, logged.get(name))) for name in names)
     return found
 
 

@@ -53,16 +53,16 @@ class Reads(Scoped):
         super().__init__(connection, scope)
         self.store = scope.store
         self.max_state_bytes = scope.max_state_bytes
-        self.noted: str | None = None
-        """A thread whose activity in this minute is noted already."""
-        self.seen: dict[tuple[int, int | str], Record] = {}
-        """Records that were read, by line and sequence; emptied by what changes any.
+        self.noted_thread: str | None = None
+        """A thread whose row has the activity of this minute, so that a save need not write it."""
+        self.seen_records: dict[tuple[int, int | str], Record] = {}
+        """A cache of records, by line and sequence; a change of any record empties it.
 
-        Those that were read beside their line are there by their id too.
+        A record that ``find_line`` read beside its line is also found by its checkpoint id.
         """
-        self.unwritten: tuple[int, str] | None = None
-        """A line and a checkpoint of it that was read without pending writes."""
-        self.own: set[tuple[int, int]] = set()
+        self.without_writes: tuple[int, str] | None = None
+        """A line and a checkpoint of it that has no pending writes."""
+        self.own_payloads: set[tuple[int, int]] = set()
         """Records that were read with payloads of their own, by line and sequence."""
 
     # --- dialect hooks
@@ -109,7 +109,7 @@ class Reads(Scoped):
     # --- one line
 
     def find_line(self, thread_id: str, namespace: str, beside: str | None = None) -> Line | None:
-        """Return the live line, if it has a head; read a checkpoint of it ``beside`` it."""
+        """Return the live line, if it has a head; ``beside`` is a checkpoint to read with it."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if beside is None:
             row = self.sql.line.fetch_first(self.connection, key)
@@ -121,34 +121,34 @@ class Reads(Scoped):
         line = make_line(row[: len(LINE_STATE) + 1])
         is_noted, *more = row[len(LINE_STATE) + 1 :]
         if is_noted:
-            self.noted = thread_id
+            self.noted_thread = thread_id
         if beside is not None:
             has_writes, *record = more
-            self.unwritten = None if has_writes else (line.line, beside)
+            self.without_writes = None if has_writes else (line.line, beside)
             if record[0] is not None:
-                self.seen[line.line, beside] = make_record(record)
+                self.seen_records[line.line, beside] = make_record(record)
         return line if line.head is not None else None
 
     def record(self, line: Line, sequence: int) -> Record | None:
         """See ``versions.Lines``, also for the following methods."""
-        found = self.seen.get((line.line, sequence))
+        found = self.seen_records.get((line.line, sequence))
         if found is None:
             key = {"line": line.line, "sequence": sequence}
-            found = self._seen(line, self.sql.record.fetch_first(self.connection, key))
+            found = self._remember(line, self.sql.record.fetch_first(self.connection, key))
         return found
 
     def named(self, line: Line, checkpoint_id: str) -> Record | None:
-        found = self.seen.get((line.line, checkpoint_id))
+        found = self.seen_records.get((line.line, checkpoint_id))
         if found is not None:
             return found
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
-        return self._seen(line, self.sql.named.fetch_first(self.connection, key))
+        return self._remember(line, self.sql.named.fetch_first(self.connection, key))
 
-    def _seen(self, line: Line, row: Sequence[Any] | None) -> Record | None:
+    def _remember(self, line: Line, row: Sequence[Any] | None) -> Record | None:
         if row is None:
             return None
         record = make_record(row)
-        self.seen[line.line, record.sequence] = record
+        self.seen_records[line.line, record.sequence] = record
         return record
 
     def newest(self, line: Line, nth: int = 1) -> int | None:
@@ -178,7 +178,7 @@ class Reads(Scoped):
         key = {"line": line.line, "chain": chain, "first": chain, "upto": end}
         rows = [(row[0], row[1]) for row in self.sql.payloads.fetch_rows(self.connection, key)]
         own = {(line.line, sequence) for sequence, payload in rows if payload}
-        self.own |= own
+        self.own_payloads |= own
         if len(own) == len(rows):
             return rows
         return fill_payloads(rows, self.read_segments(line.line, chain, upto=end))
@@ -216,13 +216,13 @@ class Reads(Scoped):
         Raises:
             IntegrityError: The head's record is missing.
         """
-        row = self._found(thread_id, namespace, checkpoint_id)
+        row = self._fetch_version(thread_id, namespace, checkpoint_id)
         return None if row is None else self.version(thread_id, namespace, row[0], row[1:-4])
 
-    def _found(
+    def _fetch_version(
         self, thread_id: str, namespace: str, checkpoint_id: str | None
     ) -> tuple[Any, ...] | None:
-        """Return the row of ``select_lone_version``."""
+        """Return the row of ``select_lone_version``; ``None`` if there is no such version."""
         key = {"tenant": self.scope.tenant, "thread_id": thread_id, "namespace": namespace}
         if checkpoint_id is not None:
             key["checkpoint_id"] = checkpoint_id
@@ -254,13 +254,15 @@ class Reads(Scoped):
         with_writes: bool = False,
     ) -> Stored | None:
         """See ``StorageBackend.fetch`` and ``fetch_head``."""
-        row = self._found(thread_id, namespace, checkpoint_id)
+        row = self._fetch_version(thread_id, namespace, checkpoint_id)
         if row is None:
             return None
         key_of_line, *fields, chain, parent, head, head_digest = row
         version = self.version(thread_id, namespace, key_of_line, tuple(fields))
-        line, record = Line(line=key_of_line, head=head), _record_of(version, chain, parent)
-        self.seen[line.line, record.sequence] = record
+        sequence, name, digest, metadata, labels, _, _ = fields
+        record = make_record((sequence, chain, parent, name, digest, metadata, labels))
+        line = Line(line=key_of_line, head=head)
+        self.seen_records[line.line, record.sequence] = record
         mark = Mark(self.store, line.line, head, head_digest)
         writes = self.read_writes(line.line, record.checkpoint_id) if with_writes else None
         basis = versions.find_basis(self, line, record, known, self.store)
@@ -269,7 +271,9 @@ class Reads(Scoped):
         if after < record.sequence:
             upto = record.sequence
             raw = {"line": line.line, "chain": chain, "first": after + 1, "upto": upto}
-            own = [(row[0], row[1]) for row in self.sql.raw.fetch_rows(self.connection, raw)]
+            own = [
+                (row[0], row[1]) for row in self.sql.own_payloads.fetch_rows(self.connection, raw)
+            ]
             joined = self.read_segments(line.line, chain, after=after, upto=upto)
             with versions.name_version_in_errors(version):
                 payloads = collect_payloads(own, joined, after=after, upto=upto)
@@ -301,7 +305,7 @@ class Reads(Scoped):
             .where(*is_in, checkpoints.c.chain.in_(chains.distinct()))
             .order_by(checkpoints.c.sequence)
         )
-        return _filled(self, line.line, self.connection.execute(query).all())
+        return _fill_rows(self, line.line, self.connection.execute(query).all())
 
     def list_history(
         self, thread_id: str, namespace: str, *, limit: int, before: str | None
@@ -419,10 +423,10 @@ class Reads(Scoped):
             .where(checkpoints.c.line == line)
             .order_by(checkpoints.c.sequence)
         )
-        return _filled(self, line, self.connection.execute(query).all())
+        return _fill_rows(self, line, self.connection.execute(query).all())
 
 
-def _filled(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
+def _fill_rows(it: Reads, line: int, rows: Sequence[Sequence[Any]]) -> list[tuple[int, int, bytes]]:
     """Return a line's (sequence, chain, payload) with the payloads of its segments."""
     found = [] if all(row[2] for row in rows) else [one for _, one in it.read_all_segments(line)]
     payloads = fill_payloads([(row[0], row[2]) for row in rows], found)
@@ -447,18 +451,6 @@ def make_line(row: Sequence[Any]) -> Line:
 def make_record(row: Sequence[Any]) -> Record:
     """Return the record of a row of ``RECORD``."""
     return Record(**dict(zip(RECORD, row, strict=True)))
-
-
-def _record_of(version: Version, chain: int, parent: int | None) -> Record:
-    return Record(
-        sequence=version.mark.sequence,
-        chain=chain,
-        parent=parent,
-        checkpoint_id=version.checkpoint_id,
-        digest=version.mark.digest,
-        metadata=version.metadata,
-        labels=version.labels,
-    )
 
 
 def make_head(row: Row[Any]) -> Head:

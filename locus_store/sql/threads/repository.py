@@ -180,7 +180,7 @@ class Repository(Reads):
         self._is_save = True
         key = {"of_tenant": self.scope.tenant, "of_thread_id": save.thread_id}
         if save.ttl_seconds is None:
-            if self.noted != save.thread_id:
+            if self.noted_thread != save.thread_id:
                 self.sql.touch.run(self.connection, key)
             return
         slack = compute_ttl_slack(save.ttl_seconds)
@@ -233,7 +233,7 @@ class Repository(Reads):
         return checkpoints.c.line == line, checkpoints.c.sequence.in_(sequences)
 
     def adopt(self, line: Line, sequence: int, parent: int | None) -> None:
-        self.seen.clear()
+        self.seen_records.clear()
         self.connection.execute(
             self.tables.checkpoints.update()
             .where(*self._is_record(line.line, [sequence]))
@@ -255,17 +255,17 @@ class Repository(Reads):
         return pending.read_writes(self, line.line, checkpoint_id)
 
     def written(self, line: Line, checkpoint_id: str) -> Collection[tuple[str, int]]:
-        if self.unwritten == (line.line, checkpoint_id):
+        if self.without_writes == (line.line, checkpoint_id):
             return ()
         key = {"line": line.line, "checkpoint_id": checkpoint_id}
         return {(row[0], row[1]) for row in self.sql.written.fetch_rows(self.connection, key)}
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
-        self.unwritten = None
+        self.without_writes = None
         self.upsert_writes([pending.make_row(line.line, checkpoint_id, it) for it in writes])
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:
-        self.seen.clear()
+        self.seen_records.clear()
         checkpoints, writes = self.tables.checkpoints, self.tables.writes
         for batch in split_batches(sequences):
             _open_segments(self, line.line, batch)
@@ -284,7 +284,7 @@ class Repository(Reads):
             sa.select(lines.c.thread_id, lines.c.updated_at).where(lines.c.line == line.line)
         ).one()
         self._drop_lines([line.line])
-        self.lock(thread_id)  # somebody may be making another line of it
+        self.lock(thread_id)  # another transaction may be creating a line of it
         settle(self, thread_id, saved_at)
 
     # --- saving and deleting
@@ -347,8 +347,8 @@ class Repository(Reads):
         """Remove lines; their rows go first, so that a concurrent write is waited for."""
         t = self.tables
         lines, checkpoints = t.lines, t.checkpoints
-        self.seen.clear()
-        self.noted = None
+        self.seen_records.clear()
+        self.noted_thread = None
         removed = 0
         for some in split_batches(keys):
             self.connection.execute(lines.delete().where(lines.c.line.in_(some)))
@@ -400,9 +400,9 @@ class Repository(Reads):
             return None
         if is_old(self, thread_id, seconds):
             return self.drop_threads([thread_id])
-        old = {line: self._older(line, seconds) for line in self.find_lines_of([thread_id])}
+        old = {line: self._list_older(line, seconds) for line in self.find_lines_of([thread_id])}
         removed = 0
-        for namespace in self._namespaces(thread_id):
+        for namespace in self._list_namespaces(thread_id):
             line = self.find(thread_id, namespace)
             gone = old.get(line.line, []) if line else []
             if line and gone:
@@ -412,19 +412,19 @@ class Repository(Reads):
     def prune(self, thread_id: str) -> int:
         """See ``StoresThreads.prune``; processes one line at a time."""
         removed = 0
-        for namespace in self._namespaces(thread_id):
+        for namespace in self._list_namespaces(thread_id):
             line = self.find(thread_id, namespace)
             removed += versions.prune(self, line) if line else 0
         return removed
 
-    def _older(self, line: int, seconds: float) -> list[int]:
+    def _list_older(self, line: int, seconds: float) -> list[int]:
         checkpoints = self.tables.checkpoints
         found = sa.select(checkpoints.c.sequence).where(
             checkpoints.c.line == line, checkpoints.c.created_at < before(seconds)
         )
         return list(self.connection.execute(found).scalars())
 
-    def _namespaces(self, thread_id: str) -> list[str]:
+    def _list_namespaces(self, thread_id: str) -> list[str]:
         lines = self.tables.lines
         found = sa.select(lines.c.namespace).where(
             lines.c.tenant == self.scope.tenant, lines.c.thread_id == thread_id
@@ -457,7 +457,7 @@ _MOST: Final = 2**63 - 1
 
 def _open_segments(it: Reads, line: int, sequences: Sequence[int]) -> None:
     """Put back the payloads of the segments that have any of these records, and of later ones."""
-    joined = [one for one in sequences if (line, one) not in it.own]
+    joined = [one for one in sequences if (line, one) not in it.own_payloads]
     near = it.read_all_segments(line, within=(min(joined), _MOST)) if joined else []
     if not near:
         return
@@ -479,4 +479,4 @@ def _put_back(it: Reads, line: int, last: int, payloads: Mapping[int, bytes]) ->
     it.connection.execute(put.values(payload=sa.bindparam("payload")), rows)
     is_it = segments.c.line == line, segments.c.last == last
     it.connection.execute(segments.delete().where(*is_it))
-    it.own.update((line, at) for at in payloads)
+    it.own_payloads.update((line, at) for at in payloads)

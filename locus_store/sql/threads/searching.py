@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from locus_store import versions
 from locus_store.runtime.observe import report_too_large
 from locus_store.sql.threads.pending import BATCH, split_batches
+from locus_store.sql.threads.reads import ROOT
 from locus_store.types import Hit
 from locus_store.values.encoding import TooLargeError
 from locus_store.values.text import Match
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from locus_store.values.frames import Folder
 
 T = TypeVar("T")
-
-ROOT: Final = ""
-"""The namespace that a search looks at."""
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """Payload that is read at once; one larger record is read whole."""

@@ -16,7 +16,7 @@ from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.observe import report_not_joined
 from locus_store.runtime.stepping import run_in_thread
 from locus_store.versions import segments
-from locus_store.versions.segments import Raw, RecordSegment
+from locus_store.versions.segments import RecordSegment, UnjoinedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -41,7 +41,7 @@ class Unjoined(NamedTuple):
     before: list[bytes]
     """The payloads of the chain before them."""
 
-    records: list[Raw]
+    records: list[UnjoinedRecord]
 
 
 def find_unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | None:
@@ -50,28 +50,28 @@ def find_unjoined(it: Repository, thread_id: str, namespace: str) -> Unjoined | 
     head = it.record(line, line.head) if line and line.head is not None else None
     if line is None or head is None:
         return None
-    found = _raw(it, line.line, head.chain)
+    records = _read_unjoined(it, line.line, head.chain)
     size = 0
-    for at, one in enumerate(found, 1):
+    for at, one in enumerate(records, 1):
         size += len(one.payload)
         if at == segments.RECORDS or (at > 1 and size > STORED_BYTES):
-            last = found[0].sequence - 1
+            last = records[0].sequence - 1
             joined = it.read_segments(line.line, head.chain, upto=last)
             before = segments.collect_payloads((), joined, after=0, upto=last)
-            return Unjoined(line.line, head.chain, before, found[:at])
+            return Unjoined(line.line, head.chain, before, records[:at])
     return None
 
 
-def _raw(it: Repository, line: int, chain: int) -> list[Raw]:
+def _read_unjoined(it: Repository, line: int, chain: int) -> list[UnjoinedRecord]:
     """Return the first records of a chain that have payloads of their own."""
     c = it.tables.checkpoints.c
     query = (
-        sa.select(*(c[name] for name in Raw._fields))
+        sa.select(*(c[name] for name in UnjoinedRecord._fields))
         .where(c.line == line, c.chain == chain, c.payload.is_not(None))
         .order_by(c.sequence)
         .limit(segments.RECORDS)
     )
-    return [Raw(*row) for row in it.connection.execute(query)]
+    return [UnjoinedRecord(*row) for row in it.connection.execute(query)]
 
 
 def join(
@@ -88,7 +88,7 @@ def join(
     if line is None or line.line != found.line:
         return False
     joined = [one for one in found.records if one.sequence <= made.last]
-    if _raw(it, found.line, found.chain)[: len(joined)] != joined:
+    if _read_unjoined(it, found.line, found.chain)[: len(joined)] != joined:
         return False
     values = {"line": found.line, **made._asdict()}
     it.connection.execute(it.tables.segments.insert().values(**values))

@@ -67,11 +67,9 @@ class Statements:
     @compile_once
     def new_item(self) -> sa.Insert:
         """The insert of an item; parameters are ``ITEM`` without its creation, and its name."""
-        store = self.tables.store
-        values: dict[str, Any] = {it: bind(it) for it in (*ITEM, "tenant", "namespace", "key")}
-        at = bind("updated_at", type_=store.c.updated_at.type)
-        values["created_at"] = values["updated_at"] = at
-        return store.insert().values(values)
+        at = bind("updated_at", type_=self.tables.store.c.updated_at.type)
+        names = (*ITEM, "tenant", "namespace", "key")
+        return _insert(self.tables.store, *names, created_at=at, updated_at=at)
 
     @compile_once
     def changed_item(self) -> sa.Update:
@@ -90,8 +88,7 @@ class Statements:
     @compile_once
     def new_log(self) -> sa.Insert:
         """The insert of a log; parameters are its name and ``LOG_STATE``."""
-        values: dict[str, Any] = {it: bind(it) for it in ("thread", "namespace", *LOG_STATE)}
-        return self.tables.logs.insert().values(**values, changed_at=moment())
+        return _insert(self.tables.logs, "thread", "namespace", *LOG_STATE, changed_at=moment())
 
     @compile_once
     def changed_log(self) -> sa.Update:
@@ -106,8 +103,7 @@ class Statements:
     def new_message(self) -> sa.Insert:
         """The insert of a message; parameters are its columns without the time."""
         messages = self.tables.messages
-        values: dict[str, Any] = {it.name: bind(it.name) for it in messages.c}
-        return messages.insert().values({**values, "created_at": now()})
+        return _insert(messages, *(it.name for it in messages.c), created_at=now())
 
     @compile_once
     def drop_write(self) -> sa.Delete:
@@ -125,14 +121,18 @@ class Statements:
         return found.order_by(c.last)
 
     @compile_once
-    def raw(self) -> sa.Select[Any]:
+    def own_payloads(self) -> sa.Select[Any]:
         """``payloads`` of the records that are in no segment."""
         has_own = self.tables.checkpoints.c.payload.is_not(None)
         return _payloads(self.tables).where(has_own)
 
     @compile_once
-    def look(self) -> sa.Select[Any]:
-        """All that a plain append has to know: ``line``, and of its head, the id and the index."""
+    def append_facts(self) -> sa.Select[Any]:
+        """The facts that decide a plain append.
+
+        The columns of ``line``, the digest of its head, whether a version has the checkpoint id,
+        and whether there is a search index.
+        """
         t, heads, others = self.tables, self.tables.checkpoints, self.tables.checkpoints.alias()
         is_named = sa.exists().where(
             others.c.line == t.lines.c.line, others.c.checkpoint_id == bind("checkpoint_id")
@@ -159,8 +159,7 @@ class Statements:
 
     @compile_once
     def new_line(self) -> sa.Insert:
-        key: dict[str, Any] = {it: bind(it) for it in ("tenant", "thread_id", "namespace")}
-        return self.tables.lines.insert().values(**key, updated_at=now())
+        return _insert(self.tables.lines, "tenant", "thread_id", "namespace", updated_at=now())
 
     @compile_once
     def save_line(self) -> sa.Update:
@@ -217,13 +216,8 @@ class Statements:
 
     @compile_once
     def new_record(self) -> sa.Insert:
-        names = ("line", "sequence", "chain", "parent", "checkpoint_id", "digest", "codec")
-        columns = self.tables.checkpoints.c
-        values: dict[str, Any] = {
-            name: bind(name, type_=columns[name].type)
-            for name in (*names, "metadata", "labels", "text", "payload")
-        }
-        return self.tables.checkpoints.insert().values(**values, created_at=moment())
+        names = ("line", *RECORD, "codec", "text", "payload")
+        return _insert(self.tables.checkpoints, *names, created_at=moment())
 
     @compile_once
     def versions(self) -> sa.Select[Any]:
@@ -262,11 +256,7 @@ class Statements:
 
     @compile_once
     def new_write(self) -> sa.Insert:
-        columns = self.tables.writes.c
-        values: dict[str, Any] = {
-            name: bind(name, type_=columns[name].type) for name in ("line", *WRITE)
-        }
-        return self.tables.writes.insert().values(**values, created_at=now())
+        return _insert(self.tables.writes, "line", *WRITE, created_at=now())
 
     @compile_once
     def thread(self) -> sa.Select[Any]:
@@ -281,17 +271,19 @@ class Statements:
 
     @compile_once
     def new_thread(self) -> sa.Insert:
-        names = ("tenant", "thread_id")
-        columns = self.tables.threads.c
-        values: dict[str, Any] = {name: bind(name, type_=columns[name].type) for name in names}
-        return self.tables.threads.insert().values(
-            **values, created_at=now(), active_at=minute(), expires_at=None
-        )
+        times = {"created_at": now(), "active_at": minute(), "expires_at": None}
+        return _insert(self.tables.threads, "tenant", "thread_id", **times)
 
     @compile_once
     def setting(self) -> sa.Select[Any]:
         settings = self.tables.settings
         return sa.select(settings.c.value).where(settings.c.name == bind("name"))
+
+
+def _insert(table: sa.Table, *names: str, **values: Any) -> sa.Insert:
+    """Return the insert of a row: values, and a parameter for each other column that is named."""
+    bound = {it: bind(it, type_=table.c[it].type) for it in names}
+    return table.insert().values({**bound, **values})
 
 
 def _payloads(t: Tables) -> sa.Select[Any]:

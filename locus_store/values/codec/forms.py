@@ -1,8 +1,8 @@
 """Forms of Python's own values: a tag, and simpler values from which the same value is made.
 
-A carrier holds the forms: tagged JSON, or MessagePack. ``trees`` asks for the form of a value that
-carriers do not hold by themselves, and for the form of each value in it. Only exact types have a
-form: a value of a subclass would come back as another type.
+A carrier (tagged JSON, or MessagePack) holds the forms. ``trees`` replaces each value that carriers
+do not hold by themselves by its form, also within forms. Only exact types have a form: a value of a
+subclass would come back as another type.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -67,13 +68,7 @@ def _of_zone(value: timezone) -> list[Any]:
     return [*value.__getinitargs__()]  # type: ignore[attr-defined]  # the offset, and a name
 
 
-def _of_datetime(value: datetime) -> Any:
-    if is_plain_time(value):
-        return value.isoformat()
-    return [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, value.tzinfo]
-
-
-def _of_time(value: time) -> Any:
+def _of_time(value: datetime | time) -> Any:
     if is_plain_time(value):
         return value.isoformat()
     return [value.replace(tzinfo=None, fold=0).isoformat(), value.fold, value.tzinfo]
@@ -87,18 +82,11 @@ def is_plain_time(value: datetime | time) -> bool:
     )
 
 
-def _datetime(content: Any) -> datetime:
+def _load_time(kind: type[datetime | time], content: Any) -> datetime | time:
     if isinstance(content, str):
-        return datetime.fromisoformat(content)
+        return kind.fromisoformat(content)
     text, fold, zone = content
-    return datetime.fromisoformat(text).replace(fold=fold, tzinfo=zone)
-
-
-def _time(content: Any) -> time:
-    if isinstance(content, str):
-        return time.fromisoformat(content)
-    text, fold, zone = content
-    return time.fromisoformat(text).replace(fold=fold, tzinfo=zone)
+    return kind.fromisoformat(text).replace(fold=fold, tzinfo=zone)
 
 
 def _of_int(value: int) -> str:
@@ -166,8 +154,8 @@ FORMS: Final[dict[type, ValueForm]] = {
     complex: ValueForm("complex", lambda it: [it.real, it.imag], lambda it: complex(*it)),
     bytearray: ValueForm("bytearray", bytes, bytearray),
     date: ValueForm("date", date.isoformat, date.fromisoformat),
-    datetime: ValueForm("datetime", _of_datetime, _datetime),
-    time: ValueForm("time", _of_time, _time),
+    datetime: ValueForm("datetime", _of_time, partial(_load_time, datetime)),
+    time: ValueForm("time", _of_time, partial(_load_time, time)),
     timedelta: ValueForm(
         "timedelta", lambda it: [it.days, it.seconds, it.microseconds], lambda it: timedelta(*it)
     ),

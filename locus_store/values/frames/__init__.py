@@ -13,8 +13,19 @@ from locus_store.values.encoding import (
     Json,
     require_json_size,
 )
-from locus_store.values.frames.arrays import Listed
+from locus_store.values.frames.arrays import PackedList
 from locus_store.values.frames.diffing import Frame, diff
+from locus_store.values.frames.digest_trees import (
+    DigestTree,
+    Edits,
+    ObjectNode,
+    build_object_by_entries,
+    build_root,
+    decode_node,
+    decode_opened,
+    is_canonical,
+    open_node,
+)
 from locus_store.values.frames.folding import Folder, fold, fold_each, fold_onto
 from locus_store.values.frames.operations import (
     collect_text,
@@ -22,17 +33,6 @@ from locus_store.values.frames.operations import (
     extract_text,
     read_operations,
     read_restorable_operations,
-)
-from locus_store.values.frames.shapes import (
-    DigestTree,
-    Edits,
-    ObjectNode,
-    build_object_by_entries,
-    decode_node,
-    decode_opened,
-    is_canonical,
-    measure,
-    open_node,
 )
 from locus_store.values.frames.single import decode_value, diff_value, encode_value
 
@@ -44,7 +44,7 @@ __all__ = [
     "DigestTree",
     "Folder",
     "Grown",
-    "Listed",
+    "PackedList",
     "PackedState",
     "build_digest_tree",
     "collect_text",
@@ -65,7 +65,7 @@ __all__ = [
 
 
 class PackedState:
-    """A private copy of a state: its shape, as values."""
+    """A copy of a state in memory: its digest tree, from which new objects are decoded."""
 
     __slots__ = ("_packed", "_root")
 
@@ -73,12 +73,12 @@ class PackedState:
         self._root = root
         self._packed: bytes | None = None
 
-    def _plain(self) -> dict[str, object]:
+    def _decode(self) -> dict[str, object]:
         return cast("dict[str, object]", decode_node(self._root))
 
     def to_state(self) -> dict[str, Json]:
-        """Return a copy with sorted keys; bytes in it are MessagePack."""
-        plain = self._plain()
+        """Return a new state with sorted keys; bytes in it are MessagePack."""
+        plain = self._decode()
         if is_canonical(self._root):
             return cast("dict[str, Json]", plain)
         return cast("dict[str, Json]", msgpack.decode_sorted(msgpack.pack_sorted(plain)))
@@ -89,9 +89,9 @@ class PackedState:
         return self._root.size
 
     @property
-    def has_packed(self) -> bool:
+    def has_msgpack(self) -> bool:
         """True if a value in it is MessagePack."""
-        return self._root.has_packed
+        return self._root.has_msgpack
 
     @property
     def most_bytes(self) -> int:
@@ -99,7 +99,7 @@ class PackedState:
         return self._root.size * LONGEST_JSON
 
     def to_parts(self) -> dict[str, object]:
-        """Return the state with a ``Listed`` for each long list that is reached through keys only.
+        """Return the state with a ``PackedList`` for each long list that keys alone lead to.
 
         Not to be changed.
         """
@@ -113,13 +113,13 @@ class PackedState:
         Raises:
             SerializationError: It is longer.
         """
-        require_json_size(self._plain, self._root.size, max_bytes)
+        require_json_size(self._decode, self._root.size, max_bytes)
 
     def to_payload(self) -> bytes:
         """Return the whole state as one frame."""
         if self._packed is None:  # two threads at once: the same bytes twice
-            frame = Frame(packs=self._root.has_packed)
-            frame.add("=", (), self._plain())
+            frame = Frame(is_msgpack=self._root.has_msgpack)
+            frame.add("=", (), self._decode())
             self._packed = frame.to_payload()
         return self._packed
 
@@ -129,10 +129,10 @@ class Change:
     """The comparison of a state with its basis, which is what a save writes."""
 
     tree: DigestTree
-    """The shape of the new state."""
+    """The digest tree of the new state."""
     frames: bytes | None
-    """Payload against the basis (``b""``: nothing changed); ``None`` without a basis, or where it
-    would be longer than the whole state."""
+    """The payload that changes the basis into the new state (``b""``: they are equal); ``None``
+    without a basis, or if it would be longer than the whole state."""
     packed_state: PackedState = field(repr=False, compare=False)
     """The new state."""
 
@@ -143,25 +143,25 @@ class Change:
 
 def build_digest_tree(
     state: dict[str, Json],
-    near: DigestTree | None = None,
+    basis: DigestTree | None = None,
     edits: Edits = None,
     *,
     keeps: bool = True,
 ) -> DigestTree:
-    """Return the shape of a canonical state, such as ``fold`` gives.
+    """Return the digest tree of a canonical state, such as ``fold`` returns.
 
     Args:
         state: The state.
-        near: The shape of a state that this one continues.
-        edits: Where they may differ, from ``fold_onto``; the rest is not measured again.
-        keeps: Keep a packed copy of the state's lists in the shape. Without it, the shape has the
-            digest and the size only: neither a snapshot nor a later change is made from it.
+        basis: The digest tree of a state that this one continues.
+        edits: Where they may differ, from ``fold_onto``; the rest is not encoded again.
+        keeps: Keep the elements of lists in the tree. Without this, the tree serves for its digest
+            and size only: neither a packed state nor a later change can be made from it.
 
     Raises:
-        IntegrityError: it holds what no save would have accepted.
+        IntegrityError: The state holds what no save would have accepted.
     """
     try:
-        before = near._root if near else None  # noqa: SLF001  # a shape is opaque to others
+        before = basis._root if basis else None  # noqa: SLF001  # a tree is opaque to others
         plain = cast("dict[str, object]", state)
         root = build_object_by_entries(plain, before, 1, decoded=True, edits=edits, keeps=keeps)
         return DigestTree(root)
@@ -170,8 +170,8 @@ def build_digest_tree(
 
 
 def pack_state(tree: DigestTree) -> PackedState:
-    """Return the packed copy of the state of a shape, which must not be a light one."""
-    return PackedState(tree._root)  # noqa: SLF001  # a shape is opaque to others
+    """Return the packed state of a digest tree that has the elements of its lists."""
+    return PackedState(tree._root)  # noqa: SLF001  # a tree is opaque to others
 
 
 def compare_states(
@@ -180,21 +180,18 @@ def compare_states(
     """Return the change from the version of ``basis`` to ``state``.
 
     Args:
-        state: a JSON object; never kept or changed.
-        basis: of the version that the frames are to be against.
-        packed: Bytes in ``state`` are MessagePack. They stand behind keys that are reached through
-            keys, or are the elements of a list there. Without this, they are refused.
+        state: A JSON object; neither kept nor changed.
+        basis: The digest tree of that version; ``None``: there is no such version.
+        packed: Bytes in ``state`` are MessagePack. They are the value of a key that is reached
+            through keys, or the elements of a list there. Without this, they are refused.
 
     Raises:
-        SerializationError: a value cannot be kept exactly; names its path.
+        SerializationError: A value cannot be kept exactly; the error names its path.
     """
-    plain, root = measure(state, basis, packed=packed)
+    plain, root = build_root(state, basis, packed=packed)
     frames = None
     if basis is not None:
-        frame = Frame(packs=root.has_packed)
-        diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a shape is opaque to others
+        frame = Frame(is_msgpack=root.has_msgpack)
+        diff(basis._root, root, plain, (), frame)  # noqa: SLF001  # a tree is opaque to others
         frames = frame.to_payload_shorter_than(plain, root.size)
     return Change(DigestTree(root), frames, PackedState(root))
-
-
-# Shapes: digests, and the check that a value is exactly JSON, in one pass.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DIGEST_BYTES = 16
 LIST_HEAD: Final = 5
-"""Length of a pinned list's tag and count."""
+"""Length of the tag and the count with which the encoding of a list begins."""
 
 _MOST_SINGLE_EDITS = 16
 _SHORT_BYTES = 4096
@@ -105,9 +105,9 @@ class Runs:
     """The elements of an older list that a newer one has, found in the bytes of both.
 
     Args:
-        old: The older list, pinned; ``b""`` if it is not known.
+        old: The encoding of the older list; ``b""`` if it is not known.
         lengths: The lengths of its elements.
-        new: The newer list, pinned.
+        new: The encoding of the newer list.
         count: The number of its elements.
     """
 

@@ -1,4 +1,4 @@
-"""Shapes of lists: digests of the elements, and the elements' pinned forms to compare with."""
+"""Nodes of long lists: digests of the elements, and their encodings, which later ones compare."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEEP_BYTES = 1024
 """Above this an element or a text is kept, so that an edit of it costs the edit."""
 
 _CHUNK: Final = 64
-"""Elements that are pinned at once: a large list takes a third of the time of one block, whose
+"""Elements that are encoded at once: a large list takes a third of the time of one block, whose
 memory is new each time."""
 
 _MANY: Final = 8
@@ -41,18 +41,19 @@ class ArrayNode:
     digests: bytes
     """Digests of the elements' canonical forms, 16 bytes each."""
     fingerprints: bytes
-    """Of the elements as the caller gave them (keys in any order, tuples): equal fingerprints are
-    equal values, so a known one is neither checked nor made canonical again."""
+    """Digests of the elements as the caller gave them (keys in any order, tuples), 16 bytes each.
+    Equal fingerprints are equal values, so a known one is neither checked nor made canonical
+    again."""
     large: dict[bytes, bytes]
-    """Digest to pinned canonical form, for the elements above ``KEEP_BYTES``."""
+    """The encoded canonical forms of the elements above ``KEEP_BYTES``, by their digests."""
     chunks: list[bytes]
-    """The list as the caller gave it, pinned in lists of ``_CHUNK`` elements, which are compared to
-    find the equal ones. Empty: not kept."""
+    """The list as the caller gave it, encoded as lists of ``_CHUNK`` elements, which are compared
+    to find the equal ones. Empty: not kept."""
     lengths: array[int]
     """The lengths of the elements in ``chunks``; empty if those are not kept."""
     token: object = None
-    """The token of the ``Grown`` list that has this shape."""
-    has_packed: bool = False
+    """The token of the ``Grown`` list that this is the node of."""
+    has_msgpack: bool = False
     """Its elements are MessagePack."""
 
     @property
@@ -66,13 +67,13 @@ class ArrayNode:
         return self.fingerprints == self.digests
 
     def without_elements(self) -> ArrayNode:
-        """Return the shape without the elements; a later save compares each of them."""
+        """Return the node without the elements; a later save compares each of them."""
         return replace(self, chunks=[], lengths=_NO_ARRAY.lengths)
 
     def with_token(self, token: object) -> ArrayNode:
-        """Return the shape of the ``Grown`` list with this token; ``replace`` takes much longer."""
+        """Return the node of the ``Grown`` list with this token; ``replace`` takes much longer."""
         held = self.digests, self.fingerprints, self.large, self.chunks, self.lengths
-        return ArrayNode(self.digest, self.size, *held, token, self.has_packed)
+        return ArrayNode(self.digest, self.size, *held, token, self.has_msgpack)
 
     @property
     def weight(self) -> int:
@@ -85,32 +86,32 @@ class ArrayNode:
 def build_array(
     value: list[object], before: object, depth: int, *, decoded: bool, keeps: bool = True
 ) -> ArrayNode:
-    """Return the shape of a list whose older shape, if any, is ``before``.
+    """Return the node of a list.
 
     Args:
         value: A list or tuple.
-        before: The older shape.
+        before: The node of the older value at the same path, if any.
         depth: The number of objects and lists from the root to this one.
-        decoded: It was decoded from JSON.
+        decoded: The list was decoded from JSON.
         keeps: Of a decoded list: keep its elements.
     """
     require_depth(depth)
     if decoded:
-        return _decoded_array(value, depth, keeps=keeps)
+        return _build_decoded(value, depth, keeps=keeps)
     old = before if isinstance(before, ArrayNode) else _NO_ARRAY
     items = value if type(value) is list else list(value)
-    chunks = _chunks(items)
+    chunks = _encode_chunks(items)
     if chunks == old.chunks and old.is_kept:
         return old
-    return _edited(old, items, chunks, depth)
+    return _edit(old, items, chunks, depth)
 
 
-def _chunks(items: list[object]) -> list[bytes]:
+def _encode_chunks(items: list[object]) -> list[bytes]:
     return [encode_canonical(items[at : at + _CHUNK]) for at in range(0, len(items), _CHUNK)]
 
 
 def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
-    """Return the shape of a list that names the list it extends."""
+    """Return the node of a list that names the list it extends."""
     old = before if isinstance(before, ArrayNode) and before.is_kept else _NO_ARRAY
     if old.token is not None and old.token is value.token:
         return old
@@ -123,7 +124,7 @@ def build_grown_array(value: Grown, before: object, depth: int) -> ArrayNode:
 
 
 def extend_array(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
-    """Return the shape of a list that begins with all elements of an older one."""
+    """Return the node of a list that begins with all elements of an older one."""
     count = len(old.lengths)
     new, chunks = value[count:], old.chunks.copy()
     begun = count % _CHUNK
@@ -131,36 +132,36 @@ def extend_array(old: ArrayNode, value: list[object], depth: int) -> ArrayNode:
         more = new[: _CHUNK - begun]
         bodies = chunks[-1][LIST_HEAD:], encode_canonical(more)[LIST_HEAD:]
         chunks[-1] = b"".join((_list_head(begun + len(more)), *bodies))
-    chunks += _chunks(new[_CHUNK - begun :] if begun else new)
-    return _appended(old, new, chunks, depth)
+    chunks += _encode_chunks(new[_CHUNK - begun :] if begun else new)
+    return _append(old, new, chunks, depth)
 
 
-def _appended(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
+def _append(old: ArrayNode, new: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
     raws = [encode_canonical(item) for item in new]
-    return _replaced(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
+    return _replace(old, (len(old.lengths), 0), new, raws, chunks=chunks, depth=depth)
 
 
-def _edited(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
-    """Return the shape of a list, whose elements are compared with an older one's as bytes."""
+def _edit(old: ArrayNode, value: list[object], chunks: list[bytes], depth: int) -> ArrayNode:
+    """Return the node of a list whose elements are compared with those of an older one as bytes."""
     first, last = _equal_chunks(old.chunks, chunks), 0
     if _begins_with(chunks, old.chunks, first):
-        return _appended(old, value[len(old.lengths) :], chunks, depth)
+        return _append(old, value[len(old.lengths) :], chunks, depth)
     if len(value) == len(old.lengths) and first < len(chunks) - 1:
         last = _equal_chunks(old.chunks[::-1], chunks[::-1])
     behind = len(value) - min(len(value), (len(chunks) - last) * _CHUNK)
-    return _aligned(old, (first * _CHUNK, behind), value, chunks, depth)
+    return _align(old, (first * _CHUNK, behind), value, chunks, depth)
 
 
-def _aligned(
+def _align(
     old: ArrayNode, same: tuple[int, int], value: list[object], chunks: list[bytes], depth: int
 ) -> ArrayNode:
-    """Return the shape of a list that has ``same`` many elements of an older one at its ends."""
+    """Return the node of a list that has ``same`` many elements of an older one at its ends."""
     start, behind = same
     new, lengths = _between(same, value), _between(same, old.lengths)
     if min(len(new), len(lengths)) <= _MANY:
         raws = [encode_canonical(item) for item in new]
-        return _replaced(old, same, new, raws, chunks=chunks, depth=depth)
-    runs = Runs(_joined(old.chunks, same), lengths, _joined(chunks, same), len(new))
+        return _replace(old, same, new, raws, chunks=chunks, depth=depth)
+    runs = Runs(_join_chunks(old.chunks, same), lengths, _join_chunks(chunks, same), len(new))
     head, tail = runs.head, runs.tail
     if (
         not behind
@@ -168,14 +169,14 @@ def _aligned(
         and (gone := runs.count_missing(encode_canonical(new[head])))
     ):
         stays = start + head, len(lengths) - head - gone
-        left = _replaced(old, stays, [], [], chunks=[], depth=depth)
-        return _appended(left, value[sum(stays) :], chunks, depth)
+        left = _replace(old, stays, [], [], chunks=[], depth=depth)
+        return _append(left, value[sum(stays) :], chunks, depth)
     raws = [encode_canonical(item) for item in _between((head, tail), new)]
     if not runs.fit(tail, raws):
         raws += [encode_canonical(item) for item in new[len(new) - tail :]]
         tail = 0
     edited = _between((head, tail), new)
-    return _replaced(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
+    return _replace(old, (start + head, behind + tail), edited, raws, chunks=chunks, depth=depth)
 
 
 def _between(ends: tuple[int, int], items: Items) -> Items:
@@ -200,7 +201,7 @@ def _begins_with(chunks: list[bytes], old: list[bytes], first: int) -> bool:
     return chunks[first].startswith(memoryview(old[first])[LIST_HEAD:], LIST_HEAD)
 
 
-def _joined(chunks: list[bytes], same: tuple[int, int]) -> bytes:
+def _join_chunks(chunks: list[bytes], same: tuple[int, int]) -> bytes:
     """Return the chunks between the ends as one list, but for the count in its head."""
     if len(chunks) == 1:
         return chunks[0]
@@ -208,7 +209,7 @@ def _joined(chunks: list[bytes], same: tuple[int, int]) -> bytes:
     return b"".join([between[0], *[memoryview(it)[LIST_HEAD:] for it in between[1:]]])
 
 
-def _replaced(
+def _replace(
     old: ArrayNode,
     stays: tuple[int, int],
     items: list[object],
@@ -217,57 +218,57 @@ def _replaced(
     chunks: list[bytes],
     depth: int,
 ) -> ArrayNode:
-    """Return the shape of a list: an older one with ``items`` between its ends.
+    """Return the node of a list: an older one with ``items`` between its ends.
 
     Args:
         old: The older one.
         stays: The number of its elements that stay at the start, and at the end.
         items: The new elements.
-        raws: Each of them pinned.
-        chunks: The new list, pinned.
+        raws: The encoding of each of them.
+        chunks: The encoding of the new list.
         depth: The number of objects and lists that contain an element.
     """
     head, tail = stays[0] * DIGEST_BYTES, len(old.digests) - stays[1] * DIGEST_BYTES
     gone = split(old.digests[head:tail])
     known = dict(zip(split(old.fingerprints[head:tail]), gone, strict=True))
-    has_packed = {*map(type, items)} == {bytes} if items else old.has_packed
-    if has_packed != old.has_packed and any(stays):
+    has_msgpack = {*map(type, items)} == {bytes} if items else old.has_msgpack
+    if has_msgpack != old.has_msgpack and any(stays):
         raise TypeError("a list of MessagePack and other values")
-    marks, found, fresh = _admitted(items, raws, known, depth)
+    new_fingerprints, found, fresh = _check_elements(items, raws, known, depth)
     digests = b"".join((old.digests[:head], found, old.digests[tail:]))
-    fingerprints = b"".join((old.fingerprints[:head], marks, old.fingerprints[tail:]))
+    fingerprints = b"".join((old.fingerprints[:head], new_fingerprints, old.fingerprints[tail:]))
     last = len(old.lengths) - stays[1]
     return ArrayNode(
         _digest_of_list(digests),
-        _size(chunks),
+        _measure_list(chunks),
         digests,
         digests if fingerprints == digests else fingerprints,
-        _large(old, gone, digests, fresh),
+        _select_large(old, gone, digests, fresh),
         chunks,
         old.lengths[: stays[0]] + array("Q", map(len, raws)) + old.lengths[last:],
-        has_packed=has_packed,
+        has_msgpack=has_msgpack,
     )
 
 
-def _admitted(
+def _check_elements(
     items: list[object], raws: list[bytes], known: dict[bytes, bytes], depth: int
 ) -> tuple[bytes, bytes, dict[bytes, bytes]]:
     """Return fingerprints and digests of elements, and the large ones that are not ``known``."""
     fresh: dict[bytes, bytes] = {}
-    marks = [digest(raw) for raw in raws]
-    is_packed = {*map(type, items)} == {bytes}
-    for item, raw, mark in zip(items, raws, marks, strict=True):
-        if mark not in known:
-            pin = raw if is_packed else encode_checked(item, len(raw), depth)
-            known[mark] = mark if pin == raw else digest(pin)
-            if len(pin) > KEEP_BYTES:
-                fresh[known[mark]] = pin
-    return b"".join(marks), b"".join([known[mark] for mark in marks]), fresh
+    fingerprints = [digest(raw) for raw in raws]
+    is_msgpack = {*map(type, items)} == {bytes}
+    for item, raw, fingerprint in zip(items, raws, fingerprints, strict=True):
+        if fingerprint not in known:
+            canonical_bytes = raw if is_msgpack else encode_checked(item, len(raw), depth)
+            known[fingerprint] = fingerprint if canonical_bytes == raw else digest(canonical_bytes)
+            if len(canonical_bytes) > KEEP_BYTES:
+                fresh[known[fingerprint]] = canonical_bytes
+    return b"".join(fingerprints), b"".join([known[mark] for mark in fingerprints]), fresh
 
 
-def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode:
-    """Return the shape of a list decoded from JSON; each element is inspected once."""
-    marks: list[bytes] = []
+def _build_decoded(value: list[object], depth: int, *, keeps: bool) -> ArrayNode:
+    """Return the node of a list that was decoded from JSON."""
+    each: list[bytes] = []
     large: dict[bytes, bytes] = {}
     chunks: list[bytes] = []
     lengths, size = array("Q"), LIST_HEAD
@@ -276,22 +277,22 @@ def _decoded_array(value: list[object], depth: int, *, keeps: bool) -> ArrayNode
         raws = [encode_canonical(item) for item in items]
         _require_levels(items, raws, depth)
         found = [digest(raw) for raw in raws]
-        marks += found
+        each += found
         size += sum(map(len, raws))
         if keeps:
             pairs = zip(found, raws, strict=True)
             large |= {mark: raw for mark, raw in pairs if len(raw) > KEEP_BYTES}
             chunks.append(b"".join((_list_head(len(raws)), *raws)))
             lengths.extend(map(len, raws))
-    digests = b"".join(marks)
-    mark = _digest_of_list(digests)
-    has_packed = bool(value) and type(value[0]) is bytes
+    digests = b"".join(each)
+    list_digest = _digest_of_list(digests)
+    has_msgpack = bool(value) and type(value[0]) is bytes
     known = digests, digests, large, chunks, lengths
-    return ArrayNode(mark, size, *known, has_packed=has_packed)
+    return ArrayNode(list_digest, size, *known, has_msgpack=has_msgpack)
 
 
 def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
-    """Raise ``ValueError`` if an element, here with its pinned form, is nested too deeply."""
+    """Raise ``ValueError`` if an element is nested too deeply; ``raws`` are their encodings."""
     levels = MAX_DEPTH - depth
     for item, raw in zip(items, raws, strict=True):
         # A level takes 5 bytes at least, and a byte of its own, which may be another's as well.
@@ -299,7 +300,7 @@ def _require_levels(items: list[object], raws: list[bytes], depth: int) -> None:
             require_levels(item, raw, depth)
 
 
-def _large(
+def _select_large(
     old: ArrayNode, gone: list[bytes], digests: bytes, fresh: dict[bytes, bytes]
 ) -> dict[bytes, bytes]:
     """Return the large elements of a list: an older one's without those ``gone``, and new ones."""
@@ -308,9 +309,9 @@ def _large(
         return old.large
     every = old.large | fresh
     there = digests if len(lost) <= _MANY else set(split(digests))
-    for mark in lost:
-        if mark not in there:
-            del every[mark]
+    for one in lost:
+        if one not in there:
+            del every[one]
     return every
 
 
@@ -318,8 +319,8 @@ def _digest_of_list(digests: bytes) -> bytes:
     return digest(b"L" + (len(digests) // DIGEST_BYTES).to_bytes(8) + digests)
 
 
-def _size(chunks: list[bytes]) -> int:
-    """Return the length of the pinned list."""
+def _measure_list(chunks: list[bytes]) -> int:
+    """Return the length of the list's encoding."""
     return LIST_HEAD + sum(map(len, chunks)) - LIST_HEAD * len(chunks)
 
 
@@ -334,35 +335,35 @@ def require_depth(depth: int) -> None:
 
 
 @dataclass(slots=True)
-class Listed:
-    """A list in a snapshot, in packed form."""
+class PackedList:
+    """A long list of a packed state, which is not decoded yet."""
 
-    shape: ArrayNode
+    node: ArrayNode
 
     @property
     def digest(self) -> bytes:
         """The digest of the contents; equal lists have equal digests."""
-        return self.shape.digest
+        return self.node.digest
 
     @property
     def token(self) -> object:
         """The token of the saved ``Grown`` list; ``None`` for other lists."""
-        return self.shape.token
+        return self.node.token
 
     @property
     def size(self) -> int:
         """See ``DigestTree.state_bytes``."""
-        return self.shape.size
+        return self.node.size
 
     def has_prefix(self, elements: list[object]) -> bool:
         """Return whether the first elements have these canonical forms."""
         digests = b"".join([digest(encode_canonical(it)) for it in elements])
-        return self.shape.digests.startswith(digests)
+        return self.node.digests.startswith(digests)
 
     def decode_elements(self) -> list[object]:
         """Return new objects for the elements."""
         found: list[object] = []
-        for chunk in self.shape.chunks:
+        for chunk in self.node.chunks:
             found += cast("list[object]", decode_canonical(chunk))
         return found
 

@@ -1,4 +1,4 @@
-"""The difference between two shapes, as a frame of operations."""
+"""The difference between two digest trees, as a frame of operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from locus_store.values.frames.alignment import (
     shift_gaps,
 )
 from locus_store.values.frames.arrays import KEEP_BYTES, ArrayNode, build_array
-from locus_store.values.frames.shapes import (
+from locus_store.values.frames.digest_trees import (
     Node,
     ObjectNode,
     Path,
@@ -48,7 +48,7 @@ _WORD_REACH = 64
 """Characters by which a splice is extended to the ends of a word that it changes."""
 
 _LEAST_ENTRY = 6
-"""An entry of an object takes at least so many bytes in its pinned form."""
+"""An entry of an object takes at least so many bytes in the encoding."""
 
 _PATCH_LEVELS = 32
 """Below this many keys and indices an element is replaced: patching looks at a list's elements
@@ -56,17 +56,17 @@ again on each level, and takes five of Python's own 1,000 levels."""
 
 
 class Frame:
-    """Operations, each encoded when added, so that their size is known.
+    """Operations, each encoded when it is added, so that their size is known.
 
     Args:
         packs: Encode them as MessagePack, which may hold bytes, in place of JSON.
     """
 
-    __slots__ = ("_encode", "operations", "packs", "size")
+    __slots__ = ("_encode", "is_msgpack", "operations", "size")
 
-    def __init__(self, *, packs: bool) -> None:
-        self.packs = packs
-        self._encode = msgpack.pack_sorted if packs else _encode
+    def __init__(self, *, is_msgpack: bool) -> None:
+        self.is_msgpack = is_msgpack
+        self._encode = msgpack.pack_sorted if is_msgpack else _encode
         self.operations: list[bytes] = []
         self.size = 0
 
@@ -93,15 +93,15 @@ class Frame:
     def to_payload(self) -> bytes:
         if not self.operations:
             return b""
-        if self.packs:
+        if self.is_msgpack:
             return pack_frame(msgpack.join_packed(self.operations))
         return pack_frame(b"[%b]" % b",".join(self.operations))
 
     def to_payload_shorter_than(self, whole: object, canonical_bytes: int) -> bytes | None:
         """Return the payload; ``None`` if it would be longer than ``whole``, the new value as JSON.
 
-        Long keys that are repeated in many paths do that. A frame that exceeds no accepted state
-        exceeds no limit either.
+        Long keys that many paths repeat make it longer. A frame that is shorter than an accepted
+        state exceeds no limit either.
         """
         plain_bytes = self.size + len(self.operations) + 1
         is_short = plain_bytes * 5 <= canonical_bytes * 2  # "0," against the 5 bytes of an int
@@ -117,7 +117,7 @@ _Patch: TypeAlias = Callable[[int, int], "Frame | None"]
 
 
 def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
-    """Add the operations to ``frame`` that turn ``old`` into ``new``, the shape of ``value``."""
+    """Add the operations to ``frame`` that turn ``old`` into ``new``, the node of ``value``."""
     if old is None or isinstance(old, bytes) or isinstance(new, bytes):
         if old != new:
             _diff_scalars(old, new, value, path, frame)
@@ -139,18 +139,18 @@ def diff(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -
 
 def _diff_scalars(old: Node | None, new: Node, value: object, path: Path, frame: Frame) -> None:
     if isinstance(old, bytes) and isinstance(value, bytes):
-        edit = _patch_packed(decode_canonical(old), value, path)
+        edit = _patch_msgpack(decode_canonical(old), value, path)
         if edit is not None:
             frame.extend(edit)
             return
     frame.add("=", path, value)
 
 
-def _patch_packed(old: object, new: object, path: Path) -> Frame | None:
+def _patch_msgpack(old: object, new: object, path: Path) -> Frame | None:
     """Return the edit of MessagePack, by its JSON, if it is smaller than the new bytes."""
     if not isinstance(old, bytes) or not isinstance(new, bytes):
         return None
-    inner, frame = Frame(packs=True), Frame(packs=True)
+    inner, frame = Frame(is_msgpack=True), Frame(is_msgpack=True)
     diff_values(msgpack.as_json(old), msgpack.as_json(new), (), inner)
     frame.add_inner(path, inner)
     return frame if frame.size < len(new) else None
@@ -207,10 +207,10 @@ def _diff_arrays(
             return None
         was, element = decode_canonical(before), decode_canonical(after)
         if isinstance(was, bytes) or isinstance(element, bytes):
-            return _patch_packed(was, element, (*path, i))
+            return _patch_msgpack(was, element, (*path, i))
         limit = len(encode(element))
         edited = cast("Json", was), cast("Json", element)
-        return _patch(*edited, (*path, i), limit, packs=frame.packs)
+        return _patch(*edited, (*path, i), limit, is_msgpack=frame.is_msgpack)
 
     _splice(align(old.digests, new.digests), value, path, frame, patch)
 
@@ -233,13 +233,13 @@ def _splice(gaps: list[Gap], value: list[object], path: Path, frame: Frame, patc
         replace(start, end_old, first, end_new)
 
 
-def _patch(old: Json, new: Json, path: Path, limit: int, *, packs: bool) -> Frame | None:
+def _patch(old: Json, new: Json, path: Path, limit: int, *, is_msgpack: bool) -> Frame | None:
     """Return the edit of one element if it is smaller than the element."""
     if type(old) is not type(new) or not isinstance(new, dict | list | str):
         return None
     if len(path) > _PATCH_LEVELS:
         return None
-    frame = Frame(packs=packs)
+    frame = Frame(is_msgpack=is_msgpack)
     diff_values(old, new, path, frame)
     return frame if frame.size < limit else None
 
@@ -280,22 +280,22 @@ def _diff_dicts(old: dict[str, Json], new: dict[str, Json], path: Path, frame: F
 
 
 def _diff_lists(old: list[Json], new: list[Json], path: Path, frame: Frame) -> None:
-    pin = encode_canonical(new)
-    if len(old) < len(new) and pin.startswith(encode_canonical(old)[LIST_HEAD:], LIST_HEAD):
+    encoded = encode_canonical(new)
+    if len(old) < len(new) and encoded.startswith(encode_canonical(old)[LIST_HEAD:], LIST_HEAD):
         frame.add("[", path, len(old), 0, new[len(old) :])
         return
-    if len(pin) <= _TINY_BYTES:
+    if len(encoded) <= _TINY_BYTES:
         frame.add("=", path, new)
         return
     least = 0 if _is_in_element(path) else KEEP_BYTES
-    # As pins, for 1, 1.0 and True are equal in Python.
+    # Encoded, because 1, 1.0 and True are equal in Python.
     olds, news = list(map(encode_canonical, old)), list(map(encode_canonical, new))
 
     def patch(i: int, j: int) -> Frame | None:
         size = len(news[j])
         if least and min(size, len(olds[i])) <= least:
             return None
-        return _patch(old[i], new[j], (*path, i), size, packs=frame.packs)
+        return _patch(old[i], new[j], (*path, i), size, is_msgpack=frame.is_msgpack)
 
     head, tail = measure_common_ends(olds, news)
     a, b = olds[head : len(old) - tail], news[head : len(new) - tail]
@@ -324,8 +324,8 @@ def _diff_texts(old: str, new: str, path: Path, frame: Frame) -> None:
 def _whole_words(text: str, head: int, tail: int) -> tuple[int, int]:
     """Return ends that cut no word, so that a search finds whole words in a frame.
 
-    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. What goes
-    on for longer than a word stays cut.
+    ``head`` and ``tail`` are how many characters of ``text`` are not new at either end. A run of
+    letters that is longer than ``_WORD_REACH`` stays cut.
     """
     before = _reach(lambda by: _is_in_word(text, head - by), head)
     behind = _reach(lambda by: _is_in_word(text, len(text) - tail + by), tail)

@@ -1,4 +1,4 @@
-"""States from frames by folding."""
+"""Folding: the state that a chain of frames gives."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from locus_store.values.encoding import (
     unpack_frames,
 )
 from locus_store.values.frames.diffing import Frame, diff_values
+from locus_store.values.frames.digest_trees import is_msgpack
 from locus_store.values.frames.operations import (
     check_operation,
     is_json,
@@ -24,7 +25,6 @@ from locus_store.values.frames.operations import (
     make_malformed_error,
     parse_frame,
 )
-from locus_store.values.frames.shapes import is_packed
 from locus_store.values.msgpack import (
     as_json,
     convert_to_json,
@@ -34,11 +34,11 @@ from locus_store.values.msgpack import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from locus_store.values.frames.shapes import Edits
+    from locus_store.values.frames.digest_trees import Edits
 
 
-class Packed(Protocol):
-    """A state that is kept in packed form."""
+class Decodable(Protocol):
+    """A state in memory, from which new objects are decoded."""
 
     @property
     def most_bytes(self) -> int:
@@ -58,28 +58,28 @@ def fold(payloads: Iterable[bytes], max_bytes: int) -> dict[str, Json]:
     Raises:
         IntegrityError: the payloads are damaged, or not a chain, or the state is too large.
     """
-    return _folded(Folder(max_bytes), payloads).get_state()
+    return _fold(Folder(max_bytes), payloads).get_state()
 
 
 def fold_onto(
-    basis: Packed, payloads: Iterable[bytes], max_bytes: int
+    basis: Decodable, payloads: Iterable[bytes], max_bytes: int
 ) -> tuple[dict[str, Json], Edits]:
     """Return the state after payloads that continue ``basis``, and where it may differ from it.
 
     Raises:
         IntegrityError: As ``fold``.
     """
-    folder = _folded(Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads)
-    return folder.get_state(), _edits(folder.log or [])
+    folder = _fold(Folder(max_bytes, basis.to_state(), basis.most_bytes, logs=True), payloads)
+    return folder.get_state(), _find_edits(folder.log or [])
 
 
-def _folded(folder: Folder, payloads: Iterable[bytes]) -> Folder:
+def _fold(folder: Folder, payloads: Iterable[bytes]) -> Folder:
     for payload in payloads:
         folder.apply(payload)
     return folder
 
 
-def _edits(log: list[list[Json]]) -> Edits:
+def _find_edits(log: list[list[Json]]) -> Edits:
     """Return the places that operations changed."""
     edits: dict[str, Edits] = {}
     for kind, path, *operands in cast("list[list[Any]]", log):
@@ -87,11 +87,11 @@ def _edits(log: list[list[Json]]) -> Edits:
         first = path[depth] if depth < len(path) else operands[0] if kind == "[" else None
         if depth == 0:
             return None
-        _note(edits, path[:depth], first)
+        _add_edit(edits, path[:depth], first)
     return edits
 
 
-def _note(edits: dict[str, Edits], path: list[str], first: int | None) -> None:
+def _add_edit(edits: dict[str, Edits], path: list[str], first: int | None) -> None:
     """Add a place: a list from an index on, or a whole value."""
     for key in path[:-1]:
         below = edits.setdefault(key, {})
@@ -117,10 +117,10 @@ def fold_each(payloads: Iterable[bytes], max_bytes: int) -> Iterator[dict[str, J
             raise IntegrityError("a stored state is nested too deeply") from exc
 
 
-def _has_packed(value: Any) -> bool:
+def _has_msgpack(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(map(_has_packed, value.values()))
-    return is_packed(value)
+        return any(map(_has_msgpack, value.values()))
+    return is_msgpack(value)
 
 
 class Folder:
@@ -133,8 +133,8 @@ class Folder:
         max_bytes: The largest state, as compact JSON.
         root: A state to start from; it is changed.
         root_bytes: A length that the JSON of ``root`` does not exceed; 0: it is not counted.
-        logs: Keep what was done in ``log``.
-        in_json: Give the state, and tell of operations, with MessagePack as JSON.
+        logs: Record the operations in ``log``.
+        in_json: The state and the operations in ``log`` have MessagePack as JSON.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class Folder:
         in_json: bool = False,
     ) -> None:
         self.log: list[list[Json]] | None = [] if logs else None
-        """The operations that were done; whoever reads them may clear it."""
+        """The operations that were performed; a reader may clear the list."""
         self.watch: Callable[[list[Json], Json], None] | None = None
-        """Is called with each operation, and the root, before the operation is done."""
+        """Called with each operation and the root, before the operation is performed."""
         self._root: Json = root
         self._max_bytes = self._most_frame_bytes = max_bytes
         self._most_bytes = root_bytes
@@ -157,7 +157,7 @@ class Folder:
         self._ropes: dict[int, tuple[dict[str, Json] | list[Json], dict[str | int, _Rope]]] = {}
         self._unsorted: dict[int, dict[str, Json]] = {}
         self._opened: dict[int, tuple[Json, dict[str | int, Folder]]] = {}
-        """MessagePack that was edited, as JSON, by its holder and key."""
+        """MessagePack that was edited, as JSON, by the object or list that holds it and its key."""
 
         self._in_json = in_json
         self._exact: Folder | None = None
@@ -172,7 +172,7 @@ class Folder:
         for body in unpack_frames(payload, self._most_frame_bytes):
             if self._in_json and (self._exact or not is_json(body)):
                 self._apply_exactly(body)
-                self.perform(op for it in parse_frame(body) for op in self._refined(it))
+                self.perform(op for it in parse_frame(body) for op in self._refine(it))
             else:
                 self._apply_body(body)
 
@@ -189,23 +189,23 @@ class Folder:
             self._max_bytes = UNLIMITED  # of JSON that is only shown
         self._exact._apply_body(body)  # noqa: SLF001  (of this class)
 
-    def _refined(self, operation: list[Any]) -> Iterable[list[Json]]:
-        """Return an operation as operations of JSON: of a value that is there, what changes."""
+    def _refine(self, operation: list[Any]) -> Iterable[list[Json]]:
+        """Return an operation as operations on JSON; a replaced value becomes its changes."""
         match operation:
-            case ["=", [*path, str() as key], value] if _has_packed(value):
+            case ["=", [*path, str() as key], value] if _has_msgpack(value):
                 self.get_settled()
                 holder = self._walk(path)
                 if isinstance(holder, dict) and key in holder:
-                    frame = Frame(packs=False)
+                    frame = Frame(is_msgpack=False)
                     diff_values(holder[key], convert_to_json(value), (*path, key), frame)
                     return [op for it in frame.operations for op in parse_frame(b"[%b]" % it)]
         return iterate_json_operations(operation)
 
     def build_exact(self) -> dict[str, Json]:
-        """Return the state as its digest has it.
+        """Return the state that has the version's digest, with MessagePack as bytes.
 
         Raises:
-            IntegrityError: See ``state``.
+            IntegrityError: See ``get_state``.
         """
         return self.get_state() if self._exact is None else self._exact.get_state()
 
@@ -249,7 +249,7 @@ class Folder:
         return self.get_settled()
 
     def get_settled(self) -> dict[str, Json]:
-        """Return the state of the operations so far, as ``state`` does, without measuring it.
+        """Return the state of the operations so far, as ``get_state`` does, without measuring it.
 
         Raises:
             IntegrityError: There is none.
@@ -282,7 +282,7 @@ class Folder:
             case ["m", [*path, key], list() as inner]:
                 self._edit(self._walk(path), key, inner)
             case ["t", [*path, key], int() as start, int() as gone, str() as text]:
-                self._rope(self._walk(path), key).splice(start, gone, text)
+                self._open_rope(self._walk(path), key).splice(start, gone, text)
             case _:
                 raise make_malformed_error("operation", operation)
 
@@ -292,7 +292,7 @@ class Folder:
             if isinstance(node, dict) and isinstance(key, str) and key in node:
                 node = node[key]
             else:
-                node = _item(node, key)
+                node = _get_item(node, key)
         return node
 
     def _set(self, holder: Json, key: Json, value: Json) -> None:
@@ -301,13 +301,13 @@ class Folder:
                 self._unsorted[id(holder)] = holder
             holder[key] = value
         else:
-            _item(holder, key)
+            _get_item(holder, key)
             cast("list[Json]", holder)[cast("int", key)] = value
         self._forget(holder, cast("str | int", key))
 
     def _edit(self, holder: Json, key: Json, inner: list[list[Any]]) -> None:
         """Perform operations within the MessagePack at a key, which is packed again later."""
-        data = _item(holder, key)
+        data = _get_item(holder, key)
         _, opened = self._opened.setdefault(id(holder), (holder, {}))
         name = cast("str | int", key)
         if name not in opened:
@@ -320,14 +320,14 @@ class Folder:
         for step in path:
             if isinstance(holder, dict) and isinstance(step, str) and step not in holder:
                 return
-            holder = _item(holder, step)
+            holder = _get_item(holder, step)
         if not isinstance(holder, dict):
             raise make_malformed_error("path", [*path, key])
         holder.pop(key, None)
         self._forget(holder, key)
 
     def _splice(self, target: Json, start: int, gone: int, elements: list[Json]) -> None:
-        if not isinstance(target, list) or not _within(start, gone, len(target)):
+        if not isinstance(target, list) or not _is_within(start, gone, len(target)):
             raise make_malformed_error("splice", (start, gone))
         if self._ropes:
             _, ropes = self._ropes.pop(id(target), (target, {}))
@@ -336,8 +336,8 @@ class Folder:
             _write_opened(*self._opened.pop(id(target), (target, {})))
         target[start : start + gone] = elements
 
-    def _rope(self, holder: Json, key: Json) -> _Rope:
-        text = _item(holder, key)
+    def _open_rope(self, holder: Json, key: Json) -> _Rope:
+        text = _get_item(holder, key)
         if not isinstance(text, str) or not isinstance(holder, dict | list):
             raise make_malformed_error("path", key)
         _, ropes = self._ropes.setdefault(id(holder), (holder, {}))
@@ -352,7 +352,7 @@ class Folder:
                 pending[id(holder)][1].pop(key, None)
 
 
-def _item(holder: Json, key: Json) -> Json:
+def _get_item(holder: Json, key: Json) -> Json:
     if isinstance(holder, dict) and isinstance(key, str) and key in holder:
         return holder[key]
     if isinstance(holder, list) and type(key) is int and 0 <= key < len(holder):
@@ -360,7 +360,7 @@ def _item(holder: Json, key: Json) -> Json:
     raise make_malformed_error("path", key)
 
 
-def _within(start: int, gone: int, length: int) -> bool:
+def _is_within(start: int, gone: int, length: int) -> bool:
     whole = type(start) is int and type(gone) is int  # not True
     return whole and start >= 0 and gone >= 0 and start + gone <= length
 
@@ -394,7 +394,7 @@ class _Rope:
         return "".join(self._pieces)
 
     def splice(self, start: int, gone: int, text: str) -> None:
-        if not _within(start, gone, self._length):
+        if not _is_within(start, gone, self._length):
             raise make_malformed_error("splice", (start, gone))
         first, begin = self._find(start)
         last, end = self._find(start + gone)

@@ -11,7 +11,7 @@ from locus_store import MemoryBackend
 from locus_store.types import Vacuumed
 
 if TYPE_CHECKING:
-    from locus_store.versions.spaces import Row
+    from locus_store.versions.histories import Row
 
 
 def spoil(row: Row) -> None:

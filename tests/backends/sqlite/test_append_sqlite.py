@@ -46,14 +46,14 @@ def kinds(sent: list[str]) -> list[str]:
 def appended(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return for each save whether it was a plain append."""
     found: list[bool] = []
-    append = SQLiteRepository._appended
+    append = SQLiteRepository._append_plainly
 
     def noted(self: SQLiteRepository, save: Any) -> Any:
         written = append(self, save)
         found.append(written is not None)
         return written
 
-    monkeypatch.setattr(SQLiteRepository, "_appended", noted)
+    monkeypatch.setattr(SQLiteRepository, "_append_plainly", noted)
     return found
 
 

@@ -62,7 +62,7 @@ async def read(backend: OracleBackend, thread_id: str) -> dict[str, Any]:
 async def test_records_that_changed_nothing_lie_in_and_outside_of_segments(
     backend: OracleBackend,
 ) -> None:
-    sizes = await backend.sizes("t", first=1, last=len(STATES))
+    sizes = await backend.measure_versions("t", first=1, last=len(STATES))
     assert [f"v{at}" for at, size in sizes.items() if not size] == EMPTY
     assert await of_segments(backend) == [(1, 4), (7, 10)]
 

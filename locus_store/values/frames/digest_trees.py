@@ -1,8 +1,8 @@
-"""Shapes of versions: their values in packed form, with which later states are compared.
+"""Digest trees: the encoded values of a state, with which a later state is compared.
 
-One C call packs a small value, whose bytes are compared with those of before. Nodes are never
-changed, and shared between shapes. Their classes are not frozen, because that makes their creation
-four times as slow.
+A small value is encoded by one C call, and its bytes are compared with the older ones. Nodes never
+change, and trees share them. Their classes are not frozen, because that makes their creation four
+times as slow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from locus_store.values.frames.arrays import (
     KEEP_BYTES,
     NESTED,
     ArrayNode,
-    Listed,
+    PackedList,
     build_array,
     build_grown_array,
     extend_array,
@@ -35,14 +35,14 @@ from locus_store.values.frames.arrays import (
 )
 from locus_store.values.surrogates import escape
 
-TOKEN_BYTES: Final = 64
-"""Up to here a scalar's pinned encoding stands for itself in a digest."""
+REFERENCE_BYTES: Final = 64
+"""A scalar whose encoding is not longer stands for itself in a digest."""
 
 SMALL_BYTES: Final = 4096
-"""Up to here a list or object within a state is compared and hashed as a whole."""
+"""A list or object in a state whose encoding is not longer is compared and hashed as a whole."""
 
 _HASHED = b"#"
-"""Prefix of a digest that stands for a value; no pinned encoding begins with it."""
+"""Prefix of a digest that stands for a value; no encoding begins with it."""
 
 
 @dataclass(slots=True)
@@ -63,27 +63,28 @@ class TextNode:
 class SmallNode:
     """An object or list of up to ``SMALL_BYTES``, which is compared and hashed as a whole."""
 
-    has_packed: ClassVar = False
+    has_msgpack: ClassVar = False
     digest: bytes
     size: int
-    given: bytes
-    """Its pinned form, as the caller gave it."""
-    pin: bytes
-    """Its canonical form, pinned: the same object where the caller gave that one."""
+    given_bytes: bytes
+    """The encoding of the value as the caller gave it."""
+    canonical_bytes: bytes
+    """The encoding of its canonical form: the same object if the caller gave that form."""
 
     @property
     def weight(self) -> int:
         """The memory in bytes (an estimate)."""
-        return 200 + len(self.pin) + (0 if self.given is self.pin else len(self.given))
+        given = 0 if self.given_bytes is self.canonical_bytes else len(self.given_bytes)
+        return 200 + len(self.canonical_bytes) + given
 
     @property
     def is_list(self) -> bool:
         """True for a list, False for an object."""
-        return self.pin.startswith(b"[")
+        return self.canonical_bytes.startswith(b"[")
 
     def decode(self) -> Json:
         """Return a new object or list for the value, in its canonical form."""
-        return cast("Json", decode_canonical(self.pin))
+        return cast("Json", decode_canonical(self.canonical_bytes))
 
 
 @dataclass(slots=True)
@@ -93,19 +94,19 @@ class ObjectNode:
     digest: bytes
     size: int
     names: bytes
-    """The sorted keys, pinned."""
+    """The encoding of the sorted keys."""
     children: dict[str, Node]
     """The entries, in the order of the keys."""
-    tokens: dict[str, bytes]
+    references: dict[str, bytes]
     """The bytes that represent each entry in the digest; see ``encode_reference``."""
     weight: int
     """The memory in bytes (an estimate)."""
-    has_packed: bool = False
+    has_msgpack: bool = False
     """A value in it is MessagePack."""
 
 
 Node: TypeAlias = "bytes | TextNode | ArrayNode | SmallNode | ObjectNode"
-"""The value of a key; bytes: the pinned form of another scalar, or of MessagePack."""
+"""The value of a key; bytes: the encoding of a scalar or of MessagePack."""
 
 Path: TypeAlias = tuple[str | int, ...]
 Edits: TypeAlias = "dict[str, Edits] | int | None"
@@ -114,7 +115,7 @@ or the first index of a list; ``None``: all of it."""
 
 
 class DigestTree:
-    """A version's values in packed form. Immutable, may be shared."""
+    """The encoded values of a state and their digests. Immutable, may be shared."""
 
     __slots__ = ("_root",)
 
@@ -128,7 +129,7 @@ class DigestTree:
 
     @property
     def state_bytes(self) -> int:
-        """Size of the state: the length of its pinned encoding, about that of its JSON."""
+        """Size of the state: the length of its encoding, about that of its JSON."""
         return self._root.size
 
     @property
@@ -137,35 +138,37 @@ class DigestTree:
         return self._root.weight
 
     @property
-    def has_packed(self) -> bool:
+    def has_msgpack(self) -> bool:
         """True if a value of the state is MessagePack."""
-        return self._root.has_packed
+        return self._root.has_msgpack
 
     def without_elements(self) -> DigestTree:
-        """Return the shape without the lists' bodies; a later save compares every element."""
-        return DigestTree(cast("ObjectNode", _light(self._root)))
+        """Return the tree without the elements of lists; a later save compares each of them."""
+        return DigestTree(cast("ObjectNode", _drop_elements(self._root)))
 
 
-def measure(
+def build_root(
     state: object, basis: DigestTree | None, *, packed: bool = False
 ) -> tuple[dict[str, object], ObjectNode]:
-    """Return the state as a plain dict, and its shape; parts of ``basis`` are not rechecked.
+    """Return the state as a plain dict, and the root of its tree.
+
+    Parts that ``basis`` has are not checked again.
 
     Args:
         state: A JSON object.
-        basis: The shape of an older one.
-        packed: Bytes in it are MessagePack; without, they are refused.
+        basis: The digest tree of an older state.
+        packed: Bytes in the state are MessagePack; without this, they are refused.
     """
     before = None if basis is None else basis._root  # noqa: SLF001
     if isinstance(state, Mapping):
         plain = state if type(state) is dict else dict(state)
         try:
             root = build_object_by_entries(plain, before, 1)
-            if packed or not root.has_packed:
+            if packed or not root.has_msgpack:
                 return plain, root
         except (TypeError, ValueError):
             pass  # the slow check says where and why
-    form = _canonical_packed(state) if packed else canonicalize_state(state)
+    form = _canonicalize_with_msgpack(state) if packed else canonicalize_state(state)
     copy = cast("dict[str, object]", form)
     try:
         return copy, build_object_by_entries(copy, before, 1)
@@ -173,23 +176,23 @@ def measure(
         raise SerializationError("the state cannot be kept exactly as JSON") from exc
 
 
-def _canonical_packed(value: object) -> object:
+def _canonicalize_with_msgpack(value: object) -> object:
     """Return the canonical form of a value in which bytes are MessagePack."""
     if isinstance(value, Mapping):
-        return {escape(key): _canonical_packed(it) for key, it in sorted(value.items())}
-    return value if is_packed(value) else canonicalize(value)
+        return {escape(key): _canonicalize_with_msgpack(it) for key, it in sorted(value.items())}
+    return value if is_msgpack(value) else canonicalize(value)
 
 
-def is_packed(value: object) -> bool:
+def is_msgpack(value: object) -> bool:
     """Return whether a value is MessagePack, or a list whose elements are."""
     return type(value) is bytes or (
         isinstance(value, list) and bool(value) and type(value[0]) is bytes
     )
 
 
-def are_packed(value: object) -> bool:
+def is_only_msgpack(value: object) -> bool:
     """Return whether a value is MessagePack, or a list of nothing else."""
-    return is_packed(value) and (
+    return is_msgpack(value) and (
         type(value) is bytes or {*map(type, cast("list[object]", value))} == {bytes}
     )
 
@@ -203,13 +206,13 @@ def build_object_by_entries(
     edits: Edits = None,
     keeps: bool = True,
 ) -> ObjectNode:
-    """Return the shape of an object whose older shape, if any, is ``before``.
+    """Return the node of an object, with a node for each entry.
 
     Args:
         value: The object.
-        before: The older shape.
+        before: The node of the older value at the same path; nodes of equal values are reused.
         depth: The number of objects and lists from the root to this one.
-        decoded: It was decoded from JSON, so that it is canonical and needs no check.
+        decoded: The object was decoded from JSON, so it is canonical and needs no check.
         edits: The places where it differs from ``before``, if they are known.
         keeps: Of a decoded object: keep the elements of its lists, which later changes need.
     """
@@ -220,61 +223,61 @@ def build_object_by_entries(
     is_same = names == old.names
     if not is_same:
         "".join(keys).encode()  # neither other types nor lone surrogates
-    has_packed = False
+    has_msgpack = False
     size = len(names) - 3  # one tag and an end for the list's tag and count
     weight = _EMPTY_WEIGHT + 2 * len(names)
     children: dict[str, Node] = {}
-    tokens: dict[str, bytes] = {}
-    get, old_tokens = old.children.get, old.tokens
+    references: dict[str, bytes] = {}
+    get, old_references = old.children.get, old.references
     child: Node
     for key in keys:
         item, was = value[key], get(key)
         if type(item) in NESTED:
             below = edits.get(key, _NO_EDITS) if isinstance(edits, dict) else None
-            child = _nested(item, was, depth + 1, decoded=decoded, edits=below, keeps=keeps)
+            child = _build_nested(item, was, depth + 1, decoded=decoded, edits=below, keeps=keeps)
             size += child.size
             weight += child.weight - child.size
-            has_packed |= child.has_packed
+            has_msgpack |= child.has_msgpack
         elif type(was) is bytes and encode_canonical(item) == was:
             child = was
             size += len(was)
-            has_packed |= type(item) is bytes
+            has_msgpack |= type(item) is bytes
         else:
-            child = _scalar(item, was)
+            child = _build_scalar(item, was)
             size += len(child) if isinstance(child, bytes) else child.size
-            has_packed |= type(item) is bytes
+            has_msgpack |= type(item) is bytes
         children[key] = child
         if child is was:
-            tokens[key] = old_tokens[key]
+            references[key] = old_references[key]
         else:
-            tokens[key] = encode_reference(child)
+            references[key] = encode_reference(child)
             is_same = False
     if is_same:
         return old
-    found = digest(b"".join((b"D", names, *tokens.values())))
+    found = digest(b"".join((b"D", names, *references.values())))
     weight += size + _ENTRY_WEIGHT * len(keys)
-    return ObjectNode(found, size, names, children, tokens, weight, has_packed)
+    return ObjectNode(found, size, names, children, references, weight, has_msgpack)
 
 
-def _nested(
+def _build_nested(
     value: object, before: Node | None, depth: int, *, decoded: bool, edits: Edits, keeps: bool
 ) -> SmallNode | ObjectNode | ArrayNode:
     if edits is _NO_EDITS and isinstance(before, SmallNode | ObjectNode | ArrayNode):
         return before
     if type(value) is not dict:
         items = cast("list[object]", value)
-        return _list(items, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+        return _build_list(items, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if not isinstance(before, ObjectNode):
         kinds = {*map(type, value.values())}
-        if kinds.isdisjoint(_PACKED) or not any(map(is_packed, value.values())):
+        if kinds.isdisjoint(_MAY_BE_MSGPACK) or not any(map(is_msgpack, value.values())):
             plain = _plain(value) if Grown in kinds else value
-            small = _if_small(plain, before, depth, decoded=decoded)
+            small = _as_small(plain, before, depth, decoded=decoded)
             if small is not None:
                 return small
     made = build_object_by_entries(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
-    if made.size <= SMALL_BYTES and not made.has_packed:
+    if made.size <= SMALL_BYTES and not made.has_msgpack:
         plain = _plain(value)
-        return _small(plain, encode_canonical(plain), depth, decoded=decoded)
+        return _build_small(plain, encode_canonical(plain), depth, decoded=decoded)
     return made
 
 
@@ -285,7 +288,7 @@ def _plain(value: dict[str, object]) -> dict[str, object]:
     return {key: list(it) if isinstance(it, Grown) else it for key, it in value.items()}
 
 
-def _list(
+def _build_list(
     value: list[object],
     before: Node | None,
     depth: int,
@@ -295,19 +298,19 @@ def _list(
     keeps: bool,
 ) -> SmallNode | ArrayNode:
     items = value if type(value) is list else list(value)
-    if is_packed(items):
-        return _long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+    if is_msgpack(items):
+        return _build_long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if not isinstance(before, ArrayNode) and len(encode_canonical(items[:_SAMPLE])) <= SMALL_BYTES:
-        small = _if_small(items, before, depth, decoded=decoded)
+        small = _as_small(items, before, depth, decoded=decoded)
         if small is not None:
             return small
-    made = _long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
+    made = _build_long_list(value, before, depth, decoded=decoded, edits=edits, keeps=keeps)
     if made.size <= SMALL_BYTES:
-        return _small(items, encode_canonical(items), depth, decoded=decoded)
+        return _build_small(items, encode_canonical(items), depth, decoded=decoded)
     return made
 
 
-def _long_list(
+def _build_long_list(
     value: list[object],
     before: Node | None,
     depth: int,
@@ -325,7 +328,7 @@ def _long_list(
     return build_array(value, before, depth, decoded=decoded, keeps=keeps)
 
 
-def _scalar(value: object, before: Node | None) -> bytes | TextNode:
+def _build_scalar(value: object, before: Node | None) -> bytes | TextNode:
     if type(before) is TextNode and value == before.text and type(value) is str:
         return before
     raw = encode_canonical(value)
@@ -337,33 +340,34 @@ def _scalar(value: object, before: Node | None) -> bytes | TextNode:
     return raw
 
 
-def _if_small(value: object, before: Node | None, depth: int, *, decoded: bool) -> SmallNode | None:
-    """Return the shape of a value of up to ``SMALL_BYTES``; else ``None``."""
-    pin = encode_canonical(value)
-    if isinstance(before, SmallNode) and pin == before.given:
+def _as_small(value: object, before: Node | None, depth: int, *, decoded: bool) -> SmallNode | None:
+    """Return the node of a value of up to ``SMALL_BYTES``; ``None`` for a larger one."""
+    encoded = encode_canonical(value)
+    if isinstance(before, SmallNode) and encoded == before.given_bytes:
         return before
-    return _small(value, pin, depth, decoded=decoded) if len(pin) <= SMALL_BYTES else None
+    is_small = len(encoded) <= SMALL_BYTES
+    return _build_small(value, encoded, depth, decoded=decoded) if is_small else None
 
 
-def _small(value: object, pin: bytes, depth: int, *, decoded: bool) -> SmallNode:
+def _build_small(value: object, encoded: bytes, depth: int, *, decoded: bool) -> SmallNode:
     if decoded:
-        require_levels(value, pin, depth - 1)
-        return SmallNode(digest(pin), len(pin), pin, pin)
-    canon = encode_checked(value, len(pin), depth - 1)
-    return SmallNode(digest(canon), len(pin), pin, pin if canon == pin else canon)
+        require_levels(value, encoded, depth - 1)
+        return SmallNode(digest(encoded), len(encoded), encoded, encoded)
+    canon = encode_checked(value, len(encoded), depth - 1)
+    return SmallNode(digest(canon), len(encoded), encoded, encoded if canon == encoded else canon)
 
 
-def _light(node: Node) -> Node:
+def _drop_elements(node: Node) -> Node:
     if isinstance(node, ArrayNode):
         return node.without_elements()
     if not isinstance(node, ObjectNode):
         return node
-    children = {key: _light(child) for key, child in node.children.items()}
-    weight = node.weight + _weight(children) - _weight(node.children)
+    children = {key: _drop_elements(child) for key, child in node.children.items()}
+    weight = node.weight + _sum_weights(children) - _sum_weights(node.children)
     return replace(node, children=children, weight=weight)
 
 
-def _weight(children: Mapping[str, Node]) -> int:
+def _sum_weights(children: Mapping[str, Node]) -> int:
     return sum(len(it) if isinstance(it, bytes) else it.weight for it in children.values())
 
 
@@ -375,24 +379,24 @@ def is_canonical(node: Node) -> bool:
 
 
 def decode_node(node: Node) -> object:
-    """Return the value of a shape, in new objects; see ``is_canonical``."""
+    """Return the value of a node, in new objects; see ``is_canonical``."""
     return decode_opened(open_node(node))
 
 
 def open_node(node: Node) -> object:
-    """Return a node's value, with a ``Listed`` for each longer list; see ``decode_opened``."""
+    """Return a node's value, with a ``PackedList`` for each longer list; see ``decode_opened``."""
     if isinstance(node, bytes):
         return decode_canonical(node)
     if isinstance(node, ObjectNode):
         return {key: open_node(it) for key, it in node.children.items()}
     if isinstance(node, ArrayNode):
-        return Listed(node)
+        return PackedList(node)
     return node.text if isinstance(node, TextNode) else node.decode()
 
 
 def decode_opened(part: object) -> object:
     """Return the value of ``open_node``, or of a part of it."""
-    if isinstance(part, Listed):
+    if isinstance(part, PackedList):
         return part.decode_elements()
     if isinstance(part, dict):
         return {key: decode_opened(item) for key, item in part.items()}
@@ -402,16 +406,16 @@ def decode_opened(part: object) -> object:
 def encode_reference(node: Node) -> bytes:
     """Return the bytes that represent a node in its parent's digest."""
     if isinstance(node, bytes):
-        return node if len(node) <= TOKEN_BYTES else _HASHED + digest(node)
+        return node if len(node) <= REFERENCE_BYTES else _HASHED + digest(node)
     return _HASHED + node.digest
 
 
-_PACKED: Final[frozenset[type]] = frozenset({bytes, list, Grown})
-"""Types of what may be MessagePack; see ``is_packed``."""
+_MAY_BE_MSGPACK: Final[frozenset[type]] = frozenset({bytes, list, Grown})
+"""Types of what may be MessagePack; see ``is_msgpack``."""
 
 _NO_EDITS: Final[dict[str, Edits]] = {}
 _SAMPLE: Final = 64
-"""Elements by which a list is seen to be a longer one."""
+"""The first elements of a list, whose encoding may show that the list is a long one."""
 
 _EMPTY_WEIGHT: Final = 400
 _ENTRY_WEIGHT: Final = 250

@@ -1,4 +1,4 @@
-"""The history of a namespace in memory: its versions, and the form of their operations."""
+"""The history of a namespace in memory: its versions and pending writes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class History:
     """Pending writes by checkpoint id, task and place."""
 
     is_settled: bool = False
-    """The line says which chain is open. The file does not say so."""
+    """The open chain of ``line`` is known. It is not stored, but computed at the first change."""
 
     unshared: set[int | str] = field(default_factory=set)
-    """The chains and checkpoint ids whose sequences or writes no copy shares."""
+    """The chains whose sequences, and the checkpoint ids whose writes, no copy shares."""
 
     def copy(self) -> History:
         """Return a copy that may be changed; both share chains and writes that neither changed."""
@@ -163,7 +163,7 @@ def generate_line_id() -> int:
 
 
 class Row:
-    """A version. Its operations are kept in the form received: JSON, or a payload of frames."""
+    """A version. Its operations have the form in which they came: JSON, or a payload of frames."""
 
     __slots__ = ("_held", "created_at", "line_changes", "record")
 
@@ -179,9 +179,10 @@ class Row:
         self.record = record
         self.created_at = created_at
         self.line_changes = line_changes or {}
-        """The save's changes of the line, in the form of the file's entry."""
+        """The changes of the line by the save, in the form of an entry of the file."""
         self._held = is_framed, operations
-        """If the operations are frames, and their bytes. One value, so that threads see both."""
+        """True if the operations are frames, and their bytes. They are one value, so that other
+        threads see both change together."""
 
     def to_payload(self) -> bytes:
         """Return the operations as frames."""

@@ -1,4 +1,4 @@
-"""The newest versions that a backend read or wrote, bounded in bytes, and a saver's checkpoints."""
+"""Caches: the newest version of each line in a backend, and a saver's checkpoint ids."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ COLD_STATE_BYTES = 16 * 1024
 """For a state above this size, the head is read if its digest tree is not cached."""
 
 KNOWN_BYTES = 64 * 1024 * 1024
-"""The bytes of versions that one backend object keeps, so that saves send frames and not whole
-states, and a known head is not read again."""
+"""The bytes of versions that one backend object caches, so that saves send frames and not whole
+states, and a load of a cached head reads no state."""
 
 
 @dataclass(slots=True)
@@ -40,11 +40,12 @@ class _Known:
 
 
 class CachedVersions:
-    """A cache of the newest known version of each line; the least recently used goes first.
+    """A cache of the newest version of each line that its owner has read or written.
 
-    Before one goes, all lose their packed states, and their digest trees the elements, the least
-    recently used first. The one used last stays as it is. Keyed by thread, but trusted only by
-    mark: ids and sequences may come to name other versions.
+    If it has too many bytes, the least recently used versions first lose their packed states and
+    the elements in their digest trees. If that does not suffice, the least recently used ones are
+    removed. The one used last stays whole. A caller must compare the mark of a cached version: its
+    id and sequence may name another version later.
     """
 
     def __init__(self, max_bytes: int) -> None:
