@@ -240,7 +240,7 @@ async def collect_facts(client: LoopClient) -> list[Fact]:
     info = await client.retry(client.client.info)
     one = next(iter(info.values())) if "redis_version" not in info else info
     pool: Any = getattr(client.client, "connection_pool", None)  # a cluster has several
-    is_named = isinstance(pool, sentinels.PrimaryPool)
+    is_named = isinstance(pool, sentinels.SentinelPrimaryPool)
     return [
         Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),
         Fact("mode", str(one.get("redis_mode") or one.get("server_mode"))),

@@ -99,7 +99,7 @@ def make_client(
     client: Redis = sentinels.master_for(
         service,
         redis_class=PrimaryClient,
-        connection_pool_class=PrimaryPool,
+        connection_pool_class=SentinelPrimaryPool,
         connection_class=PrimarySSLConnection if is_tls else PrimaryConnection,
         **found,
     )
@@ -232,7 +232,7 @@ def _explain(answers: list[Any], service: str) -> str:
     return f"no sentinel can be reached: {', '.join(sorted(reasons))}"
 
 
-class PrimaryPool(SentinelConnectionPool):
+class SentinelPrimaryPool(SentinelConnectionPool):
     """Connections to the primary; those to a former one are not used again."""
 
     _confirm_at = 0.0
@@ -266,7 +266,7 @@ class PrimaryPool(SentinelConnectionPool):
 class PrimaryConnection(Tried, SentinelManagedConnection):
     """A connection to the primary."""
 
-    connection_pool: PrimaryPool
+    connection_pool: SentinelPrimaryPool
 
     async def connect(self) -> None:
         """Connect to the primary, unless this is done."""
