@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -289,7 +290,8 @@ class Storm:
         self._count += 1
         with tempfile.TemporaryDirectory(prefix="locus-failovers-") as directory:
             path = Path(directory) / "0.journal"
-            writers, held = await self._load(Journal(path, 0), FAULTS[fault])
+            with closing(Journal(path, 0)) as journal:
+                writers, held = await self._load(journal, FAULTS[fault])
             verdict = await judge(cluster.url, [path])
             calls = read_journals([path])
         illegal = find_illegal(list_operations(calls, is_misled=fault in MISLED))
