@@ -261,7 +261,8 @@ campaign: $(VENV)/.bench
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/http/full/test_http_network.py tests/service/full/test_two_tenants.py \
 		tests/service/full/test_hostile_requests.py tests/service/full/test_openapi.py \
 		tests/inspector/full/test_hostile_content.py tests/inspector/full/test_other_origins.py \
-		tests/backends/opensearch/full/test_opensearch_answers.py
+		tests/backends/opensearch/full/test_opensearch_answers.py \
+		tests/backends/postgresql/test_replicas.py
 	$(BIN)/python -m benchmarks.storms.crashes
 	$(BIN)/python -m benchmarks.storms.replies
 	LOCUS_TEST_HISTORIES=50000 $(PYTEST) $(QUICK) tests/timeline/test_blame.py
@@ -269,6 +270,8 @@ campaign: $(VENV)/.bench
 	$(BIN)/python -m benchmarks.storms.kills --oci
 	LOCUS_TEST_LONG=1 $(PYTEST) tests/backends/opensearch
 	$(BIN)/python -m benchmarks.storms.nodes
+	$(BIN)/python -m benchmarks.storms.sentinels
+	$(BIN)/python -m benchmarks.storms.failovers --trials 50 --write
 	LOCUS_TEST_ALL=1 $(PYTEST) tests/backends/oci/full/test_oci_kills.py tests/backends/oci/full/test_oci_double.py
 
 clean:

@@ -72,3 +72,16 @@ def server() -> Iterator[tuple[Any, str]]:
         yield running, running.new_database()
     finally:
         running.stop()
+
+
+@contextmanager
+def patroni_cluster() -> Iterator[Any]:
+    """Three PostgreSQL servers under Patroni, with etcd, HAProxy and PgBouncer."""
+    sys.path.insert(0, str(TESTS))
+    import patroni_clusters
+
+    running = patroni_clusters.Cluster()
+    try:
+        yield running
+    finally:
+        running.stop()

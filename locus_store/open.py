@@ -59,10 +59,14 @@ SCHEMES = {
     "rediss": "redis",
     "redis+cluster": "redis",
     "rediss+cluster": "redis",
+    "redis+sentinel": "redis",
+    "rediss+sentinel": "redis",
     "valkey": "redis",
     "valkeys": "redis",
     "valkey+cluster": "redis",
     "valkeys+cluster": "redis",
+    "valkey+sentinel": "redis",
+    "valkeys+sentinel": "redis",
     "s3": "s3",
     "unix": "redis",
     "sqlite": "sqlite",
@@ -243,7 +247,8 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite://`` (in memory), also with a
     driver (``sqlite+aiosqlite``); ``postgresql://`` or ``postgres://``, as your provider issues it;
     ``oracle://user:password@alias`` or ``oracle://user:password@host:1521/service``;
-    ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``;
+    ``redis://``, ``rediss://`` (TLS), ``unix:///socket``, ``valkey://``, ``redis+cluster://``,
+    ``redis+sentinel://host1,host2/service``;
     ``oci://namespace/bucket/prefix``; ``s3://bucket/prefix``;
     ``opensearch://host:9200/index`` (several hosts with commas) or ``opensearch+https://``;
     ``file:///absolute/directory`` or ``file:relative``; ``memory://``; ``http://`` or ``https://``

@@ -119,7 +119,54 @@ class Node(Redis):
         return "cluster_state:ok" in state and link == "up"
 
 
-class Cluster:
+class Network:
+    """Servers that can be cut off from each other, if each has a proxy before it."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self._places: list[Place] = []
+        self._away: set[str] = set()
+
+    def cut(self, nodes: Collection[Node], *, are_clients_along: bool = False) -> None:
+        """Split the network: nothing passes between these nodes and the others, or the clients.
+
+        Connections stay, and new ones are taken; what is sent waits for ``heal``.
+
+        Args:
+            are_clients_along: Clients reach both parts.
+        """
+        assert all(it.doors for it in self.nodes), "what is_proxied=True can be cut"
+        self._away = {it.name for it in nodes}
+        away = {it.address for it in nodes}
+        beyond = {it.address for it in self.nodes} - away
+        for node in self.nodes:
+            if node.name not in self._away:
+                _shut(node, lambda address: address in away)
+            elif are_clients_along:
+                _shut(node, lambda address: address in beyond)
+            else:
+                _shut(node, lambda address: address not in away)
+
+    def heal(self) -> None:
+        """Join the parts again."""
+        self._away = set()
+        for node in self.nodes:
+            _shut(node, lambda _: False)
+
+    def _present(self) -> list[Node]:
+        return [it for it in self.nodes if it.is_running and it.name not in self._away]
+
+    def stop(self) -> None:
+        """Stop all for good, and remove them."""
+        with contextlib.ExitStack() as all_of_it:
+            for place in self._places:
+                for door in place.doors:
+                    all_of_it.callback(door.close)
+            for node in self.nodes:
+                all_of_it.callback(node.stop)
+
+
+class Cluster(Network):
     """Three masters and three replicas, on loopback.
 
     Args:
@@ -142,9 +189,7 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
         **options: Any,
     ) -> None:
-        self.nodes: list[Node] = []
-        self._places: list[Place] = []
-        self._away: set[str] = set()
+        super().__init__()
         self._moves: dict[int, tuple[Node, Node]] = {}
         try:
             self._find_places(is_proxied=is_proxied)
@@ -189,9 +234,6 @@ class Cluster:
         """``redis+cluster://`` or ``rediss+cluster://`` of a node that is there."""
         one = self._present()[0].public.url(user, **query)
         return one.replace("://", "+cluster://", 1).replace("/0", "", 1)
-
-    def _present(self) -> list[Node]:
-        return [it for it in self.nodes if it.is_running and it.name not in self._away]
 
     def _named(self, name: str) -> Node:
         return next(it for it in self.nodes if it.name == name)
@@ -287,41 +329,6 @@ class Cluster:
         """All three steps."""
         self.begin_migration(slot, to)
         self.end_migration(slot)
-
-    def cut(self, nodes: Collection[Node], *, are_clients_along: bool = False) -> None:
-        """Split the network: nothing passes between these nodes and the others, or the clients.
-
-        Connections stay, and new ones are taken; what is sent waits for ``heal``.
-
-        Args:
-            are_clients_along: Clients reach both parts.
-        """
-        assert all(it.doors for it in self.nodes), "a cluster that is_proxied=True can be cut"
-        self._away = {it.name for it in nodes}
-        away = {it.address for it in nodes}
-        beyond = {it.address for it in self.nodes} - away
-        for node in self.nodes:
-            if node.name not in self._away:
-                _shut(node, lambda address: address in away)
-            elif are_clients_along:
-                _shut(node, lambda address: address in beyond)
-            else:
-                _shut(node, lambda address: address not in away)
-
-    def heal(self) -> None:
-        """Join the parts again."""
-        self._away = set()
-        for node in self.nodes:
-            _shut(node, lambda _: False)
-
-    def stop(self) -> None:
-        """Stop all for good, and remove them."""
-        with contextlib.ExitStack() as all_of_it:
-            for place in self._places:
-                for door in place.doors:
-                    all_of_it.callback(door.close)
-            for node in self.nodes:
-                all_of_it.callback(node.stop)
 
 
 def _shut(node: Node, is_shut_for: Callable[[str], bool]) -> None:

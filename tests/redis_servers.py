@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
@@ -138,6 +138,9 @@ class Redis(Server):
         UnavailableError: No such binary.
     """
 
+    arguments: ClassVar[tuple[str, ...]] = ()
+    """Of the command line, after the configuration."""
+
     def __init__(
         self,
         kind: Kind = "valkey",
@@ -214,7 +217,7 @@ class Redis(Server):
         """
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self.binary, self.directory / "conf"],
+                [self.binary, self.directory / "conf", *self.arguments],
                 cwd="/",
                 env={"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]},
                 stdin=subprocess.DEVNULL,
@@ -238,7 +241,7 @@ class Redis(Server):
         except redis.ConnectionError:
             return False
         # Another's may have taken the port.
-        return info["process_id"] == self.process.pid and not (is_loaded and info["loading"])
+        return info["process_id"] == self.process.pid and not (is_loaded and info.get("loading"))
 
     def log(self) -> str:
         """Return the server's log."""

@@ -42,8 +42,11 @@ FASTER = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 # Stands on its standard input, whose other end closes with this process.
 AFTERWARDS = """
 cat >/dev/null
-for file in "$1"/data/postmaster.pid "$1"/pgbouncer.pid; do
-    test -f "$file" && kill -QUIT "$(head -n 1 "$file")" 2>/dev/null
+for file in "$1"/*.pid; do
+    test -f "$file" && kill -KILL "$(cat "$file")" 2>/dev/null
+done
+for file in "$1"/data*/postmaster.pid; do
+    pid=$(head -n 1 "$file" 2>/dev/null) && kill -QUIT "$pid" && kill -CONT "$pid"
 done
 rm -rf "$1"
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -68,3 +70,9 @@ def test_an_object_that_is_gone_is_not_started_again() -> None:
     del kept
     gc.collect()
     assert len(forks._starts) == before
+
+
+def test_a_process_that_ends_with_a_cycle_prints_nothing() -> None:
+    code = "from locus_store.runtime.recent import Recent; it = Recent(1); it.own = it"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stderr == b""

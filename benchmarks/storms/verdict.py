@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.storms.worker import KEEP_LAST, THREADS, digest, kind_of
+from benchmarks.storms.worker import KEEP_LAST, digest, kind_of
 from locus_store import open_checkpointer
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ async def judge(url: str, journals: list[Path]) -> Verdict:
     saver = open_checkpointer(url, state_type=dict)
     try:
         await judge_end(storm, verdict, saver)
-        for thread in [it for it in THREADS if kind_of(it) == "linear"]:
+        for thread in sorted(it for it in threads_of(storm) if kind_of(it) == "linear"):
             await judge_linear(storm, verdict, saver, thread)
         await judge_search(storm, verdict, saver)
     finally:

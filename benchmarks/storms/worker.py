@@ -70,6 +70,9 @@ class Journal:
     def end(self, call: str, *outcome: Any) -> None:
         self._write("end", call, *outcome)
 
+    def close(self) -> None:
+        self._file.close()
+
     def _write(self, *line: Any) -> None:
         self._file.write(json.dumps([line[0], time.monotonic_ns(), *line[1:]]) + "\n")
 

@@ -44,6 +44,8 @@ class BackendOptions(TypedDict, total=False):
     connect_timeout_seconds: float | None
     statement_timeout_seconds: float | None
     pgbouncer: bool
+    replicas: str | None
+    max_staleness_seconds: float | None
     group_saves: bool
     compartment_id: str | None
     profile_name: str

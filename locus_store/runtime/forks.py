@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-from weakref import WeakMethod
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-_starts: set[WeakMethod[Callable[[], None]]] = set()
+_starts: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 
 
 def start_in_each_process(start: Callable[[], None]) -> None:
     """Call a method of an object now, and in each forked child as long as the object exists."""
-    _starts.add(WeakMethod(start, _starts.discard))
+    method: Any = start
+    _starts[method.__self__] = method.__func__
     start()
 
 
 def _start_all() -> None:
-    for it in _starts.copy():
-        if start := it():
-            start()
+    for it, start in list(_starts.items()):
+        start(it)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -245,6 +245,14 @@ def report_replaced(what: str, exc: BaseException | None = None) -> None:
     connections.warning("%s; opening it again%s", what, because)
 
 
+def report_replica(where: str, problem: str | None) -> None:
+    """Report that a replica is read from now on, or the problem for which it is not."""
+    if problem is None:
+        connections.info("%s: reading from this replica", where)
+    else:
+        connections.warning("%s: not reading from this replica: %s", where, problem)
+
+
 def report_skipped(what: str, threads: int) -> None:
     """Report threads that were left unchanged because other transactions held them."""
     note(skipped=threads)

@@ -155,7 +155,8 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
             return (await self.remove_thread(thread_id)).versions
         check_names(thread_id, namespace, *checkpoint_ids)
         return await self._write(
-            lambda it: it.delete(thread_id, namespace, checkpoint_ids, writer=writer)
+            lambda it: it.delete(thread_id, namespace, checkpoint_ids, writer=writer),
+            thread_id=thread_id,
         )
 
     async def has_thread(self, thread_id: str) -> bool:
@@ -166,17 +167,21 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
     ) -> Removed:
         check_names(thread_id, namespace)
-        return await self._write(lambda it: it.delete_thread(thread_id, head, namespace))
+        return await self._write(
+            lambda it: it.delete_thread(thread_id, head, namespace), thread_id=thread_id
+        )
 
     async def recent(
         self, limit: int = 100, pattern: str = "*", *, after: str | None = None
     ) -> list[Active]:
         check_limit(limit)
-        return await self._query(lambda it: listing.list_threads(it, limit, pattern, after))
+        return await self._query(
+            lambda it: listing.list_threads(it, limit, pattern, after), self._lists
+        )
 
     async def heads(self, limit: int = 100) -> list[Head]:
         check_limit(limit)
-        return await self._query(lambda it: listing.list_heads(it, limit))
+        return await self._query(lambda it: listing.list_heads(it, limit), self._lists)
 
     async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
         check_limit(limit)
@@ -190,12 +195,14 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
     async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
         check_key(key)
         check_limit(limit)
-        return await self._query(lambda it: it.query(key, value, limit))
+        return await self._query(lambda it: it.query(key, value, limit), self._lists)
 
     async def find(self, query: str, limit: int = 10) -> list[Hit]:
         check_limit(limit)
         wanted = query_words(query)
-        candidates = await self._query(lambda it: searching.find_candidates(it, wanted))
+        candidates = await self._query(
+            lambda it: searching.find_candidates(it, wanted), self._lists
+        )
         found: list[searching.Ranked] = []
         for batch in searching.group_batches(candidates):
             found += await self._ranked(batch, wanted)
@@ -213,15 +220,15 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         """Return the lines of a batch that match; text is compared outside any transaction."""
         parts = [searching.Part([candidate.line for candidate in batch])]
         if searching.is_large(batch):
-            parts = await self._query(lambda it: searching.split_parts(it, batch))
+            parts = await self._query(lambda it: searching.split_parts(it, batch), self._lists)
         matching = searching.Matching(wanted, self.max_state_bytes)
         for part in parts:
-            records = await self._query(partial(searching.read_records, part=part))
+            records = await self._query(partial(searching.read_records, part=part), self._lists)
             await run_in_thread(partial(matching.add, records))
         return matching.ranked
 
     async def _hits(self, best: list[searching.Ranked]) -> list[Hit]:
-        return await self._query(lambda it: searching.make_hits(it, best))
+        return await self._query(lambda it: searching.make_hits(it, best), self._lists)
 
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
@@ -232,7 +239,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
 
     async def require_user_id_type(self, users: UserIdType) -> None:
         database = self._database
-        if await self._query(lambda it: it.tables.user_id_type) == users:
+        if await self._query(lambda it: it.tables.user_id_type, self._runner) == users:
             return
         await self._redefine(
             partial(take, ours=database.tables, users=users, may_create=database.may_create)
@@ -247,11 +254,11 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
 
     async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
         check_scan(limit, after)
-        return await self._query(lambda it: archives.scan(it, limit, after))
+        return await self._query(lambda it: archives.scan(it, limit, after), self._runner)
 
     async def read_thread(self, thread_id: str) -> ArchivedThread | None:
         check_text("thread_id", thread_id)
-        return await self._read(lambda it: archives.read_thread(it, thread_id))
+        return await self._read(lambda it: archives.read_thread(it, thread_id), self._runner)
 
     async def restore(self, thread: ArchivedThread) -> None:
         await self._write(lambda it: archives.restore(it, thread))
@@ -276,7 +283,8 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
                 seen=seen,
                 must_exist=must_exist,
                 ttl_seconds=ttl_seconds,
-            )
+            ),
+            thread_id=thread_id,
         )
 
     async def writes_of(
@@ -299,14 +307,16 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
 
     async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
         check_key(key)
-        return await self._query(lambda it: archives.find_tagged(it, key, value))
+        return await self._query(lambda it: archives.find_tagged(it, key, value), self._runner)
 
     async def prune(self, thread_id: str) -> int:
         check_text("thread_id", thread_id)
-        return await self._write(lambda it: it.prune(thread_id))
+        return await self._write(lambda it: it.prune(thread_id), thread_id=thread_id)
 
     async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
-        return await self._read(lambda it: archives.find_threads(it, key, value, user_id))
+        return await self._read(
+            lambda it: archives.find_threads(it, key, value, user_id), self._runner
+        )
 
     async def forget_user(self, user_id: str) -> dict[str, int]:
         counts = await super().forget_user(user_id)
@@ -322,25 +332,25 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
     # --- tenants
 
     async def tenants(self) -> list[Tenant]:
-        return await self._read(archives.list_tenants)
+        return await self._read(archives.list_tenants, self._runner)
 
     async def damage(self) -> list[str]:
-        return await self._read(archives.find_damage)
+        return await self._read(archives.find_damage, self._runner)
 
     async def facts(self) -> list[Fact]:
         return [
             *await super().facts(),
-            *await self._read(lambda it: self.examination(it).collect()),
+            *await self._read(lambda it: self.examination(it).collect(), self._runner),
         ]
 
     async def tenant_facts(self) -> list[Fact]:
-        return await self._read(lambda it: self.examination(it).collect_of_tenant())
+        return await self._read(lambda it: self.examination(it).collect_of_tenant(), self._runner)
 
     # --- housekeeping
 
     async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
         seconds = check_days(older_than_days) * SECONDS_PER_DAY
-        aged = await self._query(lambda it: it.find_aged(seconds))
+        aged = await self._query(lambda it: it.find_aged(seconds), self._runner)
         sweep = Sweep()
         for at in range(0, len(expect_steps(aged)), VACUUM_BATCH):
             batch = aged[at : at + VACUUM_BATCH]
@@ -350,13 +360,15 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
     async def _vacuum_thread(self, thread_id: str, seconds: float, sweep: Sweep) -> None:
         """Vacuum one thread; the threads of a batch may share a commit."""
         with sweep.sweep_thread(thread_id):
-            removed = await self._write(lambda it: it.vacuum_thread(thread_id, seconds))
+            removed = await self._write(
+                lambda it: it.vacuum_thread(thread_id, seconds), thread_id=thread_id
+            )
             sweep.count(thread_id, removed)
         step()
 
     async def renew(self, thread_id: str, ttl_seconds: float) -> bool:
         check_text("thread_id", thread_id)
-        return await self._write(lambda it: it.renew(thread_id, ttl_seconds))
+        return await self._write(lambda it: it.renew(thread_id, ttl_seconds), thread_id=thread_id)
 
     async def expire(self) -> int:
         removed = 0

@@ -348,7 +348,7 @@ class SqlMessageLog(BaseMessageLog):
         """Run a body of one statement."""
         database = self._shared.database
         with self._shared.translating():
-            return await self._shared.runner.query(lambda it: body(database.make_repository(it)))
+            return await self._shared.reader.query(lambda it: body(database.make_repository(it)))
 
     # --- the contract
 
@@ -364,7 +364,7 @@ class SqlMessageLog(BaseMessageLog):
             return await self._query(lambda it: log_reads.look(it, wanted))
         database = self._shared.database
         with self._shared.translating():
-            return await self._shared.runner.read(
+            return await self._shared.reader.read(
                 lambda it: log_reads.search(database.make_repository(it), wanted)
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -35,17 +35,23 @@ class SqlShard(JoinsShards):
     """Runs the statements below in the transactions of a backend."""
 
     _database: Database
+    _reader: Any
+    _runner: Any
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
-    _read: Callable[[Callable[[Repository], T]], Awaitable[T]]
-    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _read: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
 
     @property
     def store_id(self) -> str:
         """See ``JoinsShards``, also for the following methods."""
         return self._database.store
 
+    @property
+    def reads_replicas(self) -> bool:
+        return self._reader is not self._runner
+
     async def read_layout(self) -> ShardLayout | None:
-        found = await self._query(lambda it: _read_setting(it, LAYOUT))
+        found = await self._query(lambda it: _read_setting(it, LAYOUT), self._runner)
         return ShardLayout.from_text(found) if found else None
 
     async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
@@ -54,11 +60,12 @@ class SqlShard(JoinsShards):
 
     async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
         return await self._read(
-            lambda it: (bool(it.is_live_thread(thread_id)), _find_move(it, thread_id))
+            lambda it: (bool(it.is_live_thread(thread_id)), _find_move(it, thread_id)),
+            self._runner,
         )
 
     async def list_moves(self) -> list[Move]:
-        return await self._query(_list_moves)
+        return await self._query(_list_moves, self._runner)
 
     async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
         texts = old.to_text() if old else None, new.to_text()
@@ -77,21 +84,23 @@ class SqlShard(JoinsShards):
         )
 
     async def get_last_active_at(self, thread_id: str) -> datetime:
-        return await self._query(lambda it: listing.get_last_active_at(it, thread_id))
+        return await self._query(lambda it: listing.get_last_active_at(it, thread_id), self._runner)
 
     async def list_recent_before(
         self, at: datetime, limit: int, pattern: str, *, with_ties: bool
     ) -> list[Active]:
         place = listing.make_place(at, with_ties=with_ties)
-        return await self._query(lambda it: listing.list_threads_from(it, limit, pattern, place))
+        return await self._query(
+            lambda it: listing.list_threads_from(it, limit, pattern, place), self._runner
+        )
 
     async def list_active_heads(self, limit: int) -> list[tuple[datetime, Head]]:
-        return await self._query(lambda it: listing.list_active_heads(it, limit))
+        return await self._query(lambda it: listing.list_active_heads(it, limit), self._runner)
 
     async def find_active_facts(
         self, criteria: ThreadsWanted
     ) -> list[tuple[datetime, ThreadFacts]]:
-        return await self._query(lambda it: listing.find_active_facts(it, criteria))
+        return await self._query(lambda it: listing.find_active_facts(it, criteria), self._runner)
 
 
 def _read_setting(repository: Repository, name: str) -> str | None:

@@ -133,7 +133,7 @@ class SqlStore(BaseStore):
         return context
 
     async def _open(self) -> StoreContext:
-        database, runner, _ = self._shared
+        database, runner = self._shared.database, self._shared.runner
         found = await runner.query(lambda it: vectors.find(it, database.tables))
         self._no_vectors = None
         self.stored_dimension = found.dimension
@@ -197,12 +197,12 @@ class SqlStore(BaseStore):
         """Run a body that needs no snapshot shared by several statements."""
         context = await self._opened()
         with self._shared.translating():
-            return await self._shared.runner.query(lambda it: body(self.items(it, context)))
+            return await self._shared.reader.query(lambda it: body(self.items(it, context)))
 
     async def _read(self, body: Callable[[Items], T]) -> T:
         context = await self._opened()
         with self._shared.translating():
-            return await self._shared.runner.read(lambda it: body(self.items(it, context)))
+            return await self._shared.reader.read(lambda it: body(self.items(it, context)))
 
     # --- in groups
 

@@ -251,3 +251,23 @@ def check_backend(backend: object, kind: type, *, is_alone: bool) -> None:
         raise InvalidArgumentError(
             "give backend= alone: the place and the options are those that it was made with"
         )
+
+
+def choose_backend(backend: Any, kind: type[Any], *place: object, **options: Any) -> Any:
+    """Return the backend that a store or a message log is given, or a new one.
+
+    Args:
+        backend: The caller's; ``None``: a new one is made of the other arguments.
+        kind: The class of the backend.
+        place: The first arguments of that class; ``None`` or ``""`` is one that is left out.
+        options: Its options.
+
+    Raises:
+        InvalidArgumentError: ``backend`` is of another class, or is given with other arguments.
+    """
+    if backend is None:
+        return kind(*place, **options)
+    check_backend(
+        backend, kind, is_alone=not options and all(it is None or it == "" for it in place)
+    )
+    return backend

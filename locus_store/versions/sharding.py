@@ -129,6 +129,11 @@ class JoinsShards(ABC):
     def store_id(self) -> str:
         """The identity of the opened database, as in ``Mark.store``."""
 
+    @property
+    @abstractmethod
+    def reads_replicas(self) -> bool:
+        """Answers may be older than the move of a thread."""
+
     @abstractmethod
     async def read_layout(self) -> ShardLayout | None:
         """Return the layout that the database stores, if any."""

@@ -9,7 +9,7 @@ from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
 from locus_store.backends.memory.documents import MemoryDocuments
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.options import CheckpointOptions, StateOptions, fill_defaults, split_options
 from locus_store.versions.threads import ThreadTransaction
 
@@ -75,9 +75,7 @@ class InMemoryMessageLog(DocumentMessageLog):
         backend: MemoryBackend | None = None,
         **options: Unpack[StateOptions],
     ) -> None:
-        if backend is not None:
-            check_backend(backend, MemoryBackend, is_alone=not options)
-        chosen = backend or MemoryBackend(**options)
+        chosen = choose_backend(backend, MemoryBackend, **options)
         super().__init__(chosen, owns=False, ttl_seconds=ttl_seconds)
 
     def __repr__(self) -> str:

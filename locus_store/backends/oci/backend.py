@@ -16,7 +16,7 @@ from locus_store.backends.oci.options import OCICheckpointerOptions, OCIOptions
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import SchemaError
 from locus_store.runtime.extras import make_factory
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
@@ -145,10 +145,7 @@ class OCIBucketMessageLog(DocumentMessageLog):
         backend: BucketBackend | None = None,
         **options: Unpack[OCIOptions],
     ) -> None:
-        if backend is not None:
-            is_alone = (bucket_name, namespace, options) == ("", "", {})
-            check_backend(backend, BucketBackend, is_alone=is_alone)
-        made = backend or BucketBackend(bucket_name, namespace, **options)
+        made = choose_backend(backend, BucketBackend, bucket_name, namespace, **options)
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
@@ -184,10 +181,7 @@ class OCIBucketStore(DocumentStore):
         backend: BucketBackend | None = None,
         **options: Any,
     ) -> None:
-        if backend is not None:
-            is_alone = (bucket_name, namespace, options) == ("", "", {})
-            check_backend(backend, BucketBackend, is_alone=is_alone)
-        made = backend or BucketBackend(bucket_name, namespace, **options)
+        made = choose_backend(backend, BucketBackend, bucket_name, namespace, **options)
         super().__init__(
             ObjectDocuments(made.bucket, made.documents.prefix, heads=ITEMS),
             owned=None if backend else made,

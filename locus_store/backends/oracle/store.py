@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.columns import METRICS, on_json
-from locus_store.sql.connections.backend import choose_backend
 from locus_store.sql.items import Items, take_best
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import ServerStore
+from locus_store.types.arguments import choose_backend
 from locus_store.values import vectors
 
 if TYPE_CHECKING:

@@ -24,6 +24,13 @@ from locus_store.backends.postgresql.options import (
     make_pool_size,
 )
 from locus_store.backends.postgresql.pending_writes import Batch, WriteBatches
+from locus_store.backends.postgresql.replicas import (
+    ANSWER_SECONDS,
+    CONNECT_SECONDS,
+    PrimaryRunner,
+    Replica,
+    ReplicaReader,
+)
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, NotFoundError
@@ -35,10 +42,11 @@ from locus_store.sql.connections.options import refuse_connections, require_one
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 from locus_store.sql.schema.tables import make_tables, parse_prefix
 from locus_store.types.arguments import check_limit, check_names, check_tenant
+from locus_store.types.facts import Fact, Verdict
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -102,15 +110,8 @@ class PostgreSQLBackend(ServerBackend):
             where = target.shown
             runner: Callable[[dialect.PostgreSQLDatabase], PooledRunner] = partial(
                 _own_runner,
-                engine=partial(
-                    dialect.make_engine,
-                    target,
-                    connect_timeout_seconds=given["connect_timeout_seconds"],
-                    statement_cache_size=dsns.compute_cache_size(
-                        target.options, pgbouncer=given["pgbouncer"]
-                    ),
-                ),
-                limit=given["statement_timeout_seconds"],
+                target,
+                given,
                 pool_size=kept,
                 max_overflow=overflow,
                 pool_timeout=given["pool_timeout_seconds"],
@@ -129,6 +130,10 @@ class PostgreSQLBackend(ServerBackend):
             auto_migrate=given["auto_migrate"],
         )
         super().__init__(made, runner(made), max_state_bytes=given["max_state_bytes"])
+        self._replicas: ReplicaReader | None = None
+        if isinstance(self._runner, PrimaryRunner):
+            self._reader = self._replicas = ReplicaReader(self._runner)
+            self._lists = ReplicaReader(self._runner, sees_writes=self._runner.lists_see_writes)
         self.moves_between_threads = is_ours
         self._begin()
         is_grouped = given["group_saves"]
@@ -162,6 +167,17 @@ class PostgreSQLBackend(ServerBackend):
                 self._saves[pool] = saves
             return await saves.submit(save)
 
+    async def commit_on(self, save: Save, connection: object) -> Written:
+        try:
+            return await super().commit_on(save, connection)
+        finally:
+            self.note_joined(connection, save.thread_id)
+
+    def note_joined(self, connection: object, thread_id: str) -> None:
+        """Note a write in a transaction of the caller's; see ``LoopPool.note_write``."""
+        if self._replicas:
+            self._replicas.note_joined(connection, thread_id)
+
     async def fetch(
         self,
         thread_id: str,
@@ -172,7 +188,8 @@ class PostgreSQLBackend(ServerBackend):
     ) -> Stored | None:
         fast = self._database.fast
         text = (fast.head if checkpoint_id is None else fast.named)[with_writes]
-        rows = await self._ask(text, fast.make_key(thread_id, namespace, checkpoint_id))
+        key = fast.make_key(thread_id, namespace, checkpoint_id)
+        rows = await self._ask(text, key, thread_id)
         if not rows:
             return None
         if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
@@ -184,7 +201,8 @@ class PostgreSQLBackend(ServerBackend):
     ) -> Stored | None:
         fast, store = self._database.fast, self._database.store
         key = (*fast.make_key(thread_id, namespace), known.line, known.sequence, known.digest)
-        rows = await self._ask(fast.head_after[with_writes], key) if known.store == store else []
+        text = fast.head_after[with_writes]
+        rows = await self._ask(text, key, thread_id, known) if known.store == store else []
         found = fast.make_stored(rows[0], store, thread_id, namespace, known) if rows else None
         return found or await self.fetch(thread_id, namespace=namespace, with_writes=with_writes)
 
@@ -194,7 +212,8 @@ class PostgreSQLBackend(ServerBackend):
         check_names(thread_id, namespace, checkpoint_id)
         fast, store = self._database.fast, self._database.store
         text = fast.head_version if checkpoint_id is None else fast.named_version
-        rows = await self._ask(text, fast.make_key(thread_id, namespace, checkpoint_id))
+        key = fast.make_key(thread_id, namespace, checkpoint_id)
+        rows = await self._ask(text, key, thread_id)
         return next(iter(fast.make_versions(rows, store, thread_id, namespace)), None)
 
     async def history(
@@ -209,7 +228,7 @@ class PostgreSQLBackend(ServerBackend):
         check_limit(limit)
         fast = self._database.fast
         key = (*fast.make_key(thread_id, namespace), None if before is None else encode_key(before))
-        rows = await self._ask(fast.history, (*key, limit))
+        rows = await self._ask(fast.history, (*key, limit), thread_id)
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
@@ -260,12 +279,26 @@ class PostgreSQLBackend(ServerBackend):
                 self._batches[pool] = batches
             return await batches.submit(batch)
 
-    async def _ask(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        return await self._driven(text, (encode_key(self._database.tenant), *values))
+    async def _ask(
+        self,
+        text: str,
+        values: tuple[Any, ...],
+        thread_id: str | None = None,
+        last_head: Mark | None = None,
+    ) -> list[Any]:
+        """Run a statement on the driver's connection; after a lost connection it may run again.
 
-    async def _driven(self, text: str, values: tuple[Any, ...]) -> list[Any]:
-        """Run a statement on the driver's connection; after a lost connection it may run again."""
+        Args:
+            text: It reads.
+            values: Its parameters behind the tenant.
+            thread_id: The thread that it reads, if it is one.
+            last_head: Its newest version that was read or written before.
+        """
+        values = (encode_key(self._database.tenant), *values)
         with self._translating():
+            rows = await self._replicas.fetch(thread_id, text, values) if self._replicas else None
+            if rows and (thread_id is None or _is_recent(rows[0], last_head)):
+                return rows
             pool = await self._runner.get_pool()
 
             async def asked() -> list[Any]:
@@ -273,6 +306,14 @@ class PostgreSQLBackend(ServerBackend):
                     return await connection.fetch(text, *values)  # type: ignore[no-any-return]
 
             return await pool.retry(asked)
+
+    async def facts(self) -> list[Fact]:
+        found = await super().facts()
+        replicas = self._runner.replicas if isinstance(self._runner, PrimaryRunner) else ()
+        for replica in replicas:
+            verdict: Verdict = "warn" if replica.problem else "info"
+            found.append(Fact(f"replica {replica.where}", replica.problem or "is read", verdict))
+        return found
 
     async def remove_thread(
         self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
@@ -288,6 +329,7 @@ class PostgreSQLBackend(ServerBackend):
                         has_index=database.has_index,
                     ),
                     database.begin_bare,
+                    thread_id=thread_id,
                 )
             if removed is not None:
                 return removed
@@ -308,17 +350,54 @@ def _create_index(repository: Repository) -> bool:
     return repository.create_index()
 
 
+def _is_recent(row: Mapping[str, Any], last_head: Mark | None) -> bool:
+    """Return whether a replica has a version, and its head is not older than the last one."""
+    if row["sequence"] is None:
+        return False
+    return last_head is None or row["line"] != last_head.line or row["head"] >= last_head.sequence
+
+
 def _own_runner(
+    target: dsns.Target,
+    options: PostgreSQLOptions,
     database: dialect.PostgreSQLDatabase,
-    *,
-    engine: Callable[..., AsyncEngine],
-    limit: float | None,
     **pool: Any,
 ) -> PooledRunner:
-    return PooledRunner(
-        database,
-        partial(engine, statement_timeout_seconds=limit, poolclass=ConnectionPool, **pool),
-        make_opening_engine=partial(engine, statement_timeout_seconds=None, poolclass=NullPool),
+    size = dsns.compute_cache_size(target.options, pgbouncer=options["pgbouncer"])
+
+    def make_engines(target: dsns.Target, timeout: float | None, **pool: Any) -> dict[str, Any]:
+        engine = partial(
+            dialect.make_engine,
+            target,
+            connect_timeout_seconds=timeout,
+            statement_cache_size=size,
+        )
+        limit = options["statement_timeout_seconds"]
+        return {
+            "make_engine": partial(
+                engine, statement_timeout_seconds=limit, poolclass=ConnectionPool, **pool
+            ),
+            "make_opening_engine": partial(
+                engine, statement_timeout_seconds=None, poolclass=NullPool
+            ),
+        }
+
+    timeout = options["connect_timeout_seconds"]
+    engines = make_engines(target, timeout, **pool)
+    if options["replicas"] is None:
+        if options["max_staleness_seconds"] is not None:
+            raise InvalidArgumentError("max_staleness_seconds needs replicas=: name some standbys")
+        return PooledRunner(database, **engines)
+    timeout = timeout or target.arguments.get("timeout", CONNECT_SECONDS)
+    pool["pool_timeout"] = min(pool["pool_timeout"], ANSWER_SECONDS)
+    replicas = [
+        Replica(
+            database, one.shown, is_behind_pooler=size == 0, **make_engines(one, timeout, **pool)
+        )
+        for one in dsns.parse_replicas(options["replicas"], target)
+    ]
+    return PrimaryRunner(
+        database, replicas=replicas, stale_seconds=options["max_staleness_seconds"], **engines
     )
 
 

@@ -210,6 +210,11 @@ _NO_TLS: Final = (
     " whether sslcert=, sslkey= and sslpassword= belong together"
 )
 
+_RESET: Final = (
+    "the connection was reset; see whether PostgreSQL is at this port, and whether a proxy there"
+    " has a server"
+)
+
 _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (ssl.SSLCertVerificationError, _NO_TRUST),
     (ssl.SSLError, _NO_TLS),
@@ -218,7 +223,7 @@ _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (socket.gaierror, "the host is not known; correct its name, or see the name server"),
     (FileNotFoundError, "there is no socket; see whether the server runs, and its directory"),
     (PermissionError, "the system does not permit it; see the socket's rights and firewalls"),
-    (ConnectionResetError, "the connection was reset; see whether PostgreSQL is at this port"),
+    (ConnectionResetError, _RESET),
 )
 
 _NAME_MISMATCH: Final = {62, 64}
@@ -302,6 +307,7 @@ def check_pool(pool: Any) -> Any:
 def quiet(protocol: type[Any]) -> type[Any]:
     """Return a class for asyncpg's request for TLS that marks the request's error as retrieved.
 
+    A connection that is closed before the answer, as by a proxy without a server, counts as reset.
     A caller that awaits the answer still gets the error. No caller awaits it if a task is cancelled
     between the connection and the request, as at the end of ``asyncio.run``: asyncio then prints
     "Future exception was never retrieved". asyncpg has no hook for it (0.32.0).
@@ -309,7 +315,7 @@ def quiet(protocol: type[Any]) -> type[Any]:
 
     class Quiet(protocol):  # type: ignore[misc]  # a class of asyncpg's, given as an argument
         def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
+            super().connection_lost(exc or ConnectionResetError())
             answer = getattr(self, "on_data", None)  # of this asyncpg, maybe not of another
             if answer and answer.done() and not answer.cancelled():
                 answer.exception()

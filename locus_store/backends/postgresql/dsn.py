@@ -13,7 +13,7 @@ import os
 import re
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -159,6 +159,23 @@ def parse(
         socket_options=_socket_options(settings),
         is_shuffled=settings.get("load_balance_hosts") == "random",
     )
+
+
+def parse_replicas(text: str, primary: Target) -> list[Target]:
+    """Return the targets of ``host:port,host:port``, all else as of the primary's.
+
+    Raises:
+        InvalidArgumentError: A host is empty, or a port is not a number.
+    """
+    default_port = str(primary.hosts[0][1]) if primary.hosts else ""
+    try:
+        hosts = _hosts({"host": text, "port": default_port})
+    except InvalidArgumentError as exc:
+        raise InvalidArgumentError(f"replicas= is read as hosts of a DSN: {exc}") from None
+    return [
+        replace(primary, shown=f"{_written(host)}:{port}", hosts=((host, port),), wanted="any")
+        for host, port in hosts
+    ]
 
 
 # --- the text -------------------------------------------------------------------------------

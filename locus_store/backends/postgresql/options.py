@@ -108,6 +108,23 @@ class PoolOptions(TypedDict, total=False):
     ]
 
 
+class ReplicaOptions(TypedDict, total=False):
+    """Of reads from replicas."""
+
+    replicas: Annotated[
+        Text | None,
+        annotate_option(None, "`host:port,…`: [standbys that answer reads](#replicas)"),
+    ]
+    max_staleness_seconds: Annotated[
+        Seconds | None,
+        annotate_option(
+            None,
+            "how far a replica may be behind, by default 10; given, lists of threads and"
+            " searches may lack own writes",
+        ),
+    ]
+
+
 class PostgreSQLTables(SqlOptions, total=False):
     """Of the tables and of saves."""
 
@@ -137,7 +154,7 @@ class PostgreSQLTables(SqlOptions, total=False):
     ]
 
 
-class PostgreSQLConnections(ServerOptions, PoolOptions, total=False):
+class PostgreSQLConnections(ServerOptions, PoolOptions, ReplicaOptions, total=False):
     """Of connections; an engine or a pool of the caller's has its own."""
 
 

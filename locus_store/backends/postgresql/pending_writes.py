@@ -101,6 +101,7 @@ class WriteBatches:
 
     def _sends(self, batch: Batch, answered: Callable[[bool | Failed | Undecided], None]) -> bool:
         def ended(rows: list[Any] | BaseException) -> None:
+            self._pool.note_write(batch.thread_id)
             if not isinstance(rows, BaseException):
                 answered(bool(rows))
                 return
@@ -128,9 +129,13 @@ class WriteBatches:
 
     async def _run(self, batches: Sequence[Batch]) -> set[int]:
         """Run the statement; return the positions of the batches that were stored."""
-        async with self._pool.lease_driver() as connection:
-            text, values = self._statement(batches)
-            found = await connection.fetch(text, *values)
+        try:
+            async with self._pool.lease_driver() as connection:
+                text, values = self._statement(batches)
+                found = await connection.fetch(text, *values)
+        finally:
+            for thread_id in {it.thread_id for it in batches}:
+                self._pool.note_write(thread_id)
         return {row["number"] for row in found}
 
     def _statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:

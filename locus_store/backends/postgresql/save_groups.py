@@ -247,6 +247,7 @@ class Saves:
 
     def _finish(self, item: _Item, result: Written | BaseException) -> None:
         """Answer a save, and queue the next one of its line."""
+        self._pool.note_write(item.save.thread_id)
         item.answer(result)
         behind = self._behind[item.line]
         if behind:

@@ -13,10 +13,10 @@ from locus_store.backends.postgresql.columns import dump_jsonb
 from locus_store.backends.postgresql.items import PostgreSQLItems, VectorsChangedError
 from locus_store.sql.columns.dialect_columns import PlainText
 from locus_store.sql.columns.types import encode_key
-from locus_store.sql.connections.backend import choose_backend
 from locus_store.sql.message_log import SqlMessageLog, make_columns
 from locus_store.sql.store import ServerStore
 from locus_store.types import FOREVER
+from locus_store.types.arguments import choose_backend
 from locus_store.types.items import StoreCapabilities
 from locus_store.types.messages import LogChanged, require_revision
 from locus_store.types.thread_info import require_user_id
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+OF_STORE: Final = ""
+"""Instead of a thread's id in ``LoopPool.note_write``: no read of a thread sees the write."""
 
 
 class PostgreSQLStore(ServerStore):
@@ -94,7 +97,7 @@ class PostgreSQLStore(ServerStore):
 
     async def _change(self, body: Callable[[Connection], T]) -> T:
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
-        return await runner.write_once(body)
+        return await runner.write_once(body, thread_id=OF_STORE)
 
     async def _written(self, body: Callable[[Items], T]) -> T:
         try:
@@ -108,7 +111,9 @@ class PostgreSQLStore(ServerStore):
             return await super()._write_on(connection, body)
         except VectorsChangedError:  # nothing was written
             self._context = None
-        return await super()._write_on(connection, body)
+            return await super()._write_on(connection, body)
+        finally:
+            self.backend.note_joined(connection, OF_STORE)
 
 
 class PostgreSQLMessageLog(SqlMessageLog):
@@ -160,8 +165,9 @@ class PostgreSQLMessageLog(SqlMessageLog):
         runner: PooledRunner = self._shared.runner  # type: ignore[assignment]  # its backend's
         database = self._shared.database
         write = runner.write if change.also else runner.write_once
+        thread_id = None if change.also else change.thread_id
         with self._shared.translating():
-            return await write(lambda it: _append(it, database.scope, change))
+            return await write(lambda it: _append(it, database.scope, change), thread_id=thread_id)
 
 
 class _NotPlainError(Exception):

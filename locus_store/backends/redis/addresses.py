@@ -14,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 
+from locus_store.backends.redis import sentinels
 from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Tried
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
@@ -35,9 +36,10 @@ ALIVE: Final = {
 }
 """As for PostgreSQL; the last one is in milliseconds."""
 
+_HOST: Final = r"(\[[\w:.%]*\]|[^@/?#:\[,]*)(:\d*)?"
 _URL: Final = re.compile(
-    r"(?P<scheme>rediss?|valkeys?|unix)(?P<cluster>\+cluster)?://([^@/?#]*@)?"
-    r"(?P<place>(\[[\w:.%]*\]|[^@/?#:\[]*)(:\d*)?)(?P<path>(/[^@?#]*)?)(\?[^@#]*)?"
+    r"(?P<scheme>rediss?|valkeys?|unix)(\+(?P<kind>cluster|sentinel))?://(?P<user>([^@/?#]*@)?)"
+    rf"(?P<place>{_HOST}(,{_HOST})*)(?P<path>(/[^@?#]*)?)(?P<query>(\?[^@#]*)?)"
 )
 """No ``@``, ``/`` or ``#`` of a password is taken for the end of one: it would be shown."""
 
@@ -61,7 +63,7 @@ def make_connections(
 
 
 def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
-    """Return connections to the server or cluster that a URL names.
+    """Return connections to the server, cluster or service that a URL names.
 
     Raises:
         InvalidArgumentError: It names nothing, or another database than ``db``.
@@ -71,12 +73,16 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
     if found is None:
         raise InvalidArgumentError(
             "url must be redis://user:password@host:port/db, rediss://, redis+cluster://, "
-            "rediss+cluster://, valkey://, valkeys:// or unix:///socket; percent-encode what is "
-            "neither letter nor digit in user and password"
+            "rediss+cluster://, redis+sentinel://host1,host2/service/db, rediss+sentinel://, "
+            "valkey://, valkeys:// or unix:///socket; percent-encode what is neither letter nor "
+            "digit in user and password"
         )
     scheme, where = _SAME.get(found["scheme"], found["scheme"]), found["place"] + found["path"]
-    is_cluster, db = settings["cluster"] or found["cluster"] is not None, settings["db"]
-    _require_one_place(scheme, found["place"], found["path"], db, is_cluster=is_cluster)
+    is_cluster, db = settings["cluster"] or found["kind"] == "cluster", settings["db"]
+    path, service = found["path"], ""
+    if found["kind"] == "sentinel":
+        service, path = sentinels.split_path(path)
+    _require_one_place(scheme, found["place"], path, db, is_cluster=is_cluster, service=service)
     pool: dict[str, Any] = {
         "socket_timeout": None,  # connections have a limit of their own
         "socket_connect_timeout": settings["connect_timeout_seconds"],
@@ -89,10 +95,15 @@ def connect(url: str, **options: Unpack[RedisOptions]) -> Connections:
         pool["socket_keepalive"], pool["socket_keepalive_options"] = True, _alive()
     if is_cluster:  # else every fifth MOVED closes all connections, with the calls on them
         pool["reinitialize_steps"] = 0
-    kind: Any = driver.RedisCluster if is_cluster else driver.Redis
-    plain = f"{scheme}://{url[found.end('cluster' if found['cluster'] else 'scheme') + 3 :]}"
-    client = partial(kind.from_url, plain, **pool, **({"db": db} if db else {}))
-    make = partial(_tried, client)
+    pool |= {"db": db} if db else {}
+    if service:
+        plain = f"{scheme}://{found['user']}/{path}{found['query']}"
+        places = sentinels.parse_places(found["place"])
+        make = partial(sentinels.make_client, plain, places, service, pool)
+    else:
+        kind: Any = driver.RedisCluster if is_cluster else driver.Redis
+        plain = f"{scheme}://{url[found.start('user') :]}"
+        make = partial(_tried, partial(kind.from_url, plain, **pool))
     _try_out(make, where, is_cluster=is_cluster)
     return make_connections(settings, where, make, is_owner=True)
 
@@ -122,7 +133,13 @@ def _alive() -> dict[int, int]:
     return {option: value for option, value in options.items() if option}
 
 
-def _require_one_place(scheme: str, place: str, path: str, db: int, *, is_cluster: bool) -> None:
+def _require_one_place(
+    scheme: str, place: str, path: str, db: int, *, is_cluster: bool, service: str
+) -> None:
+    if service and (is_cluster or scheme == "unix"):
+        raise InvalidArgumentError("sentinels name a server, neither a cluster nor a socket")
+    if "," in place and not service:
+        raise InvalidArgumentError("several hosts are sentinels: redis+sentinel://h1,h2/service")
     if scheme == "unix":
         if place or is_cluster:
             raise InvalidArgumentError("write unix:///absolute/socket, which is not a cluster")
@@ -222,12 +239,15 @@ async def collect_facts(client: LoopClient) -> list[Fact]:
     """Return the facts that the server reports about itself."""
     info = await client.retry(client.client.info)
     one = next(iter(info.values())) if "redis_version" not in info else info
+    pool: Any = getattr(client.client, "connection_pool", None)  # a cluster has several
+    is_named = isinstance(pool, sentinels.SentinelPrimaryPool)
     return [
         Fact("server", f"{one.get('server_name', 'redis')} {_release(one)}"),
         Fact("mode", str(one.get("redis_mode") or one.get("server_mode"))),
         _eviction(str(one.get("maxmemory_policy", "")), limit=int(one.get("maxmemory", 0))),
         _append_only(is_on=bool(one.get("aof_enabled"))),
         Fact("replicas", str(one.get("connected_slaves", ""))),
+        *(await pool.sentinel_manager.collect_facts(pool.service_name) if is_named else ()),
     ]
 
 

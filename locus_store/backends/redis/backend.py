@@ -35,8 +35,9 @@ class RedisBackend(DocumentBackend):
 
     Args:
         url: ``redis://``, ``rediss://`` (TLS), ``unix://``; with ``+cluster``, any node of a
-            cluster (``redis+cluster://``); also ``valkey://``. The query string may have
-            options of redis-py.
+            cluster (``redis+cluster://``), or with ``+sentinel``, the sentinels of a service
+            (``redis+sentinel://host1,host2/service/db``); also ``valkey://``. The query string
+            may have options of redis-py.
         prefix: Prefix of all keys.
         options: See ``options.RedisOptions``.
 

@@ -32,11 +32,20 @@ class SilentError(driver.TimeoutError):
     """There was no answer in the time of the first attempt."""
 
 
+class SentinelError(driver.ConnectionError):
+    """The sentinels name no primary; nothing was sent to one. Its text has no secrets."""
+
+
+class NoPrimaryError(SentinelError):
+    """The primary that the sentinels name cannot be used: a fail-over is due."""
+
+
 REPLACING: Final = (StaleError, SilentError, driver.ReadOnlyError)
 """After these the other connections are of no use either; the last: the master was demoted."""
 
 _TRANSIENT: Final = (
     StaleError,
+    NoPrimaryError,
     driver.BusyLoadingError,
     driver.ClusterDownError,
     driver.ClusterError,
@@ -95,7 +104,8 @@ def is_of_closed_transport(exc: BaseException) -> bool:
 
 def may_be_done(exc: BaseException) -> bool:
     """Return whether the connection was lost after it was established, so the call may have run."""
-    return is_lost(exc) and find_cause(exc) is exc and "connecting to" not in str(exc)
+    is_sent = not isinstance(exc, StaleError | SentinelError) and "connecting to" not in str(exc)
+    return is_lost(exc) and find_cause(exc) is exc and is_sent
 
 
 def require_no_cluster(exc: BaseException, where: str) -> None:
@@ -116,7 +126,8 @@ def translate_error(exc: BaseException, where: str, *, is_unsure: bool) -> Locus
     for kinds, text, kind, remedy in _TOLD:
         if isinstance(exc, kinds) or (text and text.search(str(exc))):
             return kind(f"Redis {where}" + remedy.replace("{said}", _said(exc)))
-    what = get_code(exc) or _reason(exc) or type(exc).__name__
+    named = str(exc) if isinstance(exc, SentinelError) else get_code(exc) or get_reason(exc)
+    what = named or type(exc).__name__
     if is_lost(exc) or is_transient(exc):
         end = _UNSURE if is_unsure else _NOTHING
         return ConnectionFailedError(f"cannot reach Redis {where} ({what}); {end}")
@@ -132,7 +143,7 @@ _UNSURE: Final = (
 _NOTHING: Final = "nothing was done. Look at its host and port, and whether it runs"
 
 
-def _reason(exc: BaseException | None) -> str:
+def get_reason(exc: BaseException | None) -> str:
     """Return the system's reason for a failed connection; redis-py's may contain secrets."""
     while exc is not None:
         if isinstance(exc, ssl.SSLCertVerificationError):

@@ -20,7 +20,7 @@ from locus_store.backends.s3.access import S3Access
 from locus_store.backends.s3.client import S3Objects
 from locus_store.backends.s3.options import S3CheckpointerOptions, S3Options
 from locus_store.checkpointer import S, StorageBackendAdapter
-from locus_store.types.arguments import check_backend
+from locus_store.types.arguments import choose_backend
 from locus_store.types.facts import Fact
 from locus_store.types.options import CheckpointOptions, fill_defaults, split_options
 
@@ -102,7 +102,7 @@ class S3MessageLog(DocumentMessageLog):
         backend: S3Backend | None = None,
         **options: Unpack[S3Options],
     ) -> None:
-        made = _made(backend, bucket_name, options)
+        made = choose_backend(backend, S3Backend, bucket_name, **options)
         super().__init__(made, owns=backend is None, ttl_seconds=ttl_seconds)
 
 
@@ -129,7 +129,7 @@ class S3Store(DocumentStore):
         backend: S3Backend | None = None,
         **options: Unpack[S3Options],
     ) -> None:
-        made = _made(backend, bucket_name, options)
+        made = choose_backend(backend, S3Backend, bucket_name, **options)
         super().__init__(
             ObjectDocuments(made.objects, made.objects.prefix, heads=ITEMS),
             owned=None if backend else made,
@@ -138,12 +138,6 @@ class S3Store(DocumentStore):
             embed=embed,
             max_state_bytes=made.max_state_bytes,
         )
-
-
-def _made(backend: S3Backend | None, bucket_name: str, options: S3Options) -> S3Backend:
-    if backend is not None:
-        check_backend(backend, S3Backend, is_alone=not bucket_name and not options)
-    return backend or S3Backend(bucket_name, **options)
 
 
 def collect_facts(objects: S3Objects) -> list[Fact]:

@@ -128,6 +128,11 @@ class ShardedBackend(_Routed, ShardedLists):  # type: ignore[misc]
                     f"{type(shard).__name__} cannot be a shard: shards are databases of SQLite,"
                     " PostgreSQL or Oracle"
                 )
+            if shard.reads_replicas:
+                raise InvalidArgumentError(
+                    "a shard has replicas=, whose answers may be older than the move of a thread;"
+                    " leave it out"
+                )
             if (shard.tenant, shard.max_state_bytes) != (
                 shards[0].tenant,
                 shards[0].max_state_bytes,

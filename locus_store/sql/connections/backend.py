@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from locus_store.backend import FullBackend, JoinsTransactions, SharedByTenants
 from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.runtime.retries import retry_lost_races
-from locus_store.types.arguments import check_backend, check_tenant
+from locus_store.types.arguments import check_tenant
 from locus_store.values.encoding import MAX_STATE_BYTES
 
 if TYPE_CHECKING:
@@ -28,20 +28,28 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 """Payload of a group of saves or changes at most, but for a single larger one."""
 
 
-class Runner(Protocol):
-    """Runs bodies in transactions; the caller translates errors."""
-
-    runs_in_threads: bool
-    """Bodies run in threads, where long work delays no other task of the caller's loop."""
-
-    async def write(self, body: Body[T]) -> T:
-        """Run ``body`` and commit; it continues after the caller is cancelled."""
+class Reader(Protocol):
+    """Runs bodies that read; the caller translates errors."""
 
     async def read(self, body: Body[T]) -> T:
         """Run ``body`` on one snapshot."""
 
     async def query(self, body: Body[T]) -> T:
         """Run ``body``, which is one statement and so its own snapshot."""
+
+
+class Runner(Reader, Protocol):
+    """Runs bodies in transactions; the caller translates errors."""
+
+    runs_in_threads: bool
+    """Bodies run in threads, where long work delays no other task of the caller's loop."""
+
+    async def write(self, body: Body[T], *, thread_id: str | None = None) -> T:
+        """Run ``body`` and commit; it continues after the caller is cancelled.
+
+        ``thread_id`` is the thread that it writes, if it is only one: other reads of one thread
+        need not see it.
+        """
 
     async def open(self) -> None:
         """Make sure that the database is open, and its schema verified."""
@@ -55,6 +63,9 @@ class Shared(NamedTuple):
 
     database: Database
     runner: Runner
+    reader: Reader
+    """Runs reads on whose answer no write depends; it may be the runner itself."""
+
     translating: Callable[[], Translation]
 
 
@@ -96,29 +107,34 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         super().__init__(max_state_bytes=max_state_bytes)
         self._database = database
         database.max_state_bytes = self.max_state_bytes
-        self._runner = runner
+        self._runner: Runner = runner
+        self._reader: Reader = runner
+        self._lists: Reader = runner
+        """Runs lists of threads and searches."""
         self._owns_runner = True
 
     @property
     def shared(self) -> Shared:
         """Return the objects that a store shares with this backend."""
-        return Shared(self._database, self._runner, self._translating)
+        return Shared(self._database, self._runner, self._reader, self._translating)
 
-    async def _write(self, body: Callable[[Repository], T]) -> T:
+    async def _write(self, body: Callable[[Repository], T], *, thread_id: str | None = None) -> T:
         with self._translating():
-            return await self._runner.write(self._writing(body))
+            return await self._runner.write(self._writing(body), thread_id=thread_id)
 
-    async def _read(self, body: Callable[[Repository], T]) -> T:
+    async def _read(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
+        """Run a body on one snapshot, of the runner if a write depends on its answer."""
         database = self._database
         with self._translating():
-            return await self._runner.read(
+            return await (reader or self._reader).read(
                 lambda connection: body(database.make_repository(connection))
             )
 
-    async def _query(self, body: Callable[[Repository], T]) -> T:
+    async def _query(self, body: Callable[[Repository], T], reader: Reader | None = None) -> T:
+        """Run a body of one statement, on the runner if a write depends on its answer."""
         database = self._database
         with self._translating():
-            return await self._runner.query(
+            return await (reader or self._reader).query(
                 lambda connection: body(database.make_repository(connection))
             )
 
@@ -138,7 +154,7 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
 
     async def open(self) -> None:
         """See ``StorageBackend.open``."""
-        await self._read(lambda _: None)
+        await self._read(lambda _: None, self._runner)
 
     async def close(self) -> None:
         """See ``StorageBackend.close``."""
@@ -155,24 +171,6 @@ class ConnectedBackend(FullBackend, SharedByTenants, JoinsTransactions):
         check_tenant(tenant)
         self._database = self._database.for_tenant(tenant)
         self._owns_runner = False
-
-
-def choose_backend(backend: Any, kind: type[Any], *place: object, **options: Any) -> Any:
-    """Return the backend that a store or a message log is given, or a new one.
-
-    Args:
-        backend: The caller's; ``None``: a new one is made of the other arguments.
-        kind: The class of the backend.
-        place: The first arguments of that class; ``None`` is one that is left out.
-        options: Its options.
-
-    Raises:
-        InvalidArgumentError: ``backend`` is of another class, or is given with other arguments.
-    """
-    if backend is None:
-        return kind(*place, **options)
-    check_backend(backend, kind, is_alone=not options and all(it is None for it in place))
-    return backend
 
 
 # --- inside a transaction of the caller's

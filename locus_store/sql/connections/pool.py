@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from locus_store.errors import ConnectionFailedError, LocusStoreError, SchemaError
 from locus_store.runtime import observe
@@ -53,6 +53,7 @@ class PooledRunner:
         owns_engines: Dispose of them on ``close``; else it is one, and its owner's.
         is_one_loops: Its connections may be used by one event loop at a time.
         make_opening_engine: For migrations, which no statement timeout may cut short.
+        make_pool: Gives the pool of a loop; by default ``LoopPool``.
     """
 
     runs_in_threads = False
@@ -65,12 +66,13 @@ class PooledRunner:
         owns_engines: bool = True,
         is_one_loops: bool = False,
         make_opening_engine: Callable[[], AsyncEngine] | None = None,
+        make_pool: Callable[..., LoopPool] | None = None,
     ) -> None:
         self.database = database
         first = threading.Lock()
 
         def make() -> LoopPool:
-            return LoopPool(
+            return (make_pool or LoopPool)(
                 database,
                 make_engine(),
                 make_opening_engine or make_engine,
@@ -80,23 +82,26 @@ class PooledRunner:
 
         self._pools = ResourcesPerLoop(make, ONE_LOOP if is_one_loops else None)
 
-    async def write(self, body: Body[T], begin: Body[None] | None = None) -> T:
+    async def write(
+        self, body: Body[T], begin: Body[None] | None = None, *, thread_id: str | None = None
+    ) -> T:
         """See ``Runner``; retried if it wrote nothing and the cause was outside of it.
 
         Args:
             body: What runs.
             begin: Begins the transaction in another way than ``begin_write``.
+            thread_id: See ``LoopPool.note_write``.
         """
         pool = await self.get_pool()
-        return await pool.run_shielded(pool.record_errors(pool.run_transaction(body, begin)))
+        return await pool.run_write(pool.run_transaction(body, begin), thread_id)
 
-    async def write_once(self, body: Body[T]) -> T:
+    async def write_once(self, body: Body[T], *, thread_id: str | None = None) -> T:
         """Run a body that is one writing statement, and so needs no transaction.
 
         Run again where it wrote nothing for no fault of its own; never where that is not known.
         """
         pool = await self.get_pool()
-        return await pool.run_shielded(pool.record_errors(pool.run_statement(body)))
+        return await pool.run_write(pool.run_statement(body), thread_id)
 
     async def read(self, body: Body[T]) -> T:
         """See ``Runner``."""
@@ -111,7 +116,7 @@ class PooledRunner:
     async def define(self, body: Body[T]) -> T:
         """Run a body that changes the schema, outside of any transaction."""
         pool = await self.get_pool()
-        return await pool.run_shielded(pool.record_errors(pool.define(body)))
+        return await pool.run_write(pool.define(body))
 
     async def open(self) -> None:
         """See ``Runner``."""
@@ -141,6 +146,9 @@ class LoopPool(LeasingPool):
             around that belongs to one loop.
     """
 
+    is_dispensable: ClassVar[bool] = False
+    """Another server answers what this one does not: a server that is silent is left at once."""
+
     def __init__(
         self,
         database: ServerDatabase,
@@ -163,10 +171,21 @@ class LoopPool(LeasingPool):
             if self.is_open:
                 return
             await self.begin()
+            await self.prepare()
             await self.retry(self._open)
             if not self._is_over:
                 self.is_open = True
                 observe.report_opened(self.database)
+
+    async def prepare(self) -> None:
+        """Check what must hold before the schema is verified or created."""
+
+    def note_write(self, thread_id: str | None = None) -> None:
+        """Note that a write has ended, refused or not; reads from replicas have to see it.
+
+        Args:
+            thread_id: Only reads of this thread see it, and reads of several; ``None``: all may.
+        """
 
     async def _open(self) -> None:
         if not self._owned:
@@ -248,11 +267,23 @@ class LoopPool(LeasingPool):
                 engine.sync_engine, lambda it: self.database.find_forgotten(it, drivers)
             )
         except failures:
-            return []  # the server cannot be asked: the statements' own limits hold
+            # The server cannot be asked: the statements' own limits hold.
+            return drivers if self.is_dispensable else []
         finally:
             await dispose(engine)
 
     # --- running
+
+    async def run_write(self, work: Coroutine[Any, Any, T], thread_id: str | None = None) -> T:
+        """Run work that writes to its end, even if the caller is cancelled, and note it."""
+
+        async def run() -> T:
+            try:
+                return await self.record_errors(work)
+            finally:
+                self.note_write(thread_id)
+
+        return await self.run_shielded(run())
 
     async def run_transaction(self, body: Body[T], begin: Body[None] | None = None) -> T:
         """Run a body and commit; retry after a lost race or a lost connection."""

@@ -203,18 +203,21 @@ T = TypeVar("T")
 class SqlThreadInfo(DescribesThreads):
     """Runs the queries below in the transactions of a backend."""
 
+    _reader: Any
+    _runner: Any
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
-    _query: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
 
     async def put_facts(self, put: PutThread) -> None:
         """See ``DescribesThreads``, also for the following methods."""
         await self._write(lambda it: _put(it, put))
 
     async def facts_of(self, thread_id: str) -> ThreadFacts | None:
-        return await self._query(lambda it: find_facts(it, thread_id))
+        return await self._query(lambda it: find_facts(it, thread_id), self._runner)
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
-        return [facts for _, facts in await self._query(lambda it: find_active_facts(it, wanted))]
+        found = await self._query(lambda it: find_active_facts(it, wanted), self._reader)
+        return [facts for _, facts in found]
 
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)

@@ -102,8 +102,9 @@ class Joining(StorageBackend):
     A save does not wait for it. The records of one thread are joined at a time, in each event loop.
     """
 
-    _read: Callable[[Callable[[Repository], T]], Awaitable[T]]
-    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _read: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+    _runner: Any
+    _write: Callable[..., Awaitable[Any]]
 
     def _prepare_joining(self) -> None:
         self._background = PerLoop(Background)
@@ -123,12 +124,14 @@ class Joining(StorageBackend):
     async def _join(self, thread_id: str, namespace: str) -> None:
         """Join the records of a thread's head, as long as there are enough."""
         try:
-            while found := await self._read(lambda it: find_unjoined(it, thread_id, namespace)):
+            find = partial(find_unjoined, thread_id=thread_id, namespace=namespace)
+            while found := await self._read(find, self._runner):
                 made = await run_in_thread(
                     partial(segments.join_records, *found[1:], self.max_state_bytes)
                 )
                 put = partial(join, thread_id=thread_id, namespace=namespace, found=found)
-                if made is None or not await self._write(partial(put, made=made)):
+                replace = partial(put, made=made)
+                if made is None or not await self._write(replace, thread_id=thread_id):
                     return
         except Exception as exc:  # noqa: BLE001  (the save is done, and the records are there)
             report_not_joined(thread_id, exc)

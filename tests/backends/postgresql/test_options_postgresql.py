@@ -28,7 +28,8 @@ async def test_a_second_loop_is_refused_while_the_first_one_runs(migrated_databa
     [
         {"password": "x"}, {"pool_size": 3}, {"max_overflow": 1}, {"pgbouncer": True},
         {"pool_timeout_seconds": 1}, {"connect_timeout_seconds": 1},
-        {"statement_timeout_seconds": 1}, {"pool_recycle_seconds": 1},
+        {"statement_timeout_seconds": 1}, {"pool_recycle_seconds": 1}, {"replicas": "h"},
+        {"max_staleness_seconds": 1},
     ],
 )  # fmt: skip
 def test_options_of_connections_go_with_a_dsn_only(option):
@@ -43,12 +44,19 @@ def test_options_of_connections_go_with_a_dsn_only(option):
         {"pool_size": 0}, {"pool_size": True}, {"max_overflow": -1}, {"pgbouncer": "yes"},
         {"pool_timeout_seconds": 0}, {"connect_timeout_seconds": "1"}, {"engine": object()},
         {"statement_timeout_seconds": -1}, {"pool": object()}, {"table_name": "a", "prefix": "b_"},
-        {"tenant": ""}, {"auto_migrate": "maybe"},
+        {"tenant": ""}, {"auto_migrate": "maybe"}, {"replicas": ""}, {"max_staleness_seconds": 1},
+        {"replicas": "h", "max_staleness_seconds": 0},
     ],
 )  # fmt: skip
 def test_an_option_that_makes_no_sense_is_refused(option):
     with pytest.raises(InvalidArgumentError):
         postgresql_checkpointer(**option)
+
+
+@pytest.mark.parametrize("hosts", ["a,,b", "a:b", "a:0", "[::1"])
+def test_hosts_of_replicas_that_make_no_sense_are_refused(hosts):
+    with pytest.raises(InvalidArgumentError, match="replicas="):
+        postgresql_checkpointer("postgresql://h/d", replicas=hosts)
 
 
 def test_only_one_place_may_be_named():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from asyncpg import connect_utils
 
+from locus_store import ConnectionFailedError, postgresql_checkpointer
 from locus_store.backends.postgresql import connecting
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +27,14 @@ async def test_the_error_of_a_lost_request_is_not_printed() -> None:
     del protocol
     gc.collect()
     assert told == []
+
+
+async def test_a_proxy_without_a_server_does_not_refuse_tls() -> None:
+    closing = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = closing.sockets[0].getsockname()[1]
+    async with closing, postgresql_checkpointer(f"postgresql://u@127.0.0.1:{port}/db") as unreached:
+        with pytest.raises(ConnectionFailedError, match="was reset"):
+            await unreached.load("t")
 
 
 def test_the_class_is_replaced_once() -> None:
@@ -52,4 +61,4 @@ def test_a_class_without_its_future_works_as_before() -> None:
             lost.append(exc)
 
     connecting.quiet(Another)().connection_lost(None)
-    assert lost == [None]
+    assert [type(it) for it in lost] == [ConnectionResetError]

@@ -752,7 +752,10 @@ async def test_a_database_that_is_not_there_is_told(redis_url: str) -> None:
         assert "DB index is out of range" in await told(backend.load("t"))
 
 
-@pytest.mark.parametrize("url", ["redis://h", "rediss+cluster://u:p@h", "valkey://h", "unix:///x"])
+@pytest.mark.parametrize(
+    "url",
+    ["redis://h", "rediss+cluster://u:p@h", "redis+sentinel://h/x", "valkey://h", "unix:///x"],
+)
 def test_commands_of_a_schema_say_that_there_is_none(url: str) -> None:
     for call in (migrate.upgrade, migrate.current):
         with pytest.raises(InvalidArgumentError, match="Redis has no schema; nothing to make"):
@@ -774,6 +777,9 @@ SECRET = "s3cr3t"  # noqa: S105
         "redis://u:s3cr3t@h?socket_timeout=x", "redis://u:s3cr3t@h?decode_responses=true",
         "redis://u:s3cr3t@h/1?db=2", "redis://u:s3cr3t@h?client=1", "redis://u:s3cr3t@h?cluster=9",
         "redis://u:s3cr3t@h?ttl_seconds=x", "unix://s3cr3t/x", "unix:///x?cluster=1",
+        "redis+sentinel://u:s3cr3t@h", "redis+sentinel://u:s3cr3t@h/x/y", "redis://u:s3cr3t@h,i",
+        "redis+sentinel://u:s3cr3t@h/x?sentinel_nonsense=1", "redis+sentinel://h/x/1?db=2&k=s3cr3t",
+        "redis+sentinel://u:s3cr3t@h/x?cluster=1", "redis+sentinel://u:s3cr3t@h,:1/x",
         "redis:s3cr3t", "redis://u:s3cr3t@h?pool_size=0", "redis://u:s3cr3t@h?wait_replicas=-1",
     ],
 )  # fmt: skip
@@ -790,6 +796,7 @@ def test_a_url_that_makes_no_sense_is_refused_without_its_password(url: str) -> 
         ("rediss://:s3cr3t@[::1]:6379", "[::1]:6379"),
         ("valkeys+cluster://u:s3%2F%40cr3t@h", "h"),
         ("unix://:s3cr3t@/run/x.sock?db=1", "/run/x.sock"),
+        ("rediss+sentinel://u:s3cr3t@a,[::1]:5/x/2?sentinel_password=s3cr3t", "a,[::1]:5/x/2"),
         ("redis://h?password=s3cr3t&socket_keepalive=true&keep_last=3&cluster=true", "h"),
     ],
 )

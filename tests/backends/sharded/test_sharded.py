@@ -204,6 +204,7 @@ async def test_a_set_that_was_half_created_is_completed(
         ("sqlite:///a.db sqlite:///b.db?tenant=x", {}, "different tenants"),
         ("sqlite:///a.db sqlite:///b.db", {"engine": object()}, "engine= leads to one database"),
         ("sqlite:///a.db b.db", {}, "not a URL"),
+        ("postgresql://a/x?replicas=b postgresql://a/y", {}, "a shard has replicas="),
     ],
 )
 def test_a_list_that_makes_no_sense_is_refused(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from contextlib import closing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ THREADS = 8
 HBA = f"{servers.TRUST}\nlocal replication postgres trust\n"
 FENCED = "ALTER SYSTEM SET default_transaction_read_only TO on"
 POSITION = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"
+WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 IS_THERE = "SELECT pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0') >= $1"
 
 
@@ -122,6 +125,44 @@ async def test_saves_go_on_after_a_fail_over(
             if bouncer:
                 bouncer.stop()
         assert not standby.value("SELECT pg_is_in_recovery()")
+
+
+async def test_a_repeated_save_waits_for_the_synchronous_standby_too(
+    pair: tuple[servers.PostgreSQL, servers.Standby],
+) -> None:
+    """After a crash the primary has the first save, which the standby never got."""
+    primary, standby = pair
+
+    def send(number: signal.Signals) -> None:
+        assert standby.process is not None
+        for pid in (standby.process.pid, *servers.children(standby.process.pid)):
+            os.kill(pid, number)
+
+    async def until(condition: str) -> None:
+        await asyncio.to_thread(servers.wait_until, lambda: primary.value(condition), condition)
+
+    async with postgresql_checkpointer(primary.url()) as checkpointer:
+        await checkpointer.save({"n": 1}, "t", "v1")
+        await asyncio.to_thread(
+            primary.execute, "ALTER SYSTEM SET synchronous_standby_names TO '*'"
+        )
+        await asyncio.to_thread(primary.execute, "SELECT pg_reload_conf()")
+        await until("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+        send(signal.SIGSTOP)
+        try:
+            first = asyncio.create_task(checkpointer.save({"n": 2}, "t", "v2"))
+            await until(WAITS)
+            await asyncio.to_thread(primary.kill)
+            with pytest.raises(ConnectionFailedError):
+                await first
+            await asyncio.to_thread(primary.start)
+            assert await checkpointer.exists("t", "v2")
+            second = asyncio.create_task(checkpointer.save({"n": 2}, "t", "v2"))
+            await until(WAITS)
+            assert not second.done()
+        finally:
+            send(signal.SIGCONT)
+        assert await second == "v2"
 
 
 async def test_a_database_that_is_read_only_by_default_is_told_at_once(

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis_clusters
 import redis_servers
 from redis.crc import key_slot
+from redis_writers import Writers
 from servers import started
 from tiers import ALL
 
-from locus_store import (
-    BackendError,
-    ConflictError,
-    ConnectionFailedError,
-    RedisBackend,
-    redis_checkpointer,
-)
+from locus_store import BackendError, ConnectionFailedError, RedisBackend
 from locus_store.backends.redis.keys import compute_bucket
 from locus_store.testing.steps import problems
 from locus_store.types import ArchivedMessage, PendingWrite
@@ -35,7 +28,6 @@ pytestmark = pytest.mark.anyio
 
 WRITERS = 6
 KILLS = 20 if ALL else 3
-DEADLINE_SECONDS = 60.0
 NAMES = [f"t{n}" for n in range(1000)]
 BUCKET = compute_bucket(NAMES[0])
 HERE = [it for it in NAMES if compute_bucket(it) == BUCKET][:WRITERS]
@@ -49,64 +41,6 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Writers:
-    """Tasks that each append numbers to a thread of their own, until they are stopped."""
-
-    def __init__(self, url: str, **options: Any) -> None:
-        self._options = {"state_type": dict, "retry_seconds": 30, **options}
-        self._url = url
-        self._is_over = False
-        self.acknowledged: dict[str, list[int]] = {it: [] for it in HERE}
-        self.errors: list[Exception] = []
-
-    async def __aenter__(self) -> Self:
-        self._checkpointer = redis_checkpointer(self._url, **self._options)
-        self._tasks = [asyncio.create_task(self._write(it)) for it in HERE]
-        await self.until_each_has(3)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._is_over = True
-        try:
-            await asyncio.gather(*self._tasks)
-        finally:
-            await self._checkpointer.close()
-
-    async def _write(self, name: str) -> None:
-        numbers: list[int] = []
-        number = 0
-        while not self._is_over:
-            number += 1
-            try:
-                numbers = [*(await self._checkpointer.load(name) or {"n": []})["n"], number]
-                await self._checkpointer.save({"n": numbers}, name)
-            except (ConflictError, ConnectionFailedError, BackendError) as exc:
-                self.errors.append(exc)
-            else:
-                self.acknowledged[name].append(number)
-
-    async def until_each_has(self, more: int) -> None:
-        """Wait for so many more acknowledged saves of each."""
-        goals = {name: len(it) + more for name, it in self.acknowledged.items()}
-        until = time.monotonic() + DEADLINE_SECONDS
-        while any(len(self.acknowledged[name]) < goal for name, goal in goals.items()):
-            assert time.monotonic() < until, self.errors[-3:]
-            await asyncio.sleep(0.02)
-
-    async def lost(self) -> dict[str, set[int]]:
-        """Acknowledged numbers that are not there; all versions are read, and must be whole."""
-        found: dict[str, set[int]] = {}
-        async with redis_checkpointer(self._url, **self._options) as fresh:
-            for name, numbers in self.acknowledged.items():
-                ids = await fresh.list_checkpoints(name, limit=10_000)
-                states = [(await fresh.load(name, it))["n"] for it in ids]
-                for newer, older in itertools.pairwise(states):
-                    assert newer[:-1] == older, "a version is not made of the one before"
-                if missing := set(numbers) - set(states[0]):
-                    found[name] = missing
-        return found
-
-
 async def does(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """In a thread: the writers go on."""
     return await asyncio.to_thread(work, *arguments, **options)
@@ -115,7 +49,7 @@ async def does(work: Callable[..., Any], *arguments: Any, **options: Any) -> Any
 async def test_a_killed_server_that_writes_each_command_loses_nothing() -> None:
     settings = {"appendonly": "yes", "appendfsync": "always"}
     with started(redis_servers.Redis, "valkey", settings=settings) as server:
-        async with Writers(str(server.url())) as writers:
+        async with Writers(HERE, str(server.url())) as writers:
             for _ in range(KILLS):
                 await does(server.kill)
                 await does(server.start)
@@ -127,7 +61,7 @@ async def test_slots_that_move_lose_nothing_and_no_save_fails(
     redis_cluster: redis_clusters.Cluster,
 ) -> None:
     redis_cluster.flush()
-    async with Writers(redis_cluster.url()) as writers:
+    async with Writers(HERE, redis_cluster.url()) as writers:
         for _ in range(2):
             source = redis_cluster.master_of(SLOT)
             to = next(it for it in redis_cluster.masters() if it is not source)
@@ -202,7 +136,7 @@ async def test_what_a_slot_that_moves_refuses_was_not_begun(
 
 async def test_a_killed_master_loses_nothing_that_a_replica_had_to_have() -> None:
     with started(redis_clusters.Cluster, node_timeout_ms=1500) as cluster:
-        async with Writers(cluster.url(), wait_replicas=1) as writers:
+        async with Writers(HERE, cluster.url(), wait_replicas=1) as writers:
             master = cluster.master_of(SLOT)
             await does(cluster.kill, master)
             await does(cluster.wait_until_ok)
@@ -214,7 +148,7 @@ async def test_a_killed_master_loses_nothing_that_a_replica_had_to_have() -> Non
 
 async def test_a_killed_master_leaves_whole_threads_and_tells_who_lost_a_save() -> None:
     with started(redis_clusters.Cluster, node_timeout_ms=1500) as cluster:
-        async with Writers(cluster.url()) as writers:
+        async with Writers(HERE, cluster.url()) as writers:
             await does(cluster.kill, cluster.master_of(SLOT))
             await does(cluster.wait_until_ok)
             await writers.until_each_has(5)
@@ -250,7 +184,8 @@ async def test_a_save_that_waits_for_replicas_finds_a_new_master_by_itself() -> 
 
 async def test_a_master_that_was_cut_off_acknowledges_nothing_that_is_lost() -> None:
     with started(redis_clusters.Cluster, node_timeout_ms=1500, is_proxied=True) as cluster:
-        async with Writers(cluster.url(), wait_replicas=1, wait_timeout_seconds=0.5) as writers:
+        options: dict[str, Any] = {"wait_replicas": 1, "wait_timeout_seconds": 0.5}
+        async with Writers(HERE, cluster.url(), **options) as writers:
             master = cluster.master_of(SLOT)
             await does(cluster.cut, [master], are_clients_along=True)
             await does(cluster.wait_until_ok)
