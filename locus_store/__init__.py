@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         open_checkpointer,
         open_message_log,
         open_saver,
+        open_sharded,
         open_storage,
         open_store,
     )
@@ -177,6 +178,7 @@ __all__ = [
     "open_checkpointer",
     "open_message_log",
     "open_saver",
+    "open_sharded",
     "open_storage",
     "open_store",
     "opensearch_checkpointer",
@@ -204,6 +206,7 @@ _LAZY = {
     **dict.fromkeys(("SQLiteBackend", "sqlite_checkpointer", "StorageBackend"), "backends"),
     **dict.fromkeys(("PostgreSQLCheckpointSaver", "SQLiteCheckpointSaver"), "backends"),
     **dict.fromkeys(("Storage", "open_checkpointer", "open_message_log", "open_saver"), "open"),
+    "open_sharded": "open",
     **dict.fromkeys(("open_storage", "open_store"), "open"),
     **dict.fromkeys(
         ("LogInfo", "LogSnapshot", "LoggedMessage", "NewMessage", "Popped"), "types.messages"

@@ -574,7 +574,7 @@ class ListsVersions(StorageBackend):
 
     @abstractmethod
     async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
-        """Return what the states of versions are made of, for each of their stored lines."""
+        """Return what the states of versions of one database are made of, for each stored line."""
 
 
 class SearchesText(StorageBackend):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError
 from locus_store.runtime.loops import run_off_loop
@@ -93,6 +93,9 @@ class BaseMessageLog(ForTenants, Closing, ABC):
             not alter the thread's time to live.
         max_state_bytes: The largest message as compact JSON.
     """
+
+    changes_several_threads: ClassVar[bool] = True
+    """A change may have logs of several threads; else ``also`` with them is refused."""
 
     def __init__(
         self, *, ttl_seconds: float | None = None, max_state_bytes: int = MAX_STATE_BYTES

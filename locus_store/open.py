@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from locus_store.backends.documents.backend import DocumentBackend
 from locus_store.backends.documents.message_log import DocumentMessageLog
+from locus_store.backends.sharded import ShardedBackend, ShardedMessageLog
+from locus_store.backends.sharded.backend import SHARDED, check_urls, split_urls
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.saver import CheckpointSaver
@@ -23,7 +25,7 @@ from locus_store.types.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Unpack
@@ -137,8 +139,8 @@ class Storage:
     @property
     def has_messages(self) -> bool:
         """True if ``messages`` returns a message log."""
-        is_of_documents = isinstance(self.backend, DocumentBackend)
-        return is_of_documents or self._class_of("messages") is not None
+        has_its_own = isinstance(self.backend, DocumentBackend | ShardedBackend)
+        return has_its_own or self._class_of("messages") is not None
 
     def checkpointer(
         self, *, state_type: type[S] | None = None, **options: Unpack[CheckpointOptions]
@@ -183,6 +185,8 @@ class Storage:
         made: BaseMessageLog
         if isinstance(self.backend, DocumentBackend):
             made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
+        elif isinstance(self.backend, ShardedBackend):
+            made = _make_sharded_log(self.backend, ttl_seconds)
         elif kind := self._class_of("messages"):
             made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
         else:
@@ -220,6 +224,13 @@ class Storage:
         await self.close()
 
 
+def _make_sharded_log(
+    backend: ShardedBackend, ttl_seconds: float | None, *, owns: bool = False
+) -> ShardedMessageLog:
+    logs = [Storage(it).messages(ttl_seconds=ttl_seconds) for it in backend.shards]
+    return ShardedMessageLog(backend, logs, owns=owns)
+
+
 def _store_in_memory(backend: StorageBackend, kind: Any, options: Mapping[str, Any]) -> BaseStore:
     found = _IN_MEMORY.setdefault(backend, kind(**options))
     if options["dimension"] not in {None, found.dimension}:
@@ -241,7 +252,8 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
     ``oci://namespace/bucket/prefix``; ``s3://bucket/prefix``;
     ``opensearch://host:9200/index`` (several hosts with commas) or ``opensearch+https://``;
     ``file:///absolute/directory`` or ``file:relative``; ``memory://``; ``http://`` or ``https://``
-    of a service. The query string may have options; keyword arguments override them.
+    of a service; ``sharded:`` and the URLs of ``open_sharded`` with spaces between them. The query
+    string may have options; keyword arguments override them.
 
     Beside ``engine=``, ``pool=``, or the ``client=`` of Redis and OpenSearch, the URL selects the
     kind of database only, as in ``postgresql://``. It may name the database of the engine.
@@ -255,11 +267,37 @@ def open_storage(url: str, **options: Unpack[CheckpointerOptions]) -> Storage:
             URL names another place than the given engine, pool or client.
         TypeError: There is no such option.
     """
+    if str(url).startswith(SHARDED):
+        return open_sharded(split_urls(str(url)), **options)
     folder = _folder_of(str(url))
     of_checkpoints, others = split_options(CheckpointOptions, _read(str(url), folder, options))
     module = import_module(f"locus_store.backends.{folder}.backend")
     kind = getattr(module, TECHNOLOGIES[folder].backend)
     return Storage(kind(**others), **of_checkpoints)
+
+
+def open_sharded(urls: Sequence[str], **options: Unpack[CheckpointerOptions]) -> Storage:
+    """Return the storage over the databases of a set of shards; see ``ShardedBackend``.
+
+    Args:
+        urls: Of databases of SQLite, PostgreSQL or Oracle, in the order of the set.
+        options: As of ``open_storage``, for all of them.
+
+    Raises:
+        InvalidArgumentError: A URL is not valid, is there twice, or has an option of checkpoints.
+        TypeError: There is no such option.
+    """
+    check_urls(urls)
+    of_checkpoints, others = split_options(CheckpointOptions, options)
+    for name in {it for names in HANDED_IN.values() for it in names} & others.keys():
+        raise InvalidArgumentError(f"{name}= leads to one database; give the URL of each shard")
+    each = [open_storage(url, **others) for url in urls]
+    for at, storage in enumerate(each, 1):
+        for name in storage._options:  # noqa: SLF001  (of this class)
+            raise InvalidArgumentError(
+                f"the URL of shard {at} has {name}=, which is of the set: pass it as an argument"
+            )
+    return Storage(ShardedBackend([it.backend for it in each]), **of_checkpoints)
 
 
 def open_checkpointer(
@@ -344,12 +382,31 @@ def _alone(url: str, part: Part, options: Mapping[str, Any]) -> Any:
     Raises:
         InvalidArgumentError: The scheme or an option is not valid.
     """
+    if url.startswith(SHARDED):
+        return _alone_sharded(url, part, options)
     folder = _folder_of(url)
     found = _read(url, folder, options)
     of_checkpoints, given = split_options(CheckpointOptions, found)
     if part == "messages":
         given["ttl_seconds"] = of_checkpoints.get("ttl_seconds")
     return _class_in(folder, part)(**given)
+
+
+def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> ShardedMessageLog:
+    """Return the message log of a set.
+
+    Raises:
+        UnsupportedError: A set has no store.
+    """
+    if part == "store":
+        raise UnsupportedError(
+            "a set of shards has no store: open the store of a database of its own"
+        )
+    ttl_seconds = options.get("ttl_seconds")
+    others = {name: it for name, it in options.items() if name != "ttl_seconds"}
+    backend = open_storage(url, **others).backend
+    assert isinstance(backend, ShardedBackend)  # noqa: S101  (the URL says so)
+    return _make_sharded_log(backend, ttl_seconds, owns=True)
 
 
 def _class_in(folder: str, part: Part) -> Any:
@@ -363,6 +420,8 @@ def list_options(url: str) -> frozenset[str]:
     Raises:
         InvalidArgumentError: The scheme is not valid.
     """
+    if str(url).startswith(SHARDED):
+        return frozenset.intersection(*map(list_options, split_urls(str(url))))
     known = _options_in(_folder_of(str(url))).URL_OPTIONS
     return frozenset(read_options(known).keys() | read_options(CheckpointOptions).keys())
 
@@ -375,16 +434,16 @@ def _options_in(folder: str) -> Any:
     return import_module(f"locus_store.backends.{folder}.options")
 
 
-def _read(url: str, folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _read(url: str, folder: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the place that a URL names, and the options in its query string and beside it."""
     technology = _options_in(folder)
     for name in HANDED_IN.get(folder, ()):
-        if given.get(name) is not None:
-            place, query = _place_beside(url, folder, name, given[name])
+        if options.get(name) is not None:
+            place, query = _place_beside(url, folder, name, options[name])
             break
     else:
         place, query = technology.place(url)
-    return {**place, **read_query((technology.URL_OPTIONS, CheckpointOptions), query), **given}
+    return {**place, **read_query((technology.URL_OPTIONS, CheckpointOptions), query), **options}
 
 
 def _place_beside(

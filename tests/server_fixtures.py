@@ -152,6 +152,15 @@ def shared_database(postgresql: servers.Server) -> Iterator[str]:
         yield postgresql.url(name)
 
 
+@pytest.fixture(scope="session")
+def shared_shards(postgresql: servers.Server) -> Iterator[list[str]]:
+    """URLs of the databases of a set of shards in which each test has a tenant."""
+    names = [postgresql.new_database() for _ in range(2)]
+    yield [postgresql.url(it) for it in names]
+    for it in names:
+        postgresql.drop_database(it)
+
+
 @pytest.fixture
 def migrated_database(postgresql: servers.Server) -> Iterator[str]:
     """URL of a database with our schema and nothing in it."""

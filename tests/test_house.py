@@ -27,7 +27,7 @@ ROOT = {
 }
 MOST_LINES = 500
 LONG_FILES = {
-    "adapters/langgraph/saver.py": 608,
+    "adapters/langgraph/saver.py": 612,
     "adapters/langgraph/store.py": 543,
     "backend.py": 959,
     "checkpointer.py": 642,

@@ -12,7 +12,7 @@ import typer
 
 from locus_store import __version__
 from locus_store.cli.benchmark import bench
-from locus_store.cli.database import db, oci
+from locus_store.cli.database import db, oci, shards
 from locus_store.cli.doctor import doctor
 from locus_store.cli.forgetting import forget
 from locus_store.cli.help import HelpGroup, add_command, give
@@ -87,6 +87,7 @@ app.add_typer(tenants, name="tenants")
 app.add_typer(tokens, name="tokens")
 app.add_typer(db, name="db")
 app.add_typer(oci, name="oci")
+app.add_typer(shards, name="shards")
 for of_threads in (messages, blame, bisect, watch, rewind, report, delete, prune, vacuum, expire):
     add_command(threads)(of_threads)
 for of_all in (doctor, bench, verify, backup, copy, export, forget, serve, inspect):

@@ -1,4 +1,4 @@
-"""``locus-store db …``: the schema."""
+"""``locus-store db …``: the schema; ``oci …``: a bucket; ``shards …``: a set of databases."""
 
 from __future__ import annotations
 
@@ -147,11 +147,11 @@ def search_index(*, at: TableOptions) -> None:
     """Create the full-text index, which makes 'search' fast and takes space; run it once."""
     with show_progress("creating"):
         created = run(_search_index(at))
-    print_line(_outcome("the full-text index", created=created))
+    print_line(_outcome("the full-text index", is_new=created))
 
 
-def _outcome(what: str, *, created: bool) -> str:
-    return f"created {what}" if created else f"{what} exists already; nothing was changed"
+def _outcome(what: str, *, is_new: bool) -> str:
+    return f"created {what}" if is_new else f"{what} exists already; nothing was changed"
 
 
 @add_command(db, "vector-index")
@@ -168,7 +168,7 @@ def vector_index(
         at.url, dimension=dimension, metric=metric, method=method, **at.names
     )
     print_line(
-        _outcome(f"the vector index of dimension {dimension} ({metric}, {method})", created=made)
+        _outcome(f"the vector index of dimension {dimension} ({metric}, {method})", is_new=made)
     )
 
 
@@ -326,3 +326,33 @@ async def _applied(backend: BucketBackend, rules: Any, days: int, *, write: bool
     finally:
         await backend.close()
     put_json(rule)
+
+
+shards = make_group("Manage a set of shards.")
+
+
+@shards.callback()
+def group_of_shards() -> None:
+    """Keep ``rebalance`` a command of its own."""
+
+
+@add_command(shards)
+def rebalance(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Add the databases at the end of a sharded: URL to its set, and move threads to them.
+
+    First restart the applications with the longer URL; they may read and write meanwhile. An
+    interrupted rebalance is continued by the next one. --json: {shards, moved}.
+    """
+    with show_progress("moving"):
+        done = run(_rebalanced(url))
+    text = f"{format_count(done['moved'], 'thread')} moved; the set has {done['shards']} shards"
+    put_outcome(done, text, as_json=as_json)
+
+
+async def _rebalanced(url: str) -> dict[str, int]:
+    if not url.startswith("sharded:"):
+        raise InvalidArgumentError("pass --url 'sharded:URL URL …', the URLs of all shards")
+    module = importlib.import_module("locus_store.backends.sharded.rebalance")
+    async with open_backend(url, creates=True) as backend:
+        done = await module.rebalance(backend)
+    return {"shards": done.shards, "moved": done.moved}

@@ -11,6 +11,7 @@ from locus_store.sql import archives
 from locus_store.sql.connections.backend import ConnectedBackend, run_joined
 from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
+from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
 from locus_store.sql.threads.segments import Joining
@@ -65,7 +66,7 @@ VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
 
-class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes):
+class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
     """Implements the contract with a repository; a subclass names its database and runner."""
 
     persistent_checkpoint_ids = True

@@ -260,7 +260,9 @@ def limited(backend: B, max_state_bytes: Any) -> B:
     if backend.tenant is not None:
         other._enter(backend.tenant)  # noqa: SLF001  (nothing under way is shared)
     for name, part in list(vars(other).items()):
-        if hasattr(part, "max_state_bytes"):  # it folds states for the backend
+        if isinstance(part, list):  # backends that it stands over
+            setattr(other, name, [limited(it, max_state_bytes) for it in part])
+        elif hasattr(part, "max_state_bytes"):  # it folds states for the backend
             setattr(other, name, copy(part))
             getattr(other, name).max_state_bytes = max_state_bytes
     return other
@@ -279,6 +281,12 @@ def needs(checkpointer: Any, *capabilities: str | type) -> None:
 def skip_unless_capable(subject: Any, request: pytest.FixtureRequest) -> None:
     """Skip the test if the object to test lacks what ``requires`` names."""
     needs(subject, *getattr(request.function, "required", ()))
+
+
+def needs_several_threads(log: Any) -> None:
+    """Skip the test if a change of the log cannot have logs of several threads."""
+    if not log.changes_several_threads:
+        pytest.skip(f"{type(log).__name__} changes the logs of one thread at a time")
 
 
 def find_backend(subject: Any) -> Any:

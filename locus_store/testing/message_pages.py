@@ -15,6 +15,7 @@ from locus_store.testing.kit import (
     contents,
     expect_refusals,
     named,
+    needs_several_threads,
     new,
 )
 from locus_store.types.messages import KeptMessages, NewMessage
@@ -224,6 +225,7 @@ class Owning(MessageLogKit):
     """``user_id=``: whose a thread is, and who may write it."""
 
     async def test_an_append_makes_a_thread_its_users(self, log: Any, backend: Any) -> None:
+        needs_several_threads(log)
         await log.append("new", new(1), user_id="u", also={"sub": new(2), ("beside", ""): new(3)})
         await log.append("nobody's", new(1))
         await log.append("nobody's", new(2), user_id="u")
@@ -239,6 +241,7 @@ class Owning(MessageLogKit):
         assert await backend.scan() == ["other"]
 
     async def test_another_user_writes_nothing(self, log: Any) -> None:
+        needs_several_threads(log)
         await log.append("t", new(1), user_id="u")
         before = await log.logs()
         kept = KeptMessages(new(3), user_id="v")
@@ -297,6 +300,7 @@ class Keeping(MessageLogKit):
 
     async def test_kept_messages_outlive_their_thread(self, reopen: Another, backend: Any) -> None:
         async with reopen(ttl_seconds=1e-6) as short:
+            needs_several_threads(short)
             for n in range(2):
                 kept = KeptMessages(named(f"m{n}"), user_id="u")
                 await short.append("t", new(n), also={("kept", ""): kept})
@@ -307,6 +311,7 @@ class Keeping(MessageLogKit):
         assert await backend.scan() == ["kept"]
 
     async def test_a_vacuum_leaves_kept_threads(self, log: Any, backend: Any) -> None:
+        needs_several_threads(log)
         kept = KeptMessages(named("m"))
         await log.append("t", new(1), also={("kept", ""): kept})
         await log.append("was not", new(1))

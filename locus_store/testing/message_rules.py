@@ -22,6 +22,7 @@ from locus_store.testing.kit import (
     exact,
     expect_refusals,
     named,
+    needs_several_threads,
     new,
     refused,
     seam,
@@ -145,6 +146,7 @@ class Appending(MessageLogKit):
         assert [it.namespace for it in await log.logs("u")] == ["sub"]
 
     async def test_an_append_to_logs_of_several_threads_is_one_change(self, log: Any) -> None:
+        needs_several_threads(log)
         shared = {("a", "state"): named("k"), "sub": new(1), ("z", ""): new(2), ("y", ""): []}
         first = await log.append("t", named("s1"), also=shared)
         names = [(it.thread_id, it.namespace) for it in await log.logs()]

@@ -148,6 +148,9 @@ HALF: Final = (
 )  # fmt: skip
 """Half of the contracts: what PostgreSQL and Redis do in statements and scripts of their own."""
 
+SHARDED: Final = ("finding", "version_lists", "message_pages")
+"""The contracts whose answers come from several shards."""
+
 FOUND_BY_MACHINES: Final = frozenset({
     "test_a_second_writer_is_told",
     "test_versions_are_listed_newest_first",
@@ -203,6 +206,8 @@ STORAGES: Final = {
     "redis-cluster-client": Kind("redis.OverClusterClient", ONE, wraps("connection")),
     "redis-blocking": Kind("redis.Blocking", (*ONE, "store"), wraps("loop")),
     "s3": Kind("s3.OnService", (*EVERY, "locus states")),
+    "sharded": Kind("sharded.OfFiles", (*THREADS, "log"), everyday=SHARDED),
+    "sharded-postgresql": Kind("sharded.OfServers", (*THREADS, "log")),
     "http": Kind("http.OverMemory", everyday=("minimal", "steps", "store_items", "message_rules")),
     "http-sqlite": Kind("http.OverSQLite", EVERY, wraps("connection")),
     "http-postgresql": Kind("http.OverPostgreSQL", (*THREADS, "log"), wraps("connection")),

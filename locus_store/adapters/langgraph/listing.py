@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -173,6 +173,14 @@ async def iterate_pages(
         if len(page) < size:
             return
         wanted, size = replace(wanted, after=page[-1]), size * GROWTH
+
+
+def group_by_database(versions: Iterable[Version]) -> Iterable[list[Version]]:
+    """Return versions by the database that counts their lines; there are several in shards."""
+    groups: dict[str, list[Version]] = {}
+    for version in versions:
+        groups.setdefault(version.mark.store, []).append(version)
+    return groups.values()
 
 
 async def iterate_recent_threads(backend: FullBackend) -> AsyncIterator[tuple[float, str]]:

@@ -30,6 +30,7 @@ from locus_store.adapters.langgraph.listing import (
     ListedLine,
     Merged,
     get_ttl,
+    group_by_database,
     iterate_pages,
     iterate_recent_threads,
     make_ttl_options,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
     from locus_store.backend import StorageBackend
-    from locus_store.types import LineContents, PendingWrite, Version
+    from locus_store.types import LineContents, Mark, PendingWrite, Version
     from locus_store.values.frames import Folder
 
 _COUNTERS: Final = "counters_since_delta_snapshot"
@@ -89,8 +90,9 @@ EXACT: Final = 2**53
 MAX_KEY_CHARACTERS: Final = 2**20
 """The longest key of a filter; in practice no metadata key is longer."""
 
-Makers: TypeAlias = "list[Callable[[], CheckpointTuple]]"  # in the class, `list` is a method
-Reading: TypeAlias = "Callable[[Version, Folder], Callable[[], CheckpointTuple]]"
+Maker: TypeAlias = "Callable[[], CheckpointTuple]"
+Makers: TypeAlias = "list[Maker]"  # in the class, `list` is a method
+Reading: TypeAlias = "Callable[[Version, Folder], tuple[Mark, Maker]]"
 Lines: TypeAlias = "list[ListedLine]"
 Versions: TypeAlias = "list[Version]"
 
@@ -423,16 +425,16 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
     async def _pages(
         self,
         config: RunnableConfig | None,
-        wanted: Mapping[str, Any],
+        criteria: Mapping[str, Any],
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[Makers]:
-        for name in wanted:
+        for name in criteria:
             check_text("a filter's key", name, minimum=0, maximum=MAX_KEY_CHARACTERS)
         left = MAX_COUNT if limit is None else limit
-        if pages := self._by_time(config, wanted, before, limit):
+        if pages := self._by_time(config, criteria, before, limit):
             async for listed in pages:
-                shown = [it for it in listed if self._has(it, wanted)][:left]
+                shown = [it for it in listed if self._has(it, criteria)][:left]
                 left -= len(shown)
                 for at in range(0, len(shown), PAGE):
                     yield await self._read(shown[at : at + PAGE])
@@ -440,12 +442,12 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
                     break
             return
         named = parse_config(config)[2] if config else None
-        size = PAGE if named or wanted else min(left, PAGE)
+        size = PAGE if named or criteria else min(left, PAGE)
         below = get_checkpoint_id(before) if before else None
         versions = Merged(self._lines(config, below, size))
         while left > 0 and (page := await versions.take_page(size)):
             found = [it for it in page if named in {None, it.checkpoint_id}]
-            found = [it for it in found if self._has(it, wanted)][:left]
+            found = [it for it in found if self._has(it, criteria)][:left]
             left -= len(found)
             if found:
                 yield await self._read(found)
@@ -453,7 +455,7 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
     def _by_time(
         self,
         config: RunnableConfig | None,
-        wanted: Mapping[str, Any],
+        criteria: Mapping[str, Any],
         before: RunnableConfig | None,
         limit: int | None,
     ) -> AsyncIterator[Versions] | None:
@@ -463,22 +465,22 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
         """
         thread_id, _, checkpoint_id = parse_config(config) if config else (None, "", None)
         name = config["configurable"].get("checkpoint_ns") if config else None
-        if not (wanted or checkpoint_id) and (name is not None or (not config and limit is None)):
+        if not (criteria or checkpoint_id) and (name is not None or (not config and limit is None)):
             return None
         listed = VersionsWanted(
             thread_id=thread_id,
             namespace=None if name is None else make_line_name(name),
             checkpoint_id=checkpoint_id,
             before=get_checkpoint_id(before) if before else None,
-            metadata=tuple(self._hints(wanted)),
-            may_continue=bool(wanted),
+            metadata=tuple(self._hints(criteria)),
+            may_continue=bool(criteria),
         )
-        size = PAGE if wanted else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
+        size = PAGE if criteria else min(MAX_COUNT if limit is None else limit, MOST_LISTED)
         return iterate_pages(needs(self.saver.backend, FullBackend), listed, size)
 
-    def _hints(self, wanted: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    def _hints(self, criteria: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the equalities of a filter that hold for the stored metadata too."""
-        for name, value in wanted.items():
+        for name, value in criteria.items():
             is_plain = isinstance(value, bool | str) or type(value) is int
             is_key = bool(name) and "." not in name
             if is_key and is_plain and (isinstance(value, str) or abs(value) < EXACT):
@@ -503,28 +505,30 @@ class LangGraphSaver(SyncWrappers, ForTenants, BaseCheckpointSaver[Any]):
             names = await backend.namespaces(thread_id)
             yield active_at, [ListedLine(backend, thread_id, it, below, size) for it in names]
 
-    def _has(self, version: Version, wanted: Mapping[str, Any]) -> bool:
-        return not wanted or holds(self._values.restore_metadata(version.metadata), wanted)
+    def _has(self, version: Version, criteria: Mapping[str, Any]) -> bool:
+        return not criteria or holds(self._values.restore_metadata(version.metadata), criteria)
 
     async def _read(self, versions: Versions) -> Makers:
         """Return the makers of the versions' tuples, one for each and in their order."""
-        backend = needs(self.saver.backend, FullBackend)
-        lines = {it.line: it for it in await backend.contents(versions)}
-        records = {line: it.records for line, it in lines.items()}
-        return await read_states_from(backend, versions, records, self._reading(lines), packed=True)
+        backend, made = needs(self.saver.backend, FullBackend), dict[Any, Maker]()
+        for some in group_by_database(versions):
+            lines = {it.line: it for it in await backend.contents(some)}
+            records, reading = {at: it.records for at, it in lines.items()}, self._reading(lines)
+            made.update(await read_states_from(backend, some, records, reading, packed=True))
+        return [made[it.mark] for it in versions if it.mark in made]
 
     def _reading(self, lines: Mapping[int, LineContents]) -> Reading:
         """Return the function that turns a version and its state into the maker of its tuple."""
         of_chain = partial(StateHistory, self._values, shares=self.share_messages)
         histories: defaultdict[Folder, StateHistory] = defaultdict(of_chain)
 
-        def read(version: Version, folder: Folder) -> Callable[[], CheckpointTuple]:
+        def read(version: Version, folder: Folder) -> tuple[Mark, Maker]:
             state, writes = folder.get_state(), lines[version.mark.line].writes
             shown = select_current(writes.get(version.checkpoint_id, []), version.mark.sequence)
             pending = [self._write(it, state) for it in shown]
             name = self._given.give(version.checkpoint_id, None)
             make = histories[folder].read(version, folder)
-            return lambda: self._tuple(version, name, make(), pending)
+            return version.mark, lambda: self._tuple(version, name, make(), pending)
 
         return read
 

@@ -7,7 +7,7 @@ is looked for in whole minutes: as many as the index says that it takes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,10 +27,12 @@ from locus_store.sql.threads.thread_rows import (
 from locus_store.types import Active
 from locus_store.types.arguments import check_names, check_text, compile_thread_pattern
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
+from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from datetime import datetime
 
     from sqlalchemy.engine import Row
 
@@ -48,16 +50,21 @@ GROWTH: Final = 4
 
 def list_threads(it: Reads, limit: int, pattern: str, after: str | None) -> list[Active]:
     """See ``ListsThreads.recent``."""
-    thread_id, is_match = it.tables.threads.c.thread_id, compile_thread_pattern(pattern).match
-    in_sql = sa.true() if pattern == "*" else it.make_pattern_condition(thread_id, pattern)
     place = None if after is None else _place(it, after)
+    return list_threads_from(it, limit, pattern, place)
+
+
+def list_threads_from(reads: Reads, limit: int, pattern: str, place: Any) -> list[Active]:
+    """Return the threads behind a place: a row of ``select_page``, or of ``make_place``."""
+    thread_id, is_match = reads.tables.threads.c.thread_id, compile_thread_pattern(pattern).match
+    in_sql = sa.true() if pattern == "*" else reads.make_pattern_condition(thread_id, pattern)
     if in_sql is not None:
-        page = select_page(it, limit, in_sql, place=place)
-        return [Active(row.thread_id, row.exact) for row in it.connection.execute(page)]
+        page = select_page(reads, limit, in_sql, place=place)
+        return [Active(row.thread_id, row.exact) for row in reads.connection.execute(page)]
     found: list[Active] = []
     size = max(limit, PAGE)
     while len(found) < limit:
-        rows = it.connection.execute(select_page(it, size, place=place)).all()
+        rows = reads.connection.execute(select_page(reads, size, place=place)).all()
         found += [Active(row.thread_id, row.exact) for row in rows if is_match(row.thread_id)]
         if len(rows) < size:
             break
@@ -66,12 +73,22 @@ def list_threads(it: Reads, limit: int, pattern: str, after: str | None) -> list
 
 
 def list_heads(it: Reads, limit: int) -> list[Head]:
-    """See ``ListsHeads.heads``; mostly in one statement, as few threads have no head."""
-    found: list[Head] = []
+    """See ``ListsHeads.heads``."""
+    return [head for _, head in list_active_heads(it, limit)]
+
+
+def list_active_heads(reads: Reads, limit: int) -> list[tuple[datetime, Head]]:
+    """Return heads with their threads' last activity; mostly in one statement.
+
+    Few threads have no head.
+    """
+    found: list[tuple[datetime, Head]] = []
     place = None
     while len(found) < limit:
-        rows = it.connection.execute(_with_heads(it, select_page(it, limit, place=place))).all()
-        found += [make_head(row) for row in rows if row.checkpoint_id is not None]
+        rows = reads.connection.execute(
+            _with_heads(reads, select_page(reads, limit, place=place))
+        ).all()
+        found += [(row.exact, make_head(row)) for row in rows if row.checkpoint_id is not None]
         if len(rows) < limit:
             break
         place = rows[-1]
@@ -161,6 +178,25 @@ def _place(it: Reads, thread_id: str) -> Any:
     return found
 
 
+def get_last_active_at(reads: Reads, thread_id: str) -> datetime:
+    """Return the time by which a thread is placed; see ``_place`` for the error."""
+    at: datetime = _place(reads, thread_id).exact
+    return at
+
+
+class _Place(NamedTuple):
+    """A place among the rows of ``select_page``."""
+
+    active_at: datetime
+    exact: datetime
+    thread: int
+
+
+def make_place(at: datetime, *, with_ties: bool) -> _Place:
+    """Return the place of a time, before or behind the threads that were last active then."""
+    return _Place(cut_to_minute(at), at, 2**62 if with_ties else 0)
+
+
 T = TypeVar("T")
 
 
@@ -180,7 +216,8 @@ class SqlThreadInfo(DescribesThreads):
         return await self._query(lambda it: find_facts(it, thread_id), self._runner)
 
     async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
-        return await self._query(lambda it: _find(it, wanted), self._reader)
+        found = await self._query(lambda it: find_active_facts(it, wanted), self._reader)
+        return [facts for _, facts in found]
 
     async def clear_versions(self, thread_id: str) -> None:
         check_text("thread_id", thread_id)
@@ -193,17 +230,18 @@ def _put(it: Repository, put: PutThread) -> None:
     put_facts(it, put)
 
 
-def _find(it: Reads, wanted: ThreadsWanted) -> list[ThreadFacts]:
+def find_active_facts(it: Reads, criteria: ThreadsWanted) -> list[tuple[datetime, ThreadFacts]]:
+    """Return the facts of ``find_facts`` with their threads' last activity."""
     found: list[Row[Any]] = []
-    last = wanted.offset + wanted.limit
-    size, place = last if wanted.needle is None else max(last, PAGE), None
+    last = criteria.offset + criteria.limit
+    size, place = last if criteria.needle is None else max(last, PAGE), None
     while len(found) < last:
-        rows = it.connection.execute(_page(it, wanted.user_id, size, place)).all()
-        found += [row for row in rows if wanted.takes(row.name, row.metadata)]
+        rows = it.connection.execute(_page(it, criteria.user_id, size, place)).all()
+        found += [row for row in rows if criteria.takes(row.name, row.metadata)]
         if len(rows) < size:
             break
         size, place = size * GROWTH, rows[-1]
-    return [parse_facts(row) for row in found[wanted.offset : last]]
+    return [(row.exact, parse_facts(row)) for row in found[criteria.offset : last]]
 
 
 def _page(it: Reads, user_id: str | None, size: int, place: Any) -> sa.Select[Any]:

@@ -51,7 +51,7 @@ SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume_
 
 STORAGES = [
     *("memory", "sqlite"),
-    *full("postgresql", "file", "redis", "oci", "opensearch", *SERVICES),
+    *full("postgresql", "file", "redis", "oci", "opensearch", "sharded", *SERVICES),
 ]
 
 
@@ -76,6 +76,9 @@ def direct_storage(request, tmp_path):
         return partial(SQLiteBackend, copyfile(migrated, tmp_path / "checkpoints.db"))
     if request.param == "oci":
         return request.getfixturevalue("bucket").backend
+    if request.param == "sharded":
+        urls = [f"sqlite:///{tmp_path / name}" for name in "abc"]
+        return lambda: locus_store.open_sharded(urls).backend
     return on_server(request)
 
 

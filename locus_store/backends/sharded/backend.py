@@ -1,0 +1,292 @@
+"""A backend over several databases, each of which has the whole of some threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from uuid import uuid4
+
+from locus_store.backends.sharded.lists import ShardedLists
+from locus_store.backends.sharded.shard_set import Shard, ShardSet
+from locus_store.errors import InvalidArgumentError, UnsupportedError
+from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
+from locus_store.runtime.stepping import may_block, needs_no_loop
+from locus_store.types.arguments import check_text
+from locus_store.versions.archives import make_occupied_error
+from locus_store.versions.sharding import COPY_TENANT, HIDDEN_TENANT, JoinsShards
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from locus_store.backend import StorageBackend
+    from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
+
+T = TypeVar("T")
+
+SHARDED: Final = "sharded:"
+"""The beginning of the URL of a set of shards."""
+
+
+def split_urls(url: str) -> list[str]:
+    """Return the URLs of the shards in the URL of a set.
+
+    Raises:
+        InvalidArgumentError: There are none.
+    """
+    urls = url.removeprefix(SHARDED).split()
+    if not urls:
+        raise InvalidArgumentError(
+            "sharded: is followed by the URLs of the shards, with spaces between them"
+        )
+    return urls
+
+
+def check_urls(urls: Sequence[str]) -> None:
+    """Refuse a list of URLs that cannot be those of shards.
+
+    Raises:
+        InvalidArgumentError: It is not a list, is empty, or has a URL twice.
+    """
+    if isinstance(urls, str) or not urls:
+        raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
+    for at, url in enumerate(urls):
+        if url in urls[:at]:
+            first = list(urls).index(url) + 1
+            raise InvalidArgumentError(f"shards {first} and {at + 1} have the same URL")
+
+
+def _route(name: str, *, writes: bool) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return a method that asks the shard of the thread that its first argument is or names."""
+
+    async def method(self: ShardedBackend, *args: Any, **kwargs: Any) -> Any:
+        first: Any = args[0] if args else kwargs.get("thread_id", next(iter(kwargs.values()), None))
+        thread_id: Any = getattr(first, "thread_id", first)
+        ask = self.change_at if writes else self.read_at
+        return await ask(thread_id, lambda it: getattr(it, name)(*args, **kwargs))
+
+    method.__name__, method.__qualname__ = name, f"ShardedBackend.{name}"
+    method.__doc__ = f"Ask the shard of the thread; see ``{name}`` of the contract."
+    return method
+
+
+_READS = (
+    *("fetch", "fetch_head", "history", "version", "has_thread", "writes_of", "read_thread"),
+    *("namespaces", "records", "facts_of"),
+)
+_WRITES = ("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions")
+
+_Routed: Any = type(
+    "Routed",
+    (),
+    {
+        "__doc__": "The methods that one shard answers.",
+        **{name: _route(name, writes=False) for name in _READS},
+        **{name: _route(name, writes=True) for name in _WRITES},
+    },
+)
+"""Type checkers see the methods of the contract."""
+
+
+class _Turns(LoopResources):
+    """The writes of an event loop that wait for the place of their thread."""
+
+    async def _release(self) -> None:
+        """Do nothing: no resource is open."""
+
+    def is_free(self, name: str) -> bool:
+        """Return whether no write of the thread waits."""
+        return name not in self._last
+
+
+class ShardedBackend(_Routed, ShardedLists):  # type: ignore[misc]
+    """Keeps each thread in one of several databases; lists and searches ask all of them.
+
+    The databases know their set: a list in another order, an incomplete one, or one that names a
+    database twice is refused when it is opened. All are of one tenant and one ``max_state_bytes``.
+
+    Args:
+        shards: Backends over SQLite, PostgreSQL or Oracle, in the order of the set. It may name
+            empty databases behind the shards: they are added by ``rebalance``.
+
+    Raises:
+        InvalidArgumentError: The list is empty, or the options of the backends differ.
+        UnsupportedError: One of them cannot be a shard.
+    """
+
+    factory = "open_sharded"
+    persistent_checkpoint_ids = True
+    messages = True
+
+    def __init__(self, shards: Sequence[StorageBackend]) -> None:
+        self.shards = [cast("Shard", it) for it in shards]
+        if not self.shards:
+            raise InvalidArgumentError("the list of shards is empty; name a database at least")
+        first = self.shards[0]
+        for shard in self.shards:
+            if not isinstance(shard, JoinsShards):
+                raise UnsupportedError(
+                    f"{type(shard).__name__} cannot be a shard: shards are databases of SQLite,"
+                    " PostgreSQL or Oracle"
+                )
+            if shard.reads_replicas:
+                raise InvalidArgumentError(
+                    "a shard has replicas=, whose answers may be older than the move of a thread;"
+                    " leave it out"
+                )
+            if (shard.tenant, shard.max_state_bytes) != (
+                shards[0].tenant,
+                shards[0].max_state_bytes,
+            ):
+                raise InvalidArgumentError(
+                    "the shards have different tenants or max_state_bytes; give those options to"
+                    " the set, and not in the URLs"
+                )
+        _check_tenant(first.tenant)
+        super().__init__(max_state_bytes=first.max_state_bytes)
+        self.shard_set = ShardSet(self.shards)
+        self.moves_between_threads = all(it.moves_between_threads for it in shards)
+        self.needs_no_loop = needs_no_loop(*shards)
+        self._turns = ResourcesPerLoop(_Turns, None)
+        self._owns_shards = True
+
+    def __repr__(self) -> str:
+        return f"ShardedBackend({self.shards!r})"
+
+    @property
+    def tenant(self) -> str | None:
+        """See ``StorageBackend``, also for the following methods."""
+        return self.shards[0].tenant
+
+    def _enter(self, tenant: str) -> None:
+        self.shards = [it.for_tenant(tenant) for it in self.shards]
+        _check_tenant(tenant)
+        self._owns_shards = False
+
+    async def open(self) -> None:
+        await self.shard_set.open()
+
+    async def close(self) -> None:
+        if not self._owns_shards:
+            return
+        if not may_block():
+            await self._turns.close()
+        for shard in self.shards:
+            await shard.close()
+
+    # --- one shard
+
+    async def read_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
+        """Return the answer of the shard that has a thread."""
+        check_text("thread_id", thread_id)
+        at = self.shard_set.find_settled(self.tenant, thread_id)
+        if at is not None:
+            return await ask(self.shards[at])
+        return await self.shard_set.read(self.shards, thread_id, ask)
+
+    async def change_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
+        """Have the shard where a thread belongs change it, in the order of the calls.
+
+        A change that has to wait for the place of its thread continues if the caller is cancelled.
+        """
+        check_text("thread_id", thread_id)
+        turn, at = (
+            f"{self.tenant}\0{thread_id}",
+            self.shard_set.find_settled(self.tenant, thread_id),
+        )
+
+        async def change() -> T:
+            return await ask(self.shards[await self.shard_set.settle(self.shards, thread_id)])
+
+        if may_block():
+            return await (change() if at is None else ask(self.shards[at]))
+        turns = await self._turns.get()
+        if at is not None and turns.is_free(turn):
+            return await ask(self.shards[at])
+        return await turns.run_in_order(turn, change)
+
+    async def commit(self, save: Save) -> Written:
+        async def commit(shard: Shard) -> Written:
+            expected, side = save.expected, save.side_parent
+            marks = [expected.made_from, expected.head, side] if expected else [side]
+            if all(it is None or it.store == shard.store_id for it in marks):
+                return await shard.commit(save)
+            key = save.thread_id, save.namespace
+            if expected is not None:
+                made_from = await self._translate(shard, *key, expected.made_from)
+                head = await self._translate(shard, *key, expected.head)
+                expected = replace(expected, made_from=made_from, head=head)
+            side = await self._translate(shard, *key, side)
+            return await shard.commit(replace(save, expected=expected, side_parent=side))
+
+        return await self.change_at(save.thread_id, commit)
+
+    async def remove_thread(
+        self, thread_id: str, *, head: Mark | None = None, namespace: str = ""
+    ) -> Removed:
+        async def remove(shard: Shard) -> Removed:
+            mark = await self._translate(shard, thread_id, namespace, head)
+            return await shard.remove_thread(thread_id, head=mark, namespace=namespace)
+
+        return await self.change_at(thread_id, remove)
+
+    async def _translate(
+        self, shard: Shard, thread_id: str, namespace: str, mark: Mark | None
+    ) -> Mark | None:
+        """Return a mark as the shard has it, of a thread that was moved to it since.
+
+        A move keeps sequences and digests. Without a version there, the mark matches none.
+        """
+        if mark is None or mark.store == shard.store_id or mark.store not in self.shard_set.stores:
+            return mark
+        found = await shard.version(thread_id, namespace=namespace)
+        line = found.mark.line if found else 0
+        return replace(mark, store=shard.store_id, line=line)
+
+    async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
+        """See ``StoresThreads``; to another shard, the copy becomes visible at its end."""
+        check_text("source_thread_id", source_thread_id)
+        numbers = [
+            await self.change_at(thread_id, self._identify)
+            for thread_id in (source_thread_id, dest_thread_id)
+        ]
+        source, dest = (self.shards[number] for number in numbers)
+
+        async def copy(_: Shard) -> bool:
+            if source is dest:
+                return await source.copy_thread(source_thread_id, dest_thread_id)
+            if not await source.has_thread(source_thread_id):
+                return False
+            if (await dest.find_move(dest_thread_id))[0]:
+                raise make_occupied_error(dest_thread_id, "copied")
+            thread = await source.read_thread(source_thread_id)
+            return thread is not None and await self._copy_to(dest, thread, dest_thread_id)
+
+        return await self.change_at(dest_thread_id, copy)
+
+    async def _identify(self, shard: Shard) -> int:
+        return self.shard_set.stores[shard.store_id]
+
+    async def _copy_to(self, dest: Shard, thread: ArchivedThread, thread_id: str) -> bool:
+        """Copy a thread within its new database, where that is another tenant's until the end."""
+        tenant = self.tenant or ""
+        hidden = dest.for_tenant(COPY_TENANT + uuid4().hex)
+        await hidden.restore(thread)
+        try:
+            await hidden.copy_thread(thread.thread_id, thread_id)
+            return await hidden.admit_thread(thread_id, tenant)
+        finally:
+            for copy_id in (thread.thread_id, thread_id):
+                await hidden.remove_thread(copy_id)
+
+
+def _check_tenant(tenant: str | None) -> None:
+    """Refuse the name of a tenant that hides copies.
+
+    Raises:
+        InvalidArgumentError: It is one.
+    """
+    if tenant is not None and tenant.startswith(HIDDEN_TENANT):
+        raise InvalidArgumentError(
+            f"tenant {tenant!r}: names that begin with {HIDDEN_TENANT!r} are of threads that change"
+            " their shard"
+        )

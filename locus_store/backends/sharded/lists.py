@@ -1,0 +1,183 @@
+"""The lists and searches of a set of shards: the answers of all, merged in the contract's order."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from locus_store.backend import FullBackend, SharedByTenants
+from locus_store.types import Tenant, Vacuumed
+from locus_store.types.arguments import check_limit, check_scan
+from locus_store.types.facts import Fact
+from locus_store.types.thread_info import DescribesThreads
+from locus_store.versions.sharding import HIDDEN_TENANT
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from locus_store.backends.sharded.shard_set import Shard, ShardSet
+    from locus_store.types import Active, Head, Hit, LineContents, Version, VersionsWanted
+    from locus_store.types.thread_info import ThreadFacts, ThreadsWanted, UserIdType
+
+T = TypeVar("T")
+
+
+class ShardedLists(FullBackend, DescribesThreads, SharedByTenants):
+    """Asks all shards of a backend.
+
+    A thread that changes its shard meanwhile may be in two answers: the last one counts.
+    """
+
+    shard_set: ShardSet
+    shards: list[Shard]
+
+    @abstractmethod
+    async def read_at(self, thread_id: str, ask: Callable[[Shard], Awaitable[T]]) -> T:
+        """Return the answer of the shard that has a thread."""
+
+    async def _gather(self, ask: Callable[[Shard], Awaitable[T]]) -> list[T]:
+        return await self.shard_set.gather(self.shards, ask)
+
+    async def recent(
+        self, limit: int = 100, pattern: str = "*", *, after: str | None = None
+    ) -> list[Active]:
+        check_limit(limit)
+        if after is None:
+            return _merge(await self._gather(lambda it: it.recent(limit, pattern)), limit)
+
+        async def place(shard: Shard) -> tuple[Any, str]:
+            return await shard.get_last_active_at(after), shard.store_id
+
+        at, store = await self.read_at(after, place)
+        order = list(self.shard_set.stores)
+
+        async def recent(shard: Shard) -> list[Active]:
+            if shard.store_id == store:
+                return await shard.recent(limit, pattern, after=after)
+            is_behind = order.index(shard.store_id) > order.index(store)
+            return await shard.list_recent_before(at, limit, pattern, with_ties=is_behind)
+
+        return _merge(await self._gather(recent), limit)
+
+    async def heads(self, limit: int = 100) -> list[Head]:
+        check_limit(limit)
+        found = _join(await self._gather(lambda it: it.list_active_heads(limit)))
+        found.sort(key=lambda it: it[0], reverse=True)
+        return list({it.thread_id: it for _, it in found}.values())[:limit]
+
+    async def newest(self, wanted: VersionsWanted, limit: int) -> list[Version]:
+        check_limit(limit)
+        if wanted.thread_id is not None:
+            return await self.read_at(wanted.thread_id, lambda it: it.newest(wanted, limit))
+
+        async def newest(shard: Shard) -> list[Version]:
+            after, order = wanted.after, self.shard_set.stores
+            if after is not None and order[shard.store_id] > order.get(after.mark.store, -1):
+                # Those of the same time, line and sequence follow.
+                mark = replace(after.mark, sequence=after.mark.sequence + 1)
+                after = replace(after, mark=mark)
+            return await shard.newest(replace(wanted, after=after), limit)
+
+        found = _join(await self._gather(newest))
+        found.sort(key=lambda it: (it.created_at, it.mark.line, it.mark.sequence), reverse=True)
+        return found[:limit]
+
+    async def contents(self, versions: Sequence[Version]) -> list[LineContents]:
+        """See ``ListsVersions``; the versions of a call should be of one shard."""
+        if self.shard_set.layout is None:
+            await self.shard_set.open()
+        groups: dict[int, list[Version]] = {}
+        for version in versions:
+            groups.setdefault(self.shard_set.stores[version.mark.store], []).append(version)
+        return _join([await self.shards[at].contents(some) for at, some in groups.items()])
+
+    async def find(self, query: str, limit: int = 10) -> list[Hit]:
+        check_limit(limit)
+        found = _join(await self._gather(lambda it: it.find(query, limit)))
+        found.sort(key=lambda it: (it.score, it.updated_at), reverse=True)
+        return list({it.thread_id: it for it in found}.values())[:limit]
+
+    async def query(self, key: str, value: Any, limit: int = 100) -> list[Head]:
+        found = _join(await self._gather(lambda it: it.query(key, value, limit)))
+        found.sort(key=lambda it: it.updated_at, reverse=True)
+        return list({(it.thread_id, it.checkpoint_id): it for it in found}.values())[:limit]
+
+    async def tagged(self, key: str, value: Any) -> list[tuple[str, str, str]]:
+        return list(dict.fromkeys(_join(await self._gather(lambda it: it.tagged(key, value)))))
+
+    async def scan(self, limit: int = 100, *, after: str | None = None) -> list[str]:
+        check_scan(limit, after)
+        found = _join(await self._gather(lambda it: it.scan(limit, after=after)))
+        return sorted(set(found))[:limit]
+
+    async def find_threads(self, key: str, value: Any, *, user_id: str | None = None) -> list[str]:
+        found = await self._gather(lambda it: it.find_threads(key, value, user_id=user_id))
+        return list(dict.fromkeys(_join(found)))
+
+    async def find_facts(self, wanted: ThreadsWanted) -> list[ThreadFacts]:
+        last = wanted.offset + wanted.limit
+        page = replace(wanted, offset=0, limit=last)
+        found = _join(await self._gather(lambda it: it.find_active_facts(page)))
+        found.sort(key=lambda it: it[0], reverse=True)
+        facts = {it.thread_id: it for _, it in found}
+        return list(facts.values())[wanted.offset : last]
+
+    async def forget_user(self, user_id: str) -> dict[str, int]:
+        counts = Counter(await super().forget_user(user_id))
+        for some in await self._gather(lambda it: it.forget_user(user_id)):
+            counts.update(some)
+        return dict(counts)
+
+    async def forget_where(self, key: str, value: Any) -> dict[str, int]:
+        counts = Counter(await super().forget_where(key, value))
+        for some in await self._gather(lambda it: it.forget_where(key, value)):
+            counts.update(some)
+        return dict(counts)
+
+    async def vacuum_report(self, older_than_days: float = 30) -> Vacuumed:
+        found = await self._gather(lambda it: it.vacuum_report(older_than_days))
+        return Vacuumed(*map(sum, zip(*found, strict=True)))
+
+    async def expire(self) -> int:
+        return sum(await self._gather(lambda it: it.expire()))
+
+    async def tenants(self) -> list[Tenant]:
+        found: dict[str, Tenant] = {}
+        for own in _join(await self._gather(lambda it: it.tenants())):
+            old = found.get(own.name, Tenant(own.name, 0, 0))
+            found[own.name] = Tenant(own.name, old.threads + own.threads, old.items + own.items)
+        return [found[it] for it in sorted(found) if not it.startswith(HIDDEN_TENANT)]
+
+    async def damage(self) -> list[str]:
+        found = await self._gather(lambda it: it.damage())
+        return [f"shard {at}: {it}" for at, some in enumerate(found, 1) for it in some]
+
+    async def facts(self) -> list[Fact]:
+        found = await self._gather(lambda it: it.facts())
+        layout = self.shard_set.layout
+        state = f"{layout.shards}, {layout.state}" if layout else "unknown"
+        return [*await super().facts(), Fact("shards", state), *_number(found)]
+
+    async def tenant_facts(self) -> list[Fact]:
+        return _number(await self._gather(lambda it: it.tenant_facts()))
+
+    async def require_user_id_type(self, users: UserIdType) -> None:
+        await self._gather(lambda it: it.require_user_id_type(users))
+
+
+def _join(answers: Iterable[Iterable[T]]) -> list[T]:
+    return [it for some in answers for it in some]
+
+
+def _merge(lists: Iterable[Sequence[Active]], limit: int) -> list[Active]:
+    """Return the first threads of lists; of one time, those of the first list come first."""
+    each = sorted(_join(lists), key=lambda it: it.active_at, reverse=True)
+    return list({it.thread_id: it for it in each}.values())[:limit]
+
+
+def _number(facts: Iterable[Iterable[Fact]]) -> list[Fact]:
+    """Return the facts of shards under their numbers."""
+    each = [(at, fact) for at, some in enumerate(facts, 1) for fact in some]
+    return [replace(fact, name=f"shard {at}: {fact.name}") for at, fact in each]

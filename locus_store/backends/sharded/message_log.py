@@ -1,0 +1,115 @@
+"""The message logs of a set of shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from locus_store.errors import UnsupportedError
+from locus_store.messages import BaseMessageLog
+from locus_store.runtime.stepping import needs_no_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from locus_store.backends.sharded.backend import ShardedBackend
+    from locus_store.backends.sharded.shard_set import Shard
+    from locus_store.types.logs import LogsWanted
+    from locus_store.types.messages import LogChange, LogChanged, LogInfo, LogRead, LogWanted
+
+T = TypeVar("T")
+
+
+class ShardedMessageLog(BaseMessageLog):
+    """Keeps the logs of a thread in the thread's shard.
+
+    A change of the logs of several threads is one transaction, so it is refused if they are in
+    different shards.
+
+    Args:
+        backend: The backend whose threads have the logs.
+        logs: The message log of each shard.
+        owns: ``close`` closes the backend as well.
+    """
+
+    changes_several_threads = False
+
+    def __init__(
+        self, backend: ShardedBackend, logs: Sequence[BaseMessageLog], *, owns: bool = False
+    ) -> None:
+        super().__init__(ttl_seconds=logs[0].ttl_seconds, max_state_bytes=backend.max_state_bytes)
+        self.backend = backend
+        self.moves_between_threads = backend.moves_between_threads
+        self.needs_no_loop = needs_no_loop(backend, *logs)
+        self._logs = logs
+        self._owns = owns
+
+    def __repr__(self) -> str:
+        return f"ShardedMessageLog({self.backend!r})"
+
+    def _enter(self, tenant: str) -> None:
+        """See ``BaseMessageLog``, also for the following methods."""
+        self.backend = self.backend.for_tenant(tenant)
+        self._logs = [it.for_tenant(tenant) for it in self._logs]
+        self._owns = False
+
+    async def open(self) -> None:
+        await self.backend.open()
+
+    async def close(self) -> None:
+        if self._owns:
+            await self.backend.close()
+
+    def _of(self, ask: Callable[[BaseMessageLog], Awaitable[T]]) -> Callable[[Shard], Any]:
+        """Return a question to a shard's log as one to the shard."""
+        return lambda it: ask(self._logs[self.backend.shard_set.stores[it.store_id]])
+
+    async def change(self, change: LogChange) -> LogChanged:
+        async def apply(shard: Shard) -> LogChanged:
+            for other in {it.thread_id for it in change.also} - {change.thread_id}:
+                if await self.backend.change_at(other, _identify) != shard.store_id:
+                    raise UnsupportedError(
+                        f"threads {change.thread_id!r} and {other!r} are in different shards, and"
+                        " their logs cannot be changed in one transaction; nothing was written"
+                    )
+            changed: LogChanged = await self._of(lambda it: it.change(change))(shard)
+            return changed
+
+        return await self.backend.change_at(change.thread_id, apply)
+
+    async def look(self, wanted: LogWanted) -> LogRead | None:
+        return await self.backend.read_at(wanted.thread_id, self._of(lambda it: it.look(wanted)))
+
+    async def look_at_contents(self, wanted: LogWanted) -> list[Any]:
+        ask = self._of(lambda it: it.look_at_contents(wanted))
+        return await self.backend.read_at(wanted.thread_id, ask)
+
+    async def find_logs(self, wanted: LogsWanted) -> list[LogInfo]:
+        found = await self._gather(wanted, lambda it: it.find_logs(wanted))
+        return _sort(found, lambda it: (it.thread_id, it.namespace), wanted.limit)
+
+    async def find_heads(self, wanted: LogsWanted) -> list[LogRead]:
+        found = await self._gather(wanted, lambda it: it.find_heads(wanted))
+        return _sort(found, lambda it: (it.info.thread_id, it.info.namespace), wanted.limit)
+
+    async def drop(
+        self, thread_id: str, namespace: str | None, expected_revision: int | None
+    ) -> bool:
+        ask = self._of(lambda it: it.drop(thread_id, namespace, expected_revision))
+        return await self.backend.change_at(thread_id, ask)
+
+    async def _gather(
+        self, criteria: LogsWanted, ask: Callable[[BaseMessageLog], Awaitable[list[T]]]
+    ) -> list[T]:
+        if criteria.thread_id is not None:
+            return await self.backend.read_at(criteria.thread_id, self._of(ask))
+        found = await self.backend.shard_set.gather(self.backend.shards, self._of(ask))
+        return [it for some in found for it in some]
+
+
+async def _identify(shard: Shard) -> str:
+    return shard.store_id
+
+
+def _sort(logs: list[T], name: Callable[[T], tuple[str, str]], limit: int) -> list[T]:
+    each = {name(it): it for it in logs}
+    return [each[it] for it in sorted(each)][:limit]

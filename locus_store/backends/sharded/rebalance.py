@@ -1,0 +1,127 @@
+"""The move of threads to the shards that were added to a set."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from locus_store.backends.sharded import shard_set
+from locus_store.errors import ConflictError, IntegrityError, LocusStoreError
+from locus_store.runtime.progress import step
+from locus_store.runtime.stepping import pause
+from locus_store.versions.sharding import COPY_TENANT, HIDDEN_TENANT, choose_shard
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from locus_store.backends.sharded.backend import ShardedBackend
+    from locus_store.backends.sharded.shard_set import Shard, ShardSet
+    from locus_store.versions.sharding import ShardLayout
+
+_PAGE = 500
+"""Threads whose ids are read at once."""
+
+
+class Rebalanced(NamedTuple):
+    """The result of a rebalance."""
+
+    shards: int
+    """The number of shards that the set has now."""
+
+    moved: int
+    """The number of threads that this run moved; clients that wrote to threads moved others."""
+
+
+async def rebalance(backend: ShardedBackend) -> Rebalanced:
+    """Add the databases behind the shards of a set to it, and move the threads that belong there.
+
+    Clients may read and write meanwhile, if they have opened the set with the longer list. For
+    ``ANNOUNCED_SECONDS``, writes to the threads that are to be moved wait. A second run continues
+    an interrupted one.
+
+    Raises:
+        ConflictError: A thread is in two shards; the others were moved, and the set keeps its
+            state until a further run. Or another rebalance adds other databases.
+        IntegrityError: A thread is damaged; as above.
+        InvalidArgumentError: A new database is not empty, or the list is not the set's.
+    """
+    of = backend.shard_set
+    layout = await of.open()
+    if layout.state == "stable" and layout.shards < len(of.shards):
+        for number in range(layout.shards, len(of.shards)):
+            if await of.shards[number].tenants():
+                raise shard_set.make_used_error(number)
+        count = len(of.shards)
+        layout = layout.change(state="announced", former=layout.shards, shards=count)
+    await of.write_layout(layout)
+    if layout.state == "announced":
+        await pause(shard_set.ANNOUNCED_SECONDS)
+        layout = layout.change(state="moving")
+        await of.write_layout(layout)
+    moved = await _move_all(of, layout)
+    if layout.state == "moving":
+        layout = layout.change(state="stable", former=layout.shards)
+        await of.write_layout(layout)
+        # Again: a client that had stood still may have written one to its former place.
+        moved += await _move_all(of, layout)
+    return Rebalanced(layout.shards, moved)
+
+
+async def _move_all(of: ShardSet, layout: ShardLayout) -> int:
+    moved = await _move_threads(of, layout)
+    await _end_moves(of, layout)
+    return moved
+
+
+async def _move_threads(of: ShardSet, layout: ShardLayout) -> int:
+    """Move the threads that are not where they belong; return how many there were.
+
+    Raises:
+        ConflictError, IntegrityError: A thread cannot be moved; the others were.
+    """
+    moved, failed = 0, list[LocusStoreError]()
+    for was in range(layout.former):
+        async for shards, thread_id in _list_threads(of, was):
+            place = choose_shard(layout.shards, shards[was].tenant, thread_id)
+            try:
+                moved += place != was and await of.move(shards, thread_id, was, place)
+            except (ConflictError, IntegrityError) as exc:
+                failed.append(exc)
+            step()
+    for first in failed:
+        more = f" ({len(failed) - 1} more threads could not be moved)" if failed[1:] else ""
+        raise type(first)(f"{first}{more}; then rebalance again") from first
+    return moved
+
+
+async def _list_threads(of: ShardSet, number: int) -> AsyncIterator[tuple[Sequence[Shard], str]]:
+    """Yield the threads of a shard, each with the shards of its tenant."""
+    for tenant in await of.shards[number].tenants():
+        if tenant.name.startswith(HIDDEN_TENANT):
+            continue
+        shards = [it.for_tenant(tenant.name) for it in of.shards]
+        after: str | None = None
+        while page := await shards[number].scan(_PAGE, after=after):
+            for thread_id in page:
+                yield shards, thread_id
+            after = page[-1]
+
+
+async def _end_moves(of: ShardSet, layout: ShardLayout) -> None:
+    """End the moves that other clients began and left, and remove hidden copies without a move."""
+    hidden = [
+        (number, tenant.name)
+        for number in range(layout.shards)
+        for tenant in await of.shards[number].tenants()
+        if tenant.name.startswith(HIDDEN_TENANT) and not tenant.name.startswith(COPY_TENANT)
+    ]
+    former = of.shards[: layout.former]
+    while moves := [(shard, move) for shard in former for move in await shard.list_moves()]:
+        for shard, move in moves:
+            if move.is_taken:
+                await of.admit_taken([it.for_tenant(move.tenant) for it in of.shards], layout)
+            else:  # or it was taken meanwhile
+                await shard.drop_move(move)
+    for number, tenant in hidden:
+        shard = of.shards[number].for_tenant(tenant)
+        for thread_id in await shard.scan():
+            await shard.remove_thread(thread_id)

@@ -1,0 +1,377 @@
+"""A set of databases: its layout, which every client re-reads, and the moves of threads.
+
+docs/decisions/0286 has the protocol, and what holds at each of its steps.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from locus_store.backend import FullBackend, SharedByTenants
+from locus_store.errors import (
+    BackendError,
+    ConflictError,
+    IntegrityError,
+    InvalidArgumentError,
+    LocusStoreError,
+)
+from locus_store.runtime.stepping import pause, run_together
+from locus_store.types.thread_info import DescribesThreads
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+T = TypeVar("T")
+
+LEASE_SECONDS = 2.0
+"""A client uses the layout that it read for so long."""
+
+ANNOUNCED_SECONDS = 5.0
+"""From the announcement of a change to the first move: no client has the layout before it, and no
+call that began under it is still under way."""
+
+PATIENCE = 40
+"""Pauses until a move of another client, which may have ended, is replaced."""
+
+_PAUSE_SECONDS: Final = 0.05
+WAITS = 10
+"""Times ``ANNOUNCED_SECONDS`` that a write waits for the first move."""
+
+
+class Shard(FullBackend, SharedByTenants, DescribesThreads, JoinsShards):
+    """The powers of a database that may be a shard; for type checkers."""
+
+
+class ShardSet:
+    """The databases of a set, shared by the objects of all tenants.
+
+    Args:
+        shards: In the order of the set; further ones are used when they were added to it.
+    """
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = shards
+        self.layout: ShardLayout | None = None
+        self.stores: dict[str, int] = {}
+        """Number of the shard by the identity of its database."""
+
+        self._read_at = [float("-inf")] * len(shards)
+
+    # --- the layout
+
+    async def open(self) -> ShardLayout:
+        """Open all databases, and check that they are the set; create the layout of a new set.
+
+        Raises:
+            InvalidArgumentError: They are another set, incomplete, or in another order.
+        """
+        await run_together(it.open() for it in self.shards)
+        stores = [it.store_id for it in self.shards]
+        for at, store in enumerate(stores):
+            if store in stores[:at]:
+                first = stores.index(store) + 1
+                raise InvalidArgumentError(
+                    f"shards {first} and {at + 1} of the list are the same database, or one is a"
+                    " copy of the other; name each database once"
+                )
+        while True:
+            begun = time.monotonic()
+            found = await run_together(it.read_layout() for it in self.shards)
+            layout = self._judge(found)
+            known = [it for it in found[: layout.shards if layout else 0] if it is not None]
+            if layout is None or len(known) < layout.shards:
+                await self._complete(found, layout)
+            elif any(it.epoch == 0 for it in known):  # a new set, now complete
+                await self._store_layout(replace(layout, epoch=1))
+            else:
+                break
+        self.stores = {store: at for at, store in enumerate(stores)}
+        self._read_at = [begun] * len(self.shards)
+        self.layout = layout
+        return layout
+
+    def _judge(self, layouts: Sequence[ShardLayout | None]) -> ShardLayout | None:
+        """Return the newest layout, which some databases may lack that were to get it.
+
+        Raises:
+            InvalidArgumentError: The databases are not the set.
+        """
+        known = [(number, it) for number, it in enumerate(layouts) if it is not None]
+        if not known:
+            return None
+        newest = max((it for _, it in known), key=lambda it: it.epoch)
+        for number, own in known:
+            if own.set_id != newest.set_id:
+                raise InvalidArgumentError(
+                    f"shard {number + 1} of the list belongs to another set than shard"
+                    f" {known[0][0] + 1}; list the databases of one set"
+                )
+            if own.shard != number:
+                raise InvalidArgumentError(
+                    f"database {number + 1} of the list is shard {own.shard + 1} of its set; list"
+                    " all shards, in the order of the set"
+                )
+        self._require_all(newest)
+        first = newest.former if newest.state == "announced" else newest.shards
+        missing = [it for it in range(first) if layouts[it] is None]
+        if missing and newest.epoch > 0:
+            raise InvalidArgumentError(
+                f"database {missing[0] + 1} of the list is not shard {missing[0] + 1} of the set:"
+                " it belongs to no set. Name the right database, or restore it from a backup"
+            )
+        return newest
+
+    def _require_all(self, layout: ShardLayout) -> None:
+        if layout.shards > len(self.shards):
+            raise InvalidArgumentError(
+                f"the set has {layout.shards} shards, and the list names {len(self.shards)}; list"
+                " all of them, in the order of the set"
+            )
+
+    async def _complete(
+        self, layouts: Sequence[ShardLayout | None], newest: ShardLayout | None
+    ) -> None:
+        """Store the layout in the databases that lack it.
+
+        That of a new set has epoch 0 until all have it: an empty database in the place of a shard
+        differs from one of a new set. A first database that has threads already becomes a
+        set of one shard.
+
+        Raises:
+            InvalidArgumentError: Another database is not empty.
+        """
+        are_used = [bool(await it.tenants()) for it in self.shards]
+        count = 1 if are_used[0] else len(self.shards)
+        layout = newest or ShardLayout(shards=count, former=count, epoch=0)
+        for number, is_used in enumerate(are_used):
+            if is_used and layouts[number] is None and (number or layout.shards > 1):
+                raise make_used_error(number)
+        for number in reversed(range(layout.shards)):
+            mine = replace(layout, shard=number)
+            if layouts[number] is None and not await self.shards[number].write_layout(None, mine):
+                return  # another process does the same
+
+    async def _refresh(self, number: int) -> ShardLayout:
+        """Return the newest layout, after asking a shard whose answer is too old.
+
+        Raises:
+            IntegrityError: The database is no longer this shard.
+            InvalidArgumentError: The set has more shards than this object knows.
+        """
+        layout = self.layout or await self.open()
+        at = time.monotonic()
+        if at - self._read_at[number] < LEASE_SECONDS:
+            return layout
+        found = await self.shards[number].read_layout()
+        if found is None and number >= layout.former and layout.state == "announced":
+            return layout
+        if found is None or (found.set_id, found.shard) != (layout.set_id, number):
+            raise IntegrityError(
+                f"the database of shard {number + 1} is no longer that shard of the set; it was"
+                " replaced or restored meanwhile. Open the set again"
+            )
+        self._require_all(found)
+        self._read_at[number] = at
+        layout = self.layout or layout
+        if found.epoch > layout.epoch:
+            self.layout = layout = found
+        return layout
+
+    def find_settled(self, tenant: str | None, thread_id: str) -> int | None:
+        """Return the shard of a thread if that is known without a question."""
+        layout = self.layout
+        if layout is None:
+            return None
+        was, at = layout.get_places(tenant, thread_id)
+        is_fresh = time.monotonic() - self._read_at[at] < LEASE_SECONDS
+        return at if was == at and is_fresh else None
+
+    async def write_layout(self, layout: ShardLayout) -> None:
+        """Store a layout in all shards, and use it; see ``_store_layout`` for the error."""
+        await self._store_layout(layout)
+        self.layout = layout
+
+    async def _store_layout(self, layout: ShardLayout) -> None:
+        """Store a layout in all shards; the first one decides between two.
+
+        Raises:
+            ConflictError: Another rebalance has stored another one.
+        """
+        for number in range(layout.shards):
+            shard, mine = self.shards[number], replace(layout, shard=number)
+            while (old := await shard.read_layout()) is None or old.epoch < mine.epoch:
+                await shard.write_layout(old, mine)
+            if old.epoch == mine.epoch and old != mine:
+                raise ConflictError(
+                    "another rebalance changes this set at the same time; wait for its end, and"
+                    " run this one again"
+                )
+
+    # --- the place of a thread
+
+    async def _find(self, shards: Sequence[Shard], thread_id: str) -> tuple[ShardLayout, int, int]:
+        """Return the layout, and where the thread was and belongs by it; both were asked."""
+        layout = self.layout or await self.open()
+        while True:
+            was, at = layout.get_places(shards[0].tenant, thread_id)
+            await self._refresh(was)
+            newest = await self._refresh(at)
+            if newest.epoch == layout.epoch:
+                return layout, was, at
+            layout = newest
+
+    async def read(
+        self, shards: Sequence[Shard], thread_id: str, ask: Callable[[Shard], Awaitable[T]]
+    ) -> T:
+        """Return the answer of the shard that has a thread."""
+        while True:
+            _, was, at = await self._find(shards, thread_id)
+            if was == at:
+                return await ask(shards[at])
+            is_here, move = await shards[was].find_move(thread_id)
+            if not is_here:
+                if move is not None and move.is_taken:
+                    await self._admit(shards, was, move, [thread_id])
+                return await ask(shards[at])
+            try:
+                answer = await ask(shards[was])
+            except LocusStoreError:
+                if (await shards[was].find_move(thread_id))[0]:
+                    raise
+            else:
+                if (await shards[was].find_move(thread_id))[0]:
+                    return answer
+
+    async def settle(self, shards: Sequence[Shard], thread_id: str) -> int:
+        """Return the number of the shard where a thread belongs; it is there if it exists."""
+        for _ in range(WAITS * round(ANNOUNCED_SECONDS / _PAUSE_SECONDS) + 1):
+            layout, was, at = await self._find(shards, thread_id)
+            if was == at:
+                return at
+            if layout.state == "moving":
+                await self.move(shards, thread_id, was, at)
+                return at
+            self._read_at[was] = float("-inf")
+            await pause(_PAUSE_SECONDS)
+        raise BackendError(
+            f"thread {thread_id!r} changes its shard, and nothing was written: a rebalance stopped"
+            " after its announcement. Run 'locus-store shards rebalance' again"
+        )
+
+    async def move(self, shards: Sequence[Shard], thread_id: str, was: int, at: int) -> bool:
+        """Move a thread; return ``False`` if it was not there.
+
+        Several clients may move it at once.
+
+        Raises:
+            ConflictError: The new shard has a thread of this id, too.
+        """
+        old, patience = shards[was], PATIENCE
+        while True:
+            is_here, found = await self._find_move(old, thread_id, patience)
+            if found is not None and found.is_taken:
+                await self._admit(shards, was, found, [thread_id])
+                return True
+            if not is_here:
+                return False
+            if (await shards[at].find_move(thread_id))[0]:
+                if (await old.find_move(thread_id))[0]:
+                    raise make_twice_error(thread_id, was, at)
+                continue  # another client has moved it
+            mine = Move(tenant=old.tenant or "", target=at)
+            if not await old.reserve_move(thread_id, found, mine):
+                continue
+            if found is not None:
+                hidden = shards[found.target].for_tenant(found.hidden_tenant)
+                await hidden.remove_thread(thread_id)
+            if await self._take(shards, thread_id, was, mine):
+                await self._admit(shards, was, replace(mine, is_taken=True), [thread_id])
+                return True
+            patience *= 2  # copies of a large thread take long, and those of two clients compete
+
+    @staticmethod
+    async def _find_move(old: Shard, thread_id: str, patience: int) -> tuple[bool, Move | None]:
+        """Return ``find_move`` when another client's move has ended, or did not for long."""
+        is_here, found = await old.find_move(thread_id)
+        for _ in range(patience):
+            if not is_here or found is None or found.is_taken:
+                break
+            await pause(_PAUSE_SECONDS * (0.5 + random.random()))  # noqa: S311  (no secret)
+            is_here, found = await old.find_move(thread_id)
+        return is_here, found
+
+    async def _take(self, shards: Sequence[Shard], thread_id: str, was: int, move: Move) -> bool:
+        """Copy a thread to the new shard, hidden, and remove it from the old one if it is same."""
+        old, hidden = shards[was], shards[move.target].for_tenant(move.hidden_tenant)
+        thread = await old.read_thread(thread_id)
+        if thread is not None:
+            await hidden.restore(thread)
+            if await old.take_thread(thread, move):
+                return True
+            await hidden.remove_thread(thread_id)
+        await old.drop_move(move)
+        return False
+
+    async def _admit(
+        self, shards: Sequence[Shard], was: int, move: Move, thread_ids: Sequence[str]
+    ) -> None:
+        """Show hidden copies whose threads were taken, and end their move.
+
+        Raises:
+            ConflictError: The new shard has a thread of this id, too.
+        """
+        hidden = shards[move.target].for_tenant(move.hidden_tenant)
+        for thread_id in thread_ids:
+            await hidden.admit_thread(thread_id, move.tenant)
+        await shards[was].drop_move(move)
+
+    # --- all shards
+
+    async def gather(
+        self, shards: Sequence[Shard], ask: Callable[[Shard], Awaitable[T]]
+    ) -> list[T]:
+        """Return the answers of all shards in their order.
+
+        A thread that moves meanwhile is in one answer at least: those of the former shards come
+        first, and it moves from them to the others.
+        """
+        while True:
+            layout = self.layout or await self.open()
+            newest = [await self._refresh(it) for it in range(layout.shards)]
+            if newest[-1].epoch == layout.epoch:
+                break
+        found = await run_together(ask(it) for it in shards[: layout.former])
+        if layout.former == layout.shards:
+            return found
+        await self.admit_taken(shards, layout)
+        return found + await run_together(ask(it) for it in shards[layout.former : layout.shards])
+
+    async def admit_taken(self, shards: Sequence[Shard], layout: ShardLayout) -> None:
+        """Complete the moves of this tenant whose threads were taken."""
+        for was in range(layout.former):
+            for move in await shards[was].list_moves():
+                if move.is_taken and move.tenant == shards[0].tenant:
+                    hidden = shards[move.target].for_tenant(move.hidden_tenant)
+                    await self._admit(shards, was, move, await hidden.scan())
+
+
+def make_twice_error(thread_id: str, was: int, at: int) -> ConflictError:
+    """Return the error of a thread that is in the shard where it was and where it belongs."""
+    return ConflictError(
+        f"thread {thread_id!r} is in shard {was + 1}, and another one of this id is in shard"
+        f" {at + 1}, where it belongs: a client wrote it after it had stood still for long. Look at"
+        " both in their databases, by the URLs of the two, and delete one there"
+    )
+
+
+def make_used_error(number: int) -> InvalidArgumentError:
+    """Return the error of a database that is to be a shard, and is not empty."""
+    return InvalidArgumentError(
+        f"database {number + 1} of the list has threads or items, and belongs to no set of"
+        " shards: only the first one of a new set may have some. Add it empty, and copy its"
+        " threads with 'locus-store copy'"
+    )

@@ -1,0 +1,172 @@
+"""A SQL database as a shard: its layout and moves in ``settings``, and threads on their way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+
+from locus_store.sql import archives
+from locus_store.sql.threads import listing
+from locus_store.versions.archives import make_occupied_error
+from locus_store.versions.sharding import JoinsShards, Move, ShardLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from locus_store.sql.connections.database import Database
+    from locus_store.sql.threads.repository import Repository
+    from locus_store.types import Active, ArchivedThread, Head
+    from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
+
+T = TypeVar("T")
+
+LAYOUT: Final = "shards"
+"""Row of ``settings`` with the layout of the set."""
+
+_MOVE: Final = "move "
+"""Prefix of the rows of ``settings`` with moves; a digest of tenant and thread follows."""
+
+
+class SqlShard(JoinsShards):
+    """Runs the statements below in the transactions of a backend."""
+
+    _database: Database
+    _reader: Any
+    _runner: Any
+    _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
+    _read: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+    _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
+
+    @property
+    def store_id(self) -> str:
+        """See ``JoinsShards``, also for the following methods."""
+        return self._database.store
+
+    @property
+    def reads_replicas(self) -> bool:
+        return self._reader is not self._runner
+
+    async def read_layout(self) -> ShardLayout | None:
+        found = await self._query(lambda it: _read_setting(it, LAYOUT), self._runner)
+        return ShardLayout.from_text(found) if found else None
+
+    async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
+        texts = old.to_text() if old else None, new.to_text()
+        return await self._write(lambda it: _swap_setting(it, LAYOUT, *texts))
+
+    async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
+        return await self._read(
+            lambda it: (bool(it.is_live_thread(thread_id)), _find_move(it, thread_id)),
+            self._runner,
+        )
+
+    async def list_moves(self) -> list[Move]:
+        return await self._query(_list_moves, self._runner)
+
+    async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
+        texts = old.to_text() if old else None, new.to_text()
+        return await self._write(lambda it: _swap_setting(it, _name_move(it, thread_id), *texts))
+
+    async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:
+        return await self._write(lambda it: _take_thread(it, thread, move))
+
+    async def drop_move(self, move: Move) -> bool:
+        return await self._write(lambda it: _drop_move(it, move))
+
+    async def admit_thread(self, thread_id: str, tenant: str) -> bool:
+        other = self._database.for_tenant(tenant)
+        return await self._write(
+            lambda it: _admit_thread(it, other.make_repository(it.connection), thread_id)
+        )
+
+    async def get_last_active_at(self, thread_id: str) -> datetime:
+        return await self._query(lambda it: listing.get_last_active_at(it, thread_id), self._runner)
+
+    async def list_recent_before(
+        self, at: datetime, limit: int, pattern: str, *, with_ties: bool
+    ) -> list[Active]:
+        place = listing.make_place(at, with_ties=with_ties)
+        return await self._query(
+            lambda it: listing.list_threads_from(it, limit, pattern, place), self._runner
+        )
+
+    async def list_active_heads(self, limit: int) -> list[tuple[datetime, Head]]:
+        return await self._query(lambda it: listing.list_active_heads(it, limit), self._runner)
+
+    async def find_active_facts(
+        self, criteria: ThreadsWanted
+    ) -> list[tuple[datetime, ThreadFacts]]:
+        return await self._query(lambda it: listing.find_active_facts(it, criteria), self._runner)
+
+
+def _read_setting(repository: Repository, name: str) -> str | None:
+    c = repository.tables.settings.c
+    found: str | None = repository.connection.execute(
+        sa.select(c.value).where(c.name == name)
+    ).scalar()
+    return found
+
+
+def _swap_setting(repository: Repository, name: str, old: str | None, new: str | None) -> bool:
+    """Replace a setting, or create or remove it; ``False`` if it is another one than ``old``."""
+    settings = repository.tables.settings
+    if old is None:
+        if _read_setting(repository, name) is not None:
+            return False
+        repository.connection.execute(settings.insert().values(name=name, value=new))
+        return True
+    is_old = settings.c.name == name, settings.c.value == old
+    change = settings.delete() if new is None else settings.update().values(value=new)
+    return repository.connection.execute(change.where(*is_old)).rowcount == 1
+
+
+def _name_move(repository: Repository, thread_id: str) -> str:
+    key = f"{repository.scope.tenant}\0{thread_id}".encode(errors="surrogatepass")
+    return _MOVE + sha256(key).hexdigest()[:40]
+
+
+def _find_move(repository: Repository, thread_id: str) -> Move | None:
+    found = _read_setting(repository, _name_move(repository, thread_id))
+    return Move.from_text(found) if found else None
+
+
+def _list_moves(repository: Repository) -> list[Move]:
+    c = repository.tables.settings.c
+    found = repository.connection.execute(sa.select(c.value).where(c.name.startswith(_MOVE)))
+    return [Move.from_text(text) for text in found.scalars()]
+
+
+def _drop_move(repository: Repository, move: Move) -> bool:
+    settings = repository.tables.settings
+    is_it = settings.c.name.startswith(_MOVE), settings.c.value == move.to_text()
+    return repository.connection.execute(settings.delete().where(*is_it)).rowcount == 1
+
+
+def _take_thread(repository: Repository, thread: ArchivedThread, move: Move) -> bool:
+    thread_id, taken = thread.thread_id, replace(move, is_taken=True)
+    if not repository.lock(thread_id) or archives.read_thread(repository, thread_id) != thread:
+        return False
+    name = _name_move(repository, thread_id)
+    if not _swap_setting(repository, name, move.to_text(), taken.to_text()):
+        return False
+    repository.drop_threads([thread_id])
+    return True
+
+
+def _admit_thread(repository: Repository, other: Repository, thread_id: str) -> bool:
+    if not repository.is_live_thread(thread_id) or not repository.lock(thread_id):
+        return False
+    is_live = other.is_live_thread(thread_id)
+    if is_live:
+        raise make_occupied_error(thread_id, "moved")
+    if is_live is not None and other.lock(thread_id):
+        other.drop_threads([thread_id])
+    for table in (repository.tables.threads, repository.tables.lines):
+        is_its = table.c.tenant == repository.scope.tenant, table.c.thread_id == thread_id
+        change = table.update().where(*is_its).values(tenant=other.scope.tenant)
+        repository.connection.execute(change)
+    return True

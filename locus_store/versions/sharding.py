@@ -1,0 +1,207 @@
+"""Shards: the layout of a set of databases, the place of a thread in it, and moves between places.
+
+A set grows at its end only: its shards are numbered, and a thread's place depends on its tenant,
+its id and the number of shards. docs/decisions/0286 explains the states of a layout.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final, Literal
+from uuid import uuid4
+
+import orjson
+
+from locus_store.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from locus_store.types import Active, ArchivedThread, Head
+    from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
+
+HIDDEN_TENANT: Final = "_moving_"
+"""Prefix of the tenants that hold the copies of threads on their way."""
+
+
+def choose_shard(shards: int, tenant: str | None, thread_id: str) -> int:
+    """Return the number of the shard of a thread: the highest hash of shard and thread.
+
+    Rendezvous hashing: one more shard moves only the threads that belong to it.
+    """
+    if shards == 1:
+        return 0
+    key = f"{tenant or ''}\0{thread_id}".encode(errors="surrogatepass")
+    return max(range(shards), key=lambda it: blake2b(b"%d\0" % it + key, digest_size=8).digest())
+
+
+COPY_TENANT: Final = f"{HIDDEN_TENANT}copy_"
+"""Prefix of those among them that hold copies of ``copy_thread``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLayout:
+    """The description of a set that each of its databases stores."""
+
+    set_id: str = field(default_factory=lambda: uuid4().hex)
+    shard: int = 0
+    """Number of the shard that stores this."""
+
+    shards: int
+    """Number of shards."""
+
+    former: int
+    """Number of shards before the last change; threads may be at their places of that time."""
+
+    epoch: int = 1
+    """Counts the changes; 0: the set is not complete, and was never used."""
+
+    state: Literal["stable", "announced", "moving"] = "stable"
+    """``announced``: all clients learn of the change, and no thread changes its place.
+    ``moving``: a thread changes its place when it is written, or when the rebalance comes to it."""
+
+    def get_places(self, tenant: str | None, thread_id: str) -> tuple[int, int]:
+        """Return the numbers of the shards where a thread was and where it belongs."""
+        place = choose_shard(self.shards, tenant, thread_id)
+        if self.state == "stable" or place < self.former:
+            return place, place
+        return choose_shard(self.former, tenant, thread_id), place
+
+    def change(self, **changes: object) -> ShardLayout:
+        """Return the next layout."""
+        return replace(self, epoch=self.epoch + 1, **changes)  # type: ignore[arg-type]
+
+    def to_text(self) -> str:
+        """Return the layout as JSON."""
+        return orjson.dumps(asdict(self)).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> ShardLayout:
+        """Return the layout in JSON.
+
+        Raises:
+            IntegrityError: It is not one.
+        """
+        try:
+            return cls(**orjson.loads(text))
+        except (ValueError, TypeError) as exc:
+            raise IntegrityError(
+                f"the setting 'shards' is not a layout: {text!r:.80}; restore the database from a"
+                " backup"
+            ) from exc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A move of one thread to another shard, as its old database stores it."""
+
+    tenant: str
+    target: int
+    """Number of the new shard."""
+
+    token: str = field(default_factory=lambda: uuid4().hex)
+    is_taken: bool = False
+    """The old database no longer has the thread: the hidden copy is the thread."""
+
+    @property
+    def hidden_tenant(self) -> str:
+        """The tenant that has the copy in the new database until it is admitted."""
+        return HIDDEN_TENANT + self.token
+
+    def to_text(self) -> str:
+        """Return the move as JSON."""
+        return orjson.dumps(asdict(self)).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> Move:
+        """Return the move in JSON."""
+        return cls(**orjson.loads(text))
+
+
+class JoinsShards(ABC):
+    """A backend whose database may be a shard of a set."""
+
+    @property
+    @abstractmethod
+    def store_id(self) -> str:
+        """The identity of the opened database, as in ``Mark.store``."""
+
+    @property
+    @abstractmethod
+    def reads_replicas(self) -> bool:
+        """Answers may be older than the move of a thread."""
+
+    @abstractmethod
+    async def read_layout(self) -> ShardLayout | None:
+        """Return the layout that the database stores, if any."""
+
+    @abstractmethod
+    async def write_layout(self, old: ShardLayout | None, new: ShardLayout) -> bool:
+        """Replace the layout; ``False``: another one than ``old`` is stored, and stays."""
+
+    # --- a thread on its way
+
+    @abstractmethod
+    async def find_move(self, thread_id: str) -> tuple[bool, Move | None]:
+        """Return whether a live thread, or its pending writes, are stored, and its move, if any."""
+
+    @abstractmethod
+    async def list_moves(self) -> list[Move]:
+        """Return the moves of all tenants."""
+
+    @abstractmethod
+    async def reserve_move(self, thread_id: str, old: Move | None, new: Move) -> bool:
+        """Store a move; ``False``: another one than ``old`` is stored, and stays."""
+
+    @abstractmethod
+    async def take_thread(self, thread: ArchivedThread, move: Move) -> bool:
+        """Remove a thread that was copied, and mark its move as taken, in one transaction.
+
+        Returns:
+            ``False``: the thread is no longer as it was copied, or has another move. Nothing was
+            changed.
+        """
+
+    @abstractmethod
+    async def drop_move(self, move: Move) -> bool:
+        """Remove a move; return whether it was stored."""
+
+    @abstractmethod
+    async def admit_thread(self, thread_id: str, tenant: str) -> bool:
+        """Give a thread of this object's tenant to another tenant, in one transaction.
+
+        Returns:
+            ``False``: there is no such thread.
+
+        Raises:
+            ConflictError: The other tenant has such a thread.
+        """
+
+    # --- lists that are merged
+
+    @abstractmethod
+    async def get_last_active_at(self, thread_id: str) -> datetime:
+        """Return the time by which ``recent`` places a thread.
+
+        Raises:
+            NotFoundError: There is no such thread.
+        """
+
+    @abstractmethod
+    async def list_recent_before(
+        self, at: datetime, limit: int, pattern: str, *, with_ties: bool
+    ) -> list[Active]:
+        """Return the threads of ``recent`` that were last active before a time, or at it."""
+
+    @abstractmethod
+    async def list_active_heads(self, limit: int) -> Sequence[tuple[datetime, Head]]:
+        """Return ``heads``, each with the time of its thread's last activity."""
+
+    @abstractmethod
+    async def find_active_facts(
+        self, criteria: ThreadsWanted
+    ) -> Sequence[tuple[datetime, ThreadFacts]]:
+        """Return ``find_facts``, each with the time of its thread's last activity."""
