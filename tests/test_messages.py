@@ -186,8 +186,8 @@ async def test_a_lost_connection_doubles_nothing_on_postgresql(
         runner: Any = log.backend._runner
         write_once, lost = runner.write_once, []
 
-        async def losing(body: Any) -> Any:
-            result = await write_once(body)
+        async def losing(body: Any, **options: Any) -> Any:
+            result = await write_once(body, **options)
             if not lost:
                 lost.append(result)
                 raise ConnectionFailedError("the reply was lost")
