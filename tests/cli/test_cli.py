@@ -335,6 +335,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "oci lifecycle",
         "inspect",
         "serve",
+        "shards rebalance",
         "tokens add",
         "tokens list",
         "tokens revoke",

@@ -249,5 +249,12 @@ SELECT pg_is_in_recovery() IS NOT NULL;
 SELECT count(*) >= 0 FROM pg_available_extensions WHERE name = 'vector';
 SHOW server_version_num;
 
+--- positions in the write-ahead log | replicas= | optional
+SELECT s.system_identifier IS NOT NULL AND current_database() IS NOT NULL
+  AND lpad(to_hex(c.timeline_id), 8, '0') IS NOT NULL
+  AND pg_walfile_name(pg_current_wal_insert_lsn()) IS NOT NULL
+FROM pg_control_system() s, pg_control_checkpoint() c;
+SELECT pg_last_wal_replay_lsn() IS NULL OR pg_is_in_recovery();
+
 --- the extension vector (pgvector) | embeddings of a store | optional
 SELECT count(*) = 1 FROM pg_extension WHERE extname = 'vector';

@@ -92,7 +92,7 @@ class ServerState(NamedTuple):
     database: tuple[int, str]
     """The identifier of the cluster, which its replicas share, and the database's name."""
 
-    timeline: str
+    timeline: int
     """On a replica, the one of its last restart point: it may be an older one for a while."""
 
     position: int
@@ -113,7 +113,7 @@ async def ask(driver: Any, writes: int = 0) -> ServerState:
     row = await driver.fetchrow(_ASK, timeout=ANSWER_SECONDS)
     upper, _, lower = row["position"].partition("/")
     position = (int(upper, 16) << 32) + int(lower, 16)
-    database, timeline = (row["system_identifier"], row["database"]), row["timeline"][:8]
+    database, timeline = (row["system_identifier"], row["database"]), int(row["timeline"][:8], 16)
     return ServerState(writes, asked_at, row["is_replica"], database, timeline, position)
 
 

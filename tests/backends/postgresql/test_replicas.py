@@ -601,3 +601,17 @@ async def test_an_object_that_is_dropped_leaves_no_session_on_a_standby(pair: Pa
             return bool(await asyncio.to_thread(pair.standby.value, query, name) == 0)
 
         await eventually(is_gone)
+
+
+async def test_the_tenth_timeline_is_the_same_on_both_servers() -> None:
+    class Server:
+        """A double of a connection."""
+
+        def __init__(self, timeline: str, *, is_replica: bool) -> None:
+            self.row = {"timeline": timeline, "is_replica": is_replica, "position": "0/1A"}
+
+        async def fetchrow(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return {**self.row, "system_identifier": 1, "database": "agents"}
+
+    primary = await replicas.ask(Server("0000000A0000000000000001", is_replica=False))
+    assert (await replicas.ask(Server("0000000a", is_replica=True))).is_replica_of(primary)
