@@ -206,7 +206,8 @@ oldest:
 oldest-tests: $(VENV)/.oldest
 	$(PYTEST) $(QUICK) $(SHORT) --storage redis --storage postgresql $(CONTRACTS) \
 		tests/test_limits.py tests/test_state.py tests/test_encoding.py tests/adapters/locus/test_agent.py \
-		tests/backends/http/test_http.py tests/backends/oci/test_oci.py tests/service/test_access.py
+		tests/backends/http/test_http.py tests/backends/oci/test_oci.py tests/service/test_access.py \
+		tests/backends/redis/test_redis_sentinels.py
 
 # With one Python: what `make matrix` runs with each other one.
 short: short-tests

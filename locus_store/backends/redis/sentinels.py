@@ -200,7 +200,7 @@ class Sentinels(Sentinel):
     async def aclose(self) -> None:
         for task in self._asking:
             task.cancel()
-        await super().aclose()
+        await asyncio.gather(*(it.aclose() for it in self.sentinels))  # redis-py 6 closes none
 
 
 def _view(answers: Sequence[Any], service: str) -> list[View]:
