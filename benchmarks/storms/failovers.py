@@ -258,7 +258,7 @@ class Outcome:
     trials: int = 0
     acknowledged: int = 0
     found: Counter[str] = field(default_factory=Counter)
-    """What ``verdict`` calls violations, by kind."""
+    """The violations that ``verdict`` found, by kind."""
 
     illegal: int = 0
     """Threads, of ``THREADS`` in each trial."""

@@ -46,7 +46,7 @@ HEAD = (
 
 
 class Outcome(NamedTuple):
-    """What a round showed."""
+    """The counts of a round."""
 
     acknowledged: int
     lost: int

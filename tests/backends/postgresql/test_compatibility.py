@@ -213,7 +213,8 @@ IGNORED = (
     (r"statement_timestamp", "transaction_timestamp", "clocks"),
     (r' COLLATE "C"', ' COLLATE "und-x-icu"', "strings"),
 )
-"""What a service may accept and do otherwise, as a change of the statement, and who notices."""
+"""Statements that a service may accept without their effect: the change, and the feature that
+finds it."""
 
 
 @pytest.mark.parametrize(("pattern", "instead", "feature"), first_of(*IGNORED))
