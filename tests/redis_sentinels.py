@@ -121,8 +121,19 @@ class Group(Network):
     def request_failover(self, *options: str) -> None:
         """Make a replica the primary; the former one hears of it eight seconds later."""
         old = self.primary()
-        self.sentinels[0].ask("SENTINEL", "FAILOVER", NAME, *options)
+        wait_until(lambda: self._accepts_failover(*options), "a replica that can be promoted")
         self.await_failover(old)
+
+    def _accepts_failover(self, *options: str) -> bool:
+        import redis
+
+        try:
+            self.sentinels[0].ask("SENTINEL", "FAILOVER", NAME, *options)
+        except redis.ResponseError as exc:
+            if not str(exc).startswith("NOGOODSLAVE"):  # its last look at the replicas is old
+                raise
+            return False
+        return True
 
     def await_failover(self, old: Node) -> None:
         """Wait until another server than the one that a fault has just hit is the primary."""
