@@ -16,6 +16,7 @@ from locus_store.errors import (
     NotOwnerError,
     SchemaError,
     SerializationError,
+    TurnError,
     UnsupportedError,
 )
 from locus_store.runtime.extras import keep_available, load_name
@@ -92,10 +93,12 @@ if TYPE_CHECKING:
     )
     from locus_store.saver import CheckpointSaver
     from locus_store.store import BaseStore
+    from locus_store.turns import HeldTurn
     from locus_store.types import CheckpointerCapabilities, Tenant
     from locus_store.types.items import SemanticSearchResult, StoreCapabilities, StoreItem
     from locus_store.types.messages import LoggedMessage, LogInfo, LogSnapshot, NewMessage, Popped
     from locus_store.types.state import AgentState, Message, Role, ToolCall
+    from locus_store.types.turns import ThreadTurn
 
 __version__ = "0.1.0"
 
@@ -117,6 +120,7 @@ __all__ = [
     "HTTPCheckpointer",
     "HTTPMessageLog",
     "HTTPStore",
+    "HeldTurn",
     "InMemoryMessageLog",
     "InMemoryStore",
     "IntegrityError",
@@ -169,7 +173,9 @@ __all__ = [
     "StoreCapabilities",
     "StoreItem",
     "Tenant",
+    "ThreadTurn",
     "ToolCall",
+    "TurnError",
     "UnsupportedError",
     "file_checkpointer",
     "http_checkpointer",
@@ -224,6 +230,8 @@ _LAZY = {
     "CheckpointSaver": "saver",
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
+    "HeldTurn": "turns",
+    "ThreadTurn": "types.turns",
 }
 """Loaded on first use: a command starts at once, and memory needs no driver."""
 

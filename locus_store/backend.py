@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar, Final, TypeVar
 
 from locus_store.errors import IntegrityError, UnsupportedError
+from locus_store.runtime.holding import get_number
 from locus_store.runtime.loops import run_off_loop
 from locus_store.runtime.observe import count, measure_stored, note, observe, report_branch
 from locus_store.types import (
@@ -50,6 +51,7 @@ from locus_store.types.facts import Fact
 from locus_store.types.marks import refuse_mark
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.types.thread_info import PutThread, require_describing
+from locus_store.types.turns import ThreadTurn, TurnStep  # noqa: TC001  (wire evaluates them)
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.msgpack import convert_to_json
@@ -303,6 +305,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             labels=labels,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
+            turn=get_number(self, self.tenant, thread_id),
             claim=claim,
         )
         if connection is None:
@@ -668,12 +671,15 @@ class StoresWrites(StorageBackend):
         check_writes(kept)
         if not kept:
             return True
+        turn = get_number(self, self.tenant, thread_id)
+        which: dict[str, Any] = {} if turn is None else {"turn": turn}  # not all have turns
         return await self.store_writes(
             *(thread_id, namespace, checkpoint_id, kept),
             known=known,
             seen=seen,
             must_exist=must_exist,
             ttl_seconds=ttl_seconds,
+            **which,
         )
 
     @abstractmethod
@@ -688,8 +694,9 @@ class StoresWrites(StorageBackend):
         seen: Collection[tuple[str, int]] | None,
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
+        turn: int | None = None,
     ) -> bool:
-        """Store pending writes that were found valid; see ``put_writes``."""
+        """Store pending writes that were found valid; see ``put_writes``, and ``Save.turn``."""
 
     @abstractmethod
     async def writes_of(
@@ -906,6 +913,34 @@ class SharedByTenants(StorageBackend):
         """
 
 
+class TakesTurns(StorageBackend):
+    """A backend that gives the turn of a thread to one holder at a time.
+
+    While a turn is held, ``commit``, ``store_writes`` and changes of message logs are refused
+    unless they carry its number; those of a turn that has ended are refused. The same step as the
+    write decides it, atomically. Turns outlive the deletion of their thread, and are no part of
+    copies and archives.
+    """
+
+    @abstractmethod
+    async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
+        """Ask for a turn, or renew one; return the thread's turns, the one that is held first.
+
+        A request that is rejected is not among them. See ``versions.turns.take_step``.
+        """
+
+    @abstractmethod
+    async def end_turn(self, thread_id: str, turn_key: str | None = None) -> bool:
+        """End a turn, or a wait for it; return whether there was one.
+
+        ``turn_key`` is that of the request; ``None``: the turn that is held, by any client.
+        """
+
+    @abstractmethod
+    async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
+        """Return the turns of a thread, or of all threads by thread id, with those that wait."""
+
+
 class FullBackend(
     ListsThreads, ListsHeads, ListsVersions, SearchesText, ErasesThreads, Vacuums, Expires
 ):
@@ -921,6 +956,7 @@ _POWERS: Final[dict[str, type[StorageBackend]]] = {
     "list_threads": ListsThreads,
     "list_with_metadata": ListsHeads,
     "tenants": SharedByTenants,
+    "turns": TakesTurns,
 }
 """The power behind each capability."""
 

@@ -13,7 +13,7 @@ from locus_store.sql.connections.diagnostics import Examination
 from locus_store.sql.schema.user_ids import take
 from locus_store.sql.sharding import SqlShard
 from locus_store.sql.threads import copying, listing, searching, version_lists
-from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
+from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo, SqlTurns
 from locus_store.sql.threads.segments import Joining
 from locus_store.sql.threads.thread_rows import has_thread
 from locus_store.types.arguments import (
@@ -66,7 +66,7 @@ VACUUM_BATCH = 64
 """Threads that a vacuum works on between two chances for others to write."""
 
 
-class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
+class SqlBackend(ConnectedBackend, SqlTurns, Joining, SqlThreadInfo, SqlSizes, SqlShard):
     """Implements the contract with a repository; a subclass names its database and runner."""
 
     persistent_checkpoint_ids = True
@@ -274,6 +274,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         seen: Collection[tuple[str, int]] | None,
         must_exist: MustExist | None = None,
         ttl_seconds: float | None = None,
+        turn: int | None = None,
     ) -> bool:
         return await self._write(
             lambda it: archives.store_writes(
@@ -283,6 +284,7 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
                 seen=seen,
                 must_exist=must_exist,
                 ttl_seconds=ttl_seconds,
+                turn=turn,
             ),
             thread_id=thread_id,
         )

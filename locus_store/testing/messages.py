@@ -34,6 +34,7 @@ from locus_store.testing.kit import (
 )
 from locus_store.testing.message_pages import Keeping, Owning, Paging
 from locus_store.testing.message_rules import Appending, Changing, MessageArguments
+from locus_store.testing.turns import MessageTurns
 
 if TYPE_CHECKING:
     from locus_store.testing.kit import Another
@@ -361,6 +362,7 @@ class MessageLogContract(
     MessageConcurrency,
     LogsOfThreads,
     Owning,
+    MessageTurns,
     Keeping,
 ):
     """Everything that a ``BaseMessageLog`` promises; see the module's docstring."""

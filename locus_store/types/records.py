@@ -58,6 +58,9 @@ class CheckpointerCapabilities:
     messages: bool = False
     """Message logs: ``open_message_log``."""
 
+    turns: bool = False
+    """One turn of a thread at a time: ``turn``, ``busy`` and ``turns``."""
+
 
 def make_unsupported_error(name: str, declared: object, capability: str) -> UnsupportedError:
     """Return the error of a class that lacks the method of a capability, or ``delete``.
@@ -165,6 +168,10 @@ class Save:
 
     keep_last: int | None = None
     ttl_seconds: float | None = None
+    turn: int | None = None
+    """The number of the turn that the save belongs to. Another one, or none, that is held raises
+    ``TurnError``."""
+
     claim: PutThread | None = None
     """Registers the owner of the thread in the same transaction. The thread of another user raises
     ``NotOwnerError``."""
