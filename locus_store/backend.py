@@ -199,6 +199,11 @@ class StorageBackend(ForTenants, Closing, ABC):
         """The tenant whose threads this object sees; ``None`` where the storage has no tenants."""
         return None
 
+    @property
+    def storage_name(self) -> str:
+        """Names the storage: objects with the same name share the turns that a context holds."""
+        return repr(self)
+
     async def damage(self) -> list[str]:
         """Return what the storage's own check finds outside any thread; nothing where all is well.
 
@@ -305,7 +310,7 @@ class StorageBackend(ForTenants, Closing, ABC):
             labels=labels,
             keep_last=keep_last,
             ttl_seconds=ttl_seconds,
-            turn=get_number(self, self.tenant, thread_id),
+            turn=get_number(self, thread_id),
             claim=claim,
         )
         if connection is None:
@@ -671,7 +676,7 @@ class StoresWrites(StorageBackend):
         check_writes(kept)
         if not kept:
             return True
-        turn = get_number(self, self.tenant, thread_id)
+        turn = get_number(self, thread_id)
         which: dict[str, Any] = {} if turn is None else {"turn": turn}  # not all have turns
         return await self.store_writes(
             *(thread_id, namespace, checkpoint_id, kept),

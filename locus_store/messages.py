@@ -489,7 +489,7 @@ class BaseMessageLog(HasTurns, ForTenants, Closing, ABC):
     def _find_number(self, thread_id: str) -> int | None:
         """Return the number of the turn that the caller holds."""
         backend = getattr(self, "backend", None)
-        return get_number(backend, backend.tenant, thread_id) if backend is not None else None
+        return get_number(backend, thread_id) if backend is not None else None
 
     async def _logged(self, *found: LogRead) -> Messages:
         messages = [it for log in found for it in log.messages]

@@ -75,7 +75,7 @@ class HeldTurn:
         )
         self.thread_id = thread_id
         self._backend = backend
-        self._place = repr(backend), backend.tenant, thread_id
+        self._place = holding.make_place(backend, thread_id)
         self._timeout_seconds = timeout_seconds
         self._step = TurnStep(
             thread_id=thread_id,
@@ -111,6 +111,7 @@ class HeldTurn:
         """
         self._step = replace(self._step, turn_key=uuid4().hex)
         self._loop = None if may_block() else asyncio.get_running_loop()
+        self.is_lost = False
         _heartbeats.add(self._renew)
         try:
             self._turn = await self._wait()
@@ -120,12 +121,19 @@ class HeldTurn:
 
     async def _wait(self) -> ThreadTurn:
         began, is_asked = monotonic(), False
+        outer = holding.get_number(self._backend, self.thread_id)
         while True:
             step = replace(self._step, entry="none") if is_asked else self._step
             found = await self._backend.step_turn(step)
             own = next((it for it in found if it.turn_key == step.turn_key), None)
             if own is not None and own.position == 0:
                 return own
+            if own is not None and outer is not None and found[0].number == outer:
+                raise TurnError(
+                    f"turn {outer} of thread {self.thread_id!r} is held by this very context, which"
+                    " would wait for itself: end it first, or ask in a task with a context of its"
+                    " own"
+                )
             waited = monotonic() - began
             limit = self._timeout_seconds
             if own is None or (limit is not None and waited >= limit):
@@ -156,7 +164,7 @@ class HeldTurn:
             await asyncio.sleep(seconds)
             try:
                 found = await self._renew_once(step)
-            except LocusStoreError as exc:
+            except Exception as exc:  # noqa: BLE001  (the next renewal may succeed)
                 logger.warning("the turn of thread %r was not renewed: %s", self.thread_id, exc)
                 seconds = self._step.lease_seconds / BEATS / BEATS
             else:

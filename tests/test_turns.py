@@ -74,12 +74,24 @@ async def test_objects_of_one_storage_share_a_turn(url: str) -> None:
 
 
 async def test_the_turn_of_one_storage_says_nothing_of_another(url: str, tmp_path: Path) -> None:
+    memory, other = (MemoryCheckpointer(state_type=dict) for _ in range(2))
     async with (
-        open_checkpointer(url, state_type=dict) as one,
-        open_checkpointer(f"file://{tmp_path / 'threads'}", state_type=dict) as other,
-        one.turn("t"),
+        open_checkpointer(url, state_type=dict) as database,
+        open_checkpointer(f"file://{tmp_path / 'threads'}", state_type=dict) as files,
+        database.turn("t"),
+        memory.turn("t"),
     ):
-        await other.save({"n": 1}, "t")
+        for it in (database, files, memory, other):
+            await it.save({"n": 1}, "t")
+
+
+async def test_a_context_does_not_wait_for_its_own_turn(url: str) -> None:
+    async with open_checkpointer(url, state_type=dict) as checkpointer:
+        async with checkpointer.turn("t") as turn:
+            with pytest.raises(TurnError, match=f"turn {turn.number} .*by this very context"):
+                await checkpointer.turn("t").begin()
+            await checkpointer.save({"n": 1}, "t")
+        assert await checkpointer.turns() == []
 
 
 def test_a_thread_of_its_own_needs_the_context(url: str) -> None:
@@ -141,3 +153,32 @@ async def test_a_turn_that_cannot_be_ended_is_logged(
     [record] = caplog.records
     assert record.name == turns.__name__
     assert "'t' was not ended (no way to the storage); it expires in 30.0 s" in record.getMessage()
+
+
+@pytest.mark.full
+async def test_a_session_of_a_framework_has_turns(url: str) -> None:
+    adapters = pytest.importorskip("locus_store.adapters.openai_agents")
+    session = adapters.LocusSession.from_url("s", url)
+    async with session.turn("s"):
+        await session.add_items([{"role": "user", "content": "Hello."}])
+        with pytest.raises(TurnError, match="belongs to no turn"):
+            await run_outside(session.add_items([{"role": "user", "content": "Hello."}]))
+    assert len(await session.get_items()) == 1
+    await session.close()
+
+
+@pytest.mark.full
+def test_a_graph_runs_in_a_turn(url: str) -> None:
+    langgraph = pytest.importorskip("langgraph.graph")
+    from locus_store.adapters.langgraph import LangGraphSaver
+
+    builder = langgraph.StateGraph(dict).add_node("say", lambda _: {"said": "hello"})
+    with LangGraphSaver.from_url(url) as saver:
+        graph = builder.add_edge(langgraph.START, "say").compile(checkpointer=saver)
+        config = {"configurable": {"thread_id": "t"}}
+        with saver.turn("t"):
+            graph.invoke({"said": ""}, config)
+            with pytest.raises(TurnError):
+                contextvars.Context().run(graph.invoke, {"said": ""}, config)
+        assert graph.invoke({"said": ""}, config) == {"said": "hello"}
+        assert saver.setup() is not None

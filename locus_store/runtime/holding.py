@@ -26,10 +26,15 @@ held_here: Final[ContextVar[Mapping[Place, int]]] = ContextVar(
 """The numbers of the turns that this context holds."""
 
 
-def get_number(owner: object, tenant: str | None, thread_id: str) -> int | None:
-    """Return the number of the turn that this context holds in the storage of ``owner``."""
+def make_place(backend: Any, thread_id: str) -> Place:
+    """Return the place of a thread in the storage of a backend."""
+    return backend.storage_name, backend.tenant, thread_id
+
+
+def get_number(backend: Any, thread_id: str) -> int | None:
+    """Return the number of the turn of a thread that this context holds."""
     held = held_here.get()
-    return held.get((repr(owner), tenant, thread_id)) if held else None
+    return held.get(make_place(backend, thread_id)) if held else None
 
 
 def hold(place: Place, number: int) -> None:
