@@ -274,9 +274,7 @@ class SQLiteDatabase(Database):
         self._log: tuple[int, int] | None = None
         """The file that was opened last, and its log."""
 
-    def begin_write(
-        self, connection: Connection, driver: sqlite3.Connection | None = None
-    ) -> None:
+    def begin_write(self, connection: Connection, driver: sqlite3.Connection | None = None) -> None:
         """Take the write lock first, so that nothing read before it can be stale.
 
         With the driver's connection, SQLAlchemy's transaction begins with its first statement.
