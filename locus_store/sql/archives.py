@@ -19,6 +19,9 @@ from locus_store.types import (
     ArchivedRecord,
     ArchivedThread,
     ArchivedWrite,
+    Mark,
+    MustExist,
+    PendingWrite,
     Tenant,
 )
 from locus_store.types.thread_info import require_user_id
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from locus_store.sql.threads.repository import Repository
-    from locus_store.types import Mark, MustExist, PendingWrite
 
 _LOG = ("namespace", "revision", "last_sequence", "changed_at")
 _RECORD = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from copy import copy
 from datetime import date
@@ -21,8 +21,6 @@ from locus_store.types.messages import NewMessage
 from locus_store.types.state import AgentState, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from locus_store.types.items import Namespace
 
 HOSTILE_IDS = (

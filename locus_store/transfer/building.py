@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from locus_store.backend import StoresThreads, needs
+from locus_store.backend import StorageBackend, StoresThreads, needs
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import ConflictError, IntegrityError
 from locus_store.values import frames
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from locus_store.backend import StorageBackend
     from locus_store.types import ArchivedLine, ArchivedRecord, ArchivedThread, ArchivedWrite
 
 

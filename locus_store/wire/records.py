@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from locus_store.errors import LocusStoreError
 from locus_store.types import Save
-from locus_store.types.items import Remove
+from locus_store.types.items import Change as ChangeOfItem
+from locus_store.types.items import Namespace, Remove
 from locus_store.versions import is_small
 
 if TYPE_CHECKING:
-    from locus_store.types.items import Change as ChangeOfItem
-    from locus_store.types.items import Namespace
     from locus_store.values.frames import Change
 
 

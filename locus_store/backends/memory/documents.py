@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
-from locus_store.backends.documents.protocol import ChangedError, Documents, Found
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from locus_store.backends.documents.protocol import Body, Tag
+from locus_store.backends.documents.protocol import Body, ChangedError, Documents, Found, Tag
 
 
 class _Document(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping
-from datetime import UTC
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +20,11 @@ from locus_store.sql.columns.dialect_columns import (
     escape_text,
     unescape_json,
 )
-from locus_store.sql.columns.types import MOST_FORMS
+from locus_store.sql.columns.types import MOST_FORMS, Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
     from sqlalchemy.types import TypeEngine
 
-    from locus_store.sql.columns.types import Condition
     from locus_store.values.filters import Clause
 
 

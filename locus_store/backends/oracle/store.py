@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from locus_store.backends.oracle.backend import OracleBackend
 from locus_store.backends.oracle.columns import METRICS, on_json
-from locus_store.sql.items import Items, take_best
+from locus_store.sql.items import Items, Scored, take_best
 from locus_store.sql.message_log import SqlMessageLog
 from locus_store.sql.store import ServerStore
 from locus_store.types.arguments import choose_backend
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from locus_store.backends.oracle.options import OracleOptions
-    from locus_store.sql.items import Scored
     from locus_store.store import Embed
     from locus_store.types.items import StoreItem, Wanted
     from locus_store.values.filters import Clause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -19,17 +19,12 @@ from locus_store.sql.columns.dialect_columns import (
     dump_value,
     escape_text,
 )
-from locus_store.sql.columns.types import MOST_FORMS, ORDERS, bind_text, is_there
-from locus_store.values.filters import IS_OBJECT
+from locus_store.sql.columns.types import MOST_FORMS, ORDERS, Condition, bind_text, is_there
+from locus_store.values.filters import IS_OBJECT, Clause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy.engine import Dialect
     from sqlalchemy.types import TypeEngine
-
-    from locus_store.sql.columns.types import Condition
-    from locus_store.values.filters import Clause
 
 
 class PostgreSQLColumns(DialectColumns):

@@ -51,7 +51,7 @@ from locus_store.sql.connections.database import (
     is_refused,
 )
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
-from locus_store.sql.schema.tables import derive_name
+from locus_store.sql.schema.tables import Tables, derive_name
 from locus_store.sql.threads.server_repository import (
     SEARCH_SETTING,
     IndexedRepository,
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from locus_store.backends.postgresql.dsn import Target
     from locus_store.sql.migrate import AutoMigrate
     from locus_store.sql.schema.status import Settings
-    from locus_store.sql.schema.tables import Tables
     from locus_store.versions.erasing import Swept
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0

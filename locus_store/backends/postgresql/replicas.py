@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.forks import start_in_each_process
-from locus_store.sql.connections.database import is_overtime
+from locus_store.sql.connections.database import ServerDatabase, is_overtime
 from locus_store.sql.connections.lending import await_only
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
     from locus_store.sql.connections.backend import Body
-    from locus_store.sql.connections.database import ServerDatabase
 
 T = TypeVar("T")
 

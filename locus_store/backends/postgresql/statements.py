@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import sqlalchemy as sa
 
-from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
-from locus_store.backends.postgresql.pending_writes import PUT_WRITES
+from locus_store.backends.postgresql.contents import CONTENTS, PUT_WRITES, parse_payloads, write_of
 from locus_store.backends.postgresql.save_parameters import (
     Appended,
     SaveGroup,
@@ -20,7 +19,7 @@ from locus_store.backends.postgresql.save_parameters import (
 )
 from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
-from locus_store.types import Mark, Stored, Version
+from locus_store.types import Mark, PendingWrite, Stored, Version
 from locus_store.types.thread_info import UserIdType
 from locus_store.versions import (
     CHAIN_ALLOWANCE,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
     from locus_store.sql.schema.tables import Tables
-    from locus_store.types import PendingWrite
 
 
 _GROUP: Final = """

@@ -18,7 +18,7 @@ from locus_store.sql.store import ServerStore
 from locus_store.types import FOREVER
 from locus_store.types.arguments import choose_backend
 from locus_store.types.items import StoreCapabilities
-from locus_store.types.messages import LogChanged, require_revision
+from locus_store.types.messages import LogChange, LogChanged, LogEdit, require_revision
 from locus_store.types.thread_info import require_user_id
 from locus_store.versions.renewing import compute_ttl_slack
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from locus_store.sql.items import Items
     from locus_store.sql.threads.statements import Scope
     from locus_store.store import Embed
-    from locus_store.types.messages import LogChange, LogEdit
     from locus_store.values.vectors import Metric
 
 

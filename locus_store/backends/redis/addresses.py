@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisClusterException
 
 from locus_store.backends.redis import sentinels
-from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, Tried
+from locus_store.backends.redis.connections import IDLE_SECONDS, Connections, LoopClient, Tried
 from locus_store.backends.redis.options import RedisOptions
 from locus_store.errors import InvalidArgumentError
 from locus_store.types.facts import Fact
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from locus_store.backends.redis.connections import LoopClient
 
 ALIVE: Final = {
     "TCP_KEEPIDLE": 30,

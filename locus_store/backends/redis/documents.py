@@ -17,8 +17,10 @@ from locus_store.backends.documents.protocol import (
     Body,
     ChangedError,
     Dated,
+    DocumentReads,
     Documents,
     Found,
+    Tag,
 )
 from locus_store.backends.redis import scripts
 from locus_store.backends.redis.keys import (
@@ -31,16 +33,14 @@ from locus_store.backends.redis.thread_lists import PAGE, ThreadLists, name_in, 
 from locus_store.errors import NotFoundError, SchemaError
 from locus_store.runtime import loops
 from locus_store.runtime.greenlets import run, wait
-from locus_store.types import Active
+from locus_store.types import Active, ArchivedThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from locus_store.backends.documents.protocol import DocumentReads, Tag
     from locus_store.backends.documents.workers import WriteQueues
     from locus_store.backends.redis.connections import Connections, LoopClient
     from locus_store.backends.redis.scripts import Script
-    from locus_store.types import ArchivedThread
 
 T = TypeVar("T")
 

@@ -13,9 +13,20 @@ from locus_store.backends.redis.backend import DEFAULT_PREFIX as STATE_PREFIX
 from locus_store.backends.redis.backend import DEFAULT_URL, RedisBackend
 from locus_store.errors import SchemaError
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, PerLoop
-from locus_store.store import BaseStore
+from locus_store.store import BaseStore, Embed
 from locus_store.types.arguments import check_backend
-from locus_store.types.items import Put, decode_namespace, get_names, make_version_conflict
+from locus_store.types.items import (
+    Change,
+    Name,
+    Namespace,
+    NamespaceMatch,
+    Put,
+    StoreItem,
+    Wanted,
+    decode_namespace,
+    get_names,
+    make_version_conflict,
+)
 from locus_store.values import vectors
 
 if TYPE_CHECKING:
@@ -26,8 +37,6 @@ if TYPE_CHECKING:
     from locus_store.backends.redis.connections import LoopClient
     from locus_store.backends.redis.options import RedisOptions
     from locus_store.backends.redis.scripts import Script
-    from locus_store.store import Embed
-    from locus_store.types.items import Change, Name, Namespace, NamespaceMatch, StoreItem, Wanted
     from locus_store.values.vectors import Metric
 
 DEFAULT_PREFIX = "locus:store:"

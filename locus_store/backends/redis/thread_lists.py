@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from locus_store.backends.redis import scripts
-from locus_store.backends.redis.keys import BUCKETS, ENTRY_DIGITS, compute_bucket, from_microseconds
+from locus_store.backends.redis.keys import (
+    BUCKETS,
+    ENTRY_DIGITS,
+    RedisKeys,
+    compute_bucket,
+    from_microseconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
     from datetime import datetime
 
     from locus_store.backends.redis.connections import LoopClient
-    from locus_store.backends.redis.keys import RedisKeys
 
 PAGE: Final = 50
 """Threads that are read in one round trip."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
-from locus_store.errors import InvalidArgumentError
+from locus_store.errors import InvalidArgumentError, LocusStoreError
 from locus_store.sql.migrate import AutoMigrate, ensure
-from locus_store.sql.schema.tables import make_tables
+from locus_store.sql.schema.tables import Tables, make_tables
 from locus_store.sql.threads.repository import Repository
 from locus_store.sql.threads.statements import Scope, compile_statements
 from locus_store.types.tenants import ForTenants
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.errors import LocusStoreError
     from locus_store.sql.schema.status import Settings
-    from locus_store.sql.schema.tables import Tables
     from locus_store.types.thread_info import UserIdType
 
 

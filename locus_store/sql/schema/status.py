@@ -11,14 +11,13 @@ from sqlalchemy.exc import DBAPIError
 
 from locus_store.sql.schema.definition import DatabasePlace, load_definition_of, make_place
 from locus_store.sql.schema.tables import Tables, make_tables
-from locus_store.types.thread_info import check_user_id_type
+from locus_store.types.thread_info import UserIdType, check_user_id_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.engine import Connection
 
-    from locus_store.types.thread_info import UserIdType
 
 State = Literal["ok", "missing", "behind", "newer", "too new", "foreign", "damaged"]
 
