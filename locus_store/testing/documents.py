@@ -17,12 +17,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from threading import Barrier
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -41,11 +42,7 @@ from locus_store.backends.documents.threads import DocumentThreads
 from locus_store.errors import BackendError
 from locus_store.testing.kit import HOSTILE_IDS, LoopKit
 from locus_store.types import PendingWrite
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from locus_store.versions.threads import ThreadTransaction
+from locus_store.versions.threads import ThreadTransaction
 
 RACES = 20
 RACERS = 4

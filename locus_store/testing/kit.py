@@ -10,18 +10,16 @@ from datetime import date
 from inspect import isawaitable
 from itertools import product
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import StorageBackendAdapter
 from locus_store.errors import SerializationError
+from locus_store.types.items import Namespace
 from locus_store.types.messages import NewMessage
 from locus_store.types.state import AgentState, Message
-
-if TYPE_CHECKING:
-    from locus_store.types.items import Namespace
 
 HOSTILE_IDS = (
     "latest", "_checkpoints", "a:b", "b:c", "a", "c", "acme_42", "acme/42", "acme%42", "acme*42",

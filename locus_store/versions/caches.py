@@ -6,16 +6,13 @@ import threading
 from collections import Counter, OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from types import TracebackType
+from typing import Final, TypeAlias
 
 from locus_store.errors import ConflictError
 from locus_store.runtime.forks import start_in_each_process
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from locus_store.types import Mark
-    from locus_store.values import frames
+from locus_store.types import Mark
+from locus_store.values import frames
 
 LineKey: TypeAlias = tuple[str | None, str, str]
 """A tenant, a thread and a namespace."""

@@ -7,12 +7,13 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.oracle import RAW, TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
     FLOAT,
@@ -21,12 +22,7 @@ from locus_store.sql.columns.dialect_columns import (
     unescape_json,
 )
 from locus_store.sql.columns.types import MOST_FORMS, Condition
-
-if TYPE_CHECKING:
-    from sqlalchemy.types import TypeEngine
-
-    from locus_store.values.filters import Clause
-
+from locus_store.values.filters import Clause
 
 _NOW: Final = "FROM_TZ(SYS_EXTRACT_UTC(SYSTIMESTAMP), '+00:00')"
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncpgString
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeEngine
 
 from locus_store.sql.columns.dialect_columns import (
     NEGATIVE_ZERO,
@@ -21,10 +23,6 @@ from locus_store.sql.columns.dialect_columns import (
 )
 from locus_store.sql.columns.types import MOST_FORMS, ORDERS, Condition, bind_text, is_there
 from locus_store.values.filters import IS_OBJECT, Clause
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Dialect
-    from sqlalchemy.types import TypeEngine
 
 
 class PostgreSQLColumns(DialectColumns):

@@ -15,13 +15,12 @@ import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from locus_store.errors import InvalidArgumentError
+from sqlalchemy.engine import URL
 
-if TYPE_CHECKING:
-    from sqlalchemy.engine import URL
+from locus_store.errors import InvalidArgumentError
 
 Password: TypeAlias = str | Callable[[], str | Awaitable[str]]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -28,11 +29,7 @@ from locus_store.sql.schema.vectors import DIMENSION_SETTING
 from locus_store.sql.threads.pending import split_batches
 from locus_store.types.items import Change, Name, Namespace, Put, Wanted, encode_namespace
 from locus_store.values import vectors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from locus_store.values.filters import Clause
+from locus_store.values.filters import Clause
 
 EFFORT: Final = 100
 """Candidates that an HNSW index keeps, at least; pgvector's own 40 finds fewer of the nearest."""
