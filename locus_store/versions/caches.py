@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter, OrderedDict
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
-from weakref import WeakSet
+from types import TracebackType
+from typing import Final, TypeAlias
 
 from locus_store.errors import ConflictError
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from locus_store.types import Mark
-    from locus_store.values import frames
+from locus_store.runtime.forks import start_in_each_process
+from locus_store.types import Mark
+from locus_store.values import frames
 
 LineKey: TypeAlias = tuple[str | None, str, str]
 """A tenant, a thread and a namespace."""
@@ -51,10 +47,12 @@ class CachedVersions:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._lock = threading.Lock()  # several loops may use one backend
         self._known: OrderedDict[LineKey, _Known] = OrderedDict()
         self._heavy: OrderedDict[LineKey, _Known] = OrderedDict()
-        _all_known.add(self)
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()  # several loops may use one backend
 
     def limit(self, max_bytes: int) -> None:
         """Keep at most this many bytes; the version used last is always kept."""
@@ -108,18 +106,6 @@ class CachedVersions:
         known.tree, known.packed_state = known.tree.without_elements(), None
         self._bytes += known.tree.weight
 
-
-_all_known: WeakSet[CachedVersions] = WeakSet()
-
-
-def _after_fork() -> None:
-    """Replace the locks in a forked child: a thread of the parent may have held one."""
-    for known in _all_known:
-        known._lock = threading.Lock()  # noqa: SLF001  (of this module)
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork)
 
 Place: TypeAlias = tuple[str, str, str]
 """A thread, a namespace and a checkpoint."""

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
 from locus_store.errors import LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.gathering import Failed, Gathering, GroupLimits, Undecided
 from locus_store.sql.columns.types import encode_key
 from locus_store.sql.connections.backend import GROUP_BYTES
+from locus_store.sql.connections.pool import LoopPool
+from locus_store.types import Mark, MustExist, PendingWrite
 from locus_store.versions.archives import add_checksum
 from locus_store.versions.renewing import compute_ttl_slack
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.connections.pool import LoopPool
-    from locus_store.types import Mark, MustExist, PendingWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +136,8 @@ class WriteBatches:
 
     def _statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that stores batches, and its parameters."""
-        database, fast = self._database, self._database.fast
-        common = encode_key(database.tenant), database.store
-        [batch, *others] = batches
-        lone = None if others else fast.put_lone.get(len(batch.writes))
-        if lone is not None:
-            return lone, (*common, *batch.make_head(), *chain.from_iterable(batch.make_rows()))
         heads = [(number, *it.make_head()) for number, it in enumerate(batches)]
         rows = [(number, *row) for number, it in enumerate(batches) for row in it.make_rows()]
+        common = encode_key(self._database.tenant), self._database.store
         places, writes = zip(*heads, strict=True), zip(*rows, strict=True)
-        return fast.put_writes, (*common, *places, *writes)
+        return self._database.fast.put_writes, (*common, *places, *writes)

@@ -5,7 +5,7 @@ SQLAlchemy's own call adds about 0.05 ms to a statement that takes 0.01 ms; a sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -15,8 +15,6 @@ import sqlalchemy as sa
 from locus_store.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from sqlalchemy.engine import Connection, Dialect
     from sqlalchemy.engine.interfaces import DBAPICursor
 

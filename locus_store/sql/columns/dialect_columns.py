@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from datetime import UTC
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache, wraps
 from importlib import import_module
@@ -13,19 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar
 
 import orjson
 import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
 
 from locus_store.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime
-
-    from sqlalchemy.engine import Dialect
-    from sqlalchemy.sql.compiler import SQLCompiler
-    from sqlalchemy.types import TypeEngine
-
 
 DIALECTS: Final = ("sqlite", "postgresql", "oracle")
 """Each has the modules ``columns`` and ``definition`` in ``backends.<name>``."""
