@@ -51,7 +51,7 @@ from locus_store.types.facts import Fact
 from locus_store.types.marks import refuse_mark
 from locus_store.types.tenants import Closing, ForTenants
 from locus_store.types.thread_info import PutThread, require_describing
-from locus_store.types.turns import ThreadTurn, TurnStep  # noqa: TC001  (wire evaluates them)
+from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.values import frames
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.msgpack import convert_to_json

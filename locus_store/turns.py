@@ -6,11 +6,15 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 from uuid import uuid4
+
+from typing_extensions import Unpack
 
 from locus_store.backend import TakesTurns, needs
 from locus_store.errors import InvalidArgumentError, LocusStoreError, TurnError
@@ -20,16 +24,14 @@ from locus_store.runtime.observe import observe
 from locus_store.runtime.stepping import may_block, pause
 from locus_store.types.arguments import check_text
 from locus_store.types.records import make_unsupported_error
-from locus_store.types.turns import MOST_WAITING, TurnOptions, TurnStep, check_turn
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from types import TracebackType
-    from typing import Self
-
-    from typing_extensions import Unpack
-
-    from locus_store.types.turns import ThreadTurn, Wait
+from locus_store.types.turns import (
+    MOST_WAITING,
+    ThreadTurn,
+    TurnOptions,
+    TurnStep,
+    Wait,
+    check_turn,
+)
 
 LEASE_SECONDS: Final = 30.0
 """Default of ``lease_seconds``."""

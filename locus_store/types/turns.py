@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003  (wire evaluates it)
+from datetime import datetime
 from math import isfinite
 from typing import Final, Literal, TypedDict, get_args
 

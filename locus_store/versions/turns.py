@@ -6,16 +6,12 @@ ticket is the fencing token that saves carry.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from locus_store.errors import TurnError
-from locus_store.types.turns import MOST_LEASE_SECONDS, ThreadTurn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from locus_store.types.turns import TurnStep
+from locus_store.types.turns import MOST_LEASE_SECONDS, ThreadTurn, TurnStep
 
 RENEWED_PART: Final = 2 / 3
 """A ticket that has more of its lease left is not written again."""

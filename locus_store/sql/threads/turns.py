@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from locus_store.sql.columns.types import now
+from locus_store.sql.threads.statements import Scoped
+from locus_store.types.turns import ThreadTurn, TurnStep
 from locus_store.versions import turns
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from locus_store.sql.threads.statements import Scoped
-    from locus_store.types.turns import ThreadTurn, TurnStep
-    from locus_store.versions.turns import Ticket
+from locus_store.versions.turns import Ticket
 
 
 def require_turn(repository: Scoped, thread_id: str, number: int | None) -> None:
