@@ -242,6 +242,7 @@ def _turns(prefix: str, schema: str | None) -> None:
         sa.Column("thread_id", Key(255), nullable=False),
         sa.Column("turn", sa.BigInteger, nullable=False),
         sa.Column("expires_at", Instant, nullable=False),
+        sa.Column("revision", sa.BigInteger, nullable=False),
         sa.Column("tickets", Json, nullable=False),
         sa.PrimaryKeyConstraint("tenant", "thread_id", name=derive_name(f"{table}_pk")),
         schema=schema,

@@ -386,6 +386,10 @@ class ServerBackend(SqlBackend):
     _database: ServerDatabase
     _runner: PooledRunner
 
+    async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
+        with self._translating():
+            return await self._runner.write_once(self._writing(body))
+
     async def copy_thread(self, source_thread_id: str, dest_thread_id: str) -> bool:
         check_text("source_thread_id", source_thread_id)
         check_text("dest_thread_id", dest_thread_id)

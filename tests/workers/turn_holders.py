@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from time import monotonic
 
-from locus_store import TurnError, open_checkpointer
+from locus_store import BackendError, TurnError, open_checkpointer
 
 
 async def hold(url: str, lease_seconds: float) -> None:
@@ -27,9 +28,10 @@ async def hold(url: str, lease_seconds: float) -> None:
                     async with checkpointer.turn(thread_id, lease_seconds=lease_seconds):
                         await held.wait()
                         while True:
-                            state = await checkpointer.load(thread_id) or {"saves": 0}
-                            await checkpointer.save({**state, "saves": saves + 1}, thread_id)
-                            saves += 1
+                            with suppress(BackendError):  # a time limit that passed meanwhile
+                                state = await checkpointer.load(thread_id) or {}
+                                await checkpointer.save({**state, "n": saves}, thread_id)
+                                saves += 1
                             await asyncio.sleep(0.01)
                 except TurnError:
                     return saves

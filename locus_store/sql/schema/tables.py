@@ -335,6 +335,8 @@ sa.Table(
     # The fencing token of the turn that is held.
     sa.Column("turn", BigInteger, nullable=False),
     sa.Column("expires_at", Instant, nullable=False),
+    # Grows with each change.
+    sa.Column("revision", BigInteger, nullable=False),
     # All of ``versions.turns.Ticket``.
     sa.Column("tickets", Json, nullable=False),
     sa.PrimaryKeyConstraint("tenant", "thread_id", name="locus_turns_pk"),

@@ -234,28 +234,35 @@ class SqlThreadInfo(DescribesThreads):
 
 
 class SqlTurns(TakesTurns):
-    """Runs the queries of ``turns`` in the transactions of a backend."""
+    """Runs the queries of ``turns`` on the connections of a backend."""
 
     _runner: Any
     _write: Callable[[Callable[[Repository], T]], Awaitable[T]]
     _query: Callable[[Callable[[Repository], T], Any], Awaitable[T]]
 
-    async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
-        """See ``TakesTurns``, also for the following methods. A step without effect writes nothing.
+    async def _write_at_once(self, body: Callable[[Repository], T]) -> T:
+        """Run a body with one writing statement, without a transaction where others would wait."""
+        return await self._write(body)
 
-        A request that would be rejected is decided under the lock.
-        """
-        if step.entry == "none":
-            tickets, at = await self._query(
+    async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
+        """See ``TakesTurns``, also for the following methods."""
+        if step.entry == "none":  # mostly without effect
+            guard, _ = await self._query(
                 lambda it: turns.read_tickets(it, step.thread_id), self._runner
             )
-            if take_step(tickets, step, at) == tickets:
-                return describe_tickets(step.thread_id, tickets, at)
-        return await self._write(lambda it: turns.take_step(it, step))
+            if take_step(guard.tickets, step, guard.now) == guard.tickets:
+                return describe_tickets(*guard)
+        return await self._write_at_once(
+            lambda it: describe_tickets(
+                *turns.change_tickets(
+                    it, step.thread_id, lambda tickets, at: take_step(tickets, step, at)
+                )
+            )
+        )
 
     async def end_turn(self, thread_id: str, turn_key: str | None = None) -> bool:
         check_text("thread_id", thread_id)
-        return await self._write(lambda it: turns.end_turn(it, thread_id, turn_key))
+        return await self._write_at_once(lambda it: turns.end_turn(it, thread_id, turn_key))
 
     async def list_turns(self, thread_id: str | None = None, limit: int = 100) -> list[ThreadTurn]:
         check_limit(limit)

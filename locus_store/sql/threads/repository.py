@@ -263,6 +263,8 @@ class Repository(Reads):
 
     def put_writes(self, line: Line, checkpoint_id: str, writes: Sequence[PendingWrite]) -> None:
         self.without_writes = None
+        if not writes:  # a replaced version may have none
+            return
         self.upsert_writes([pending.make_row(line.line, checkpoint_id, it) for it in writes])
 
     def remove(self, line: Line, sequences: Sequence[int]) -> None:

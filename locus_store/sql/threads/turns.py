@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from locus_store.sql.columns.types import now
+from locus_store.sql.columns.types import now, to_microseconds
 from locus_store.sql.threads.statements import Scoped
-from locus_store.types.turns import ThreadTurn, TurnStep
+from locus_store.types.turns import ThreadTurn
 from locus_store.versions import turns
 from locus_store.versions.turns import Ticket
 
@@ -20,8 +20,9 @@ def require_turn(repository: Scoped, thread_id: str, number: int | None) -> None
 
     The row of the turn is locked until the transaction ends: the next turn begins after it.
     """
-    tickets = _lock(repository, thread_id)
-    guard = turns.ReadGuard(thread_id, tickets, _read_clock(repository))
+    query = _select(repository, thread_id, repository.tables.turns.c.tickets)
+    row = repository.connection.execute(query.with_for_update()).first()
+    guard = turns.ReadGuard(thread_id, _load(row), _read_clock(repository))
     turns.require_turn(guard, number)
 
 
@@ -31,38 +32,57 @@ def require_none(repository: Scoped, thread_id: str, turn: int | None) -> None:
         require_turn(repository, thread_id, None)
 
 
+def change_tickets(
+    repository: Scoped, thread_id: str, change: Callable[[list[Ticket], datetime], list[Ticket]]
+) -> turns.ReadGuard:
+    """Change the tickets of a thread; return what they are then.
+
+    One statement writes, on the condition that the row is the one that was read. So a process that
+    stands still between both holds no lock that the next turn would wait for.
+    """
+    while True:
+        guard, revision = read_tickets(repository, thread_id)
+        tickets = change([*guard.tickets], guard.now)
+        if tickets == guard.tickets or _put(repository, guard, revision, tickets):
+            return guard._replace(tickets=tickets)
+
+
+def end_turn(repository: Scoped, thread_id: str, turn_key: str | None) -> bool:
+    """See ``TakesTurns.end_turn``."""
+    ended: list[bool] = []
+
+    def end(tickets: list[Ticket], now: datetime) -> list[Ticket]:
+        live = turns.end_tickets(tickets, "", now)
+        left = turns.end_tickets(live, turn_key, now)
+        ended.append(len(left) < len(live))
+        return left
+
+    change_tickets(repository, thread_id, end)
+    return ended[-1]
+
+
 def end_expired(repository: Scoped) -> None:
     """Remove the turns of a tenant that have ended without a renewal."""
     c = repository.tables.turns.c
-    which = c.tenant == repository.scope.tenant, c.expires_at <= now()
-    dead = [
-        row.thread_id for row in repository.connection.execute(sa.select(c.thread_id).where(*which))
-    ]
-    for thread_id in dead:
+    dead = sa.select(c.thread_id).where(c.tenant == repository.scope.tenant, c.expires_at <= now())
+    for thread_id in list(repository.connection.execute(dead).scalars()):
         end_turn(repository, thread_id, "")
 
 
-def _lock(repository: Scoped, thread_id: str) -> list[Ticket]:
-    """Lock the turns of a thread, if it has any; return their tickets."""
+def read_tickets(repository: Scoped, thread_id: str) -> tuple[turns.ReadGuard, int | None]:
+    """Return the tickets of a thread at the present time, and the revision of their row."""
     c = repository.tables.turns.c
-    row = repository.connection.execute(
-        _select(repository, thread_id, c.tickets).with_for_update()
-    ).first()
-    return _load(row)
-
-
-def read_tickets(repository: Scoped, thread_id: str) -> tuple[list[Ticket], datetime]:
-    """Return the tickets of a thread and the time."""
-    c = repository.tables.turns.c
-    row = repository.connection.execute(
-        _select(repository, thread_id, c.tickets, now().label("at"))
-    ).first()
-    return _load(row), row.at if row else _read_clock(repository)
+    query = _select(repository, thread_id, c.tickets, c.revision, now().label("at"))
+    row = repository.connection.execute(query).first()
+    if row is None:
+        return turns.ReadGuard(thread_id, [], _read_clock(repository)), None
+    return turns.ReadGuard(thread_id, _load(row), row.at), row.revision
 
 
 def _select(repository: Scoped, thread_id: str, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
     c = repository.tables.turns.c
-    return sa.select(*columns).where(c.tenant == repository.scope.tenant, c.thread_id == thread_id)
+    is_its = c.tenant == repository.scope.tenant, c.thread_id == thread_id
+    return sa.select(*columns).where(*is_its)
 
 
 def _load(row: Sequence[Any] | None) -> list[Ticket]:
@@ -74,43 +94,29 @@ def _read_clock(repository: Scoped) -> datetime:
     return at
 
 
-def take_step(repository: Scoped, step: TurnStep) -> list[ThreadTurn]:
-    """See ``TakesTurns.step_turn``; under the lock of the row."""
-    old = _lock(repository, step.thread_id)
-    at = _read_clock(repository)
-    tickets = turns.take_step(old, step, at)
-    _put(repository, step.thread_id, old, tickets)
-    return turns.describe_tickets(step.thread_id, tickets, at)
+def _put(
+    repository: Scoped, guard: turns.ReadGuard, revision: int | None, tickets: list[Ticket]
+) -> bool:
+    """Replace the tickets of a row, unless it has changed; without any there is no row.
 
-
-def end_turn(repository: Scoped, thread_id: str, turn_key: str | None) -> bool:
-    """See ``TakesTurns.end_turn``."""
-    old = _lock(repository, thread_id)
-    at = _read_clock(repository)
-    left = turns.end_tickets(old, turn_key, at)
-    _put(repository, thread_id, old, left)
-    return len(left) < len(turns.describe_tickets(thread_id, old, at))
-
-
-def _put(repository: Scoped, thread_id: str, old: list[Ticket], tickets: list[Ticket]) -> None:
-    """Replace the tickets of a thread; without any it has no row."""
-    if tickets == old:
-        return
+    A revision is from the clock, so that a row that is created again has another one.
+    """
     table = repository.tables.turns
-    which = table.c.tenant == repository.scope.tenant, table.c.thread_id == thread_id
+    key = {"tenant": repository.scope.tenant, "thread_id": guard.thread_id}
+    which = [*(table.c[name] == value for name, value in key.items()), table.c.revision == revision]
     if not tickets:
-        repository.connection.execute(table.delete().where(*which))
-        return
+        return bool(repository.connection.execute(table.delete().where(*which)).rowcount)
     values = {
         "turn": tickets[0].number,
         "expires_at": tickets[0].until,
+        "revision": max((revision or 0) + 1, to_microseconds(guard.now)),
         "tickets": {"tickets": turns.dump_tickets(tickets)},
     }
-    if old:
-        repository.connection.execute(table.update().where(*which).values(values))
-    else:
-        key = {"tenant": repository.scope.tenant, "thread_id": thread_id}
+    if revision is None:
         repository.connection.execute(table.insert().values({**key, **values}))
+        return True
+    changed = table.update().where(*which).values(values)
+    return bool(repository.connection.execute(changed).rowcount)
 
 
 def list_turns(repository: Scoped, thread_id: str | None, limit: int) -> list[ThreadTurn]:
