@@ -246,19 +246,19 @@ class SqlTurns(TakesTurns):
 
     async def step_turn(self, step: TurnStep) -> list[ThreadTurn]:
         """See ``TakesTurns``, also for the following methods."""
+        thread_id = step.thread_id
         if step.entry == "none":  # mostly without effect
-            guard, _ = await self._query(
-                lambda it: turns.read_tickets(it, step.thread_id), self._runner
-            )
+            guard, _ = await self._query(lambda it: turns.read_tickets(it, thread_id), self._runner)
             if take_step(guard.tickets, step, guard.now) == guard.tickets:
                 return describe_tickets(*guard)
-        return await self._write_at_once(
-            lambda it: describe_tickets(
-                *turns.change_tickets(
-                    it, step.thread_id, lambda tickets, at: take_step(tickets, step, at)
-                )
+
+        def take(repository: Repository) -> list[ThreadTurn]:
+            changed = turns.change_tickets(
+                repository, thread_id, lambda tickets, at: take_step(tickets, step, at)
             )
-        )
+            return describe_tickets(*changed)
+
+        return await self._write_at_once(take)
 
     async def end_turn(self, thread_id: str, turn_key: str | None = None) -> bool:
         check_text("thread_id", thread_id)
