@@ -364,7 +364,7 @@ class Saves:
         return SaveGroup(encode_key(database.tenant), database.store, 1 + database.has_index)
 
     def _make_lone_fields(self, items: Sequence[_Item]) -> Appended | None:
-        """Return the parameters of the lone save's statement; ``None`` if it does not take these."""
+        """Return the parameters of the lone save's statement; ``None`` if it takes no such save."""
         [item, *others] = items
         row = item.row
         if others or row is None or item.is_refused or self._database.has_index:
