@@ -174,19 +174,29 @@ class PutInProgress:
         place: Thread, namespace and checkpoint.
     """
 
-    __slots__ = ("_checkpoints", "_done", "_place", "_puts")
+    __slots__ = ("_checkpoints", "_end", "_is_over", "_lock", "_place", "_puts")
 
     def __init__(
-        self, puts: dict[Place, Future[None]], checkpoints: CachedCheckpoints, place: Place
+        self, puts: dict[Place, PutInProgress], checkpoints: CachedCheckpoints, place: Place
     ) -> None:
         self._puts = puts
         self._checkpoints = checkpoints
         self._place = place
-        self._done: Future[None] | None = None
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._end: Future[None] | None = None
+
+    def get_end(self) -> Future[None]:
+        """Return a future that is done when the put is over."""
+        with self._lock:
+            if self._end is None:
+                self._end = Future()
+                if self._is_over:
+                    self._end.set_result(None)
+            return self._end
 
     def __enter__(self) -> None:
-        if self._place not in self._puts:  # else it is within another one
-            self._puts[self._place] = self._done = Future()
+        self._puts.setdefault(self._place, self)  # else it is within another one
 
     def __exit__(
         self,
@@ -194,9 +204,12 @@ class PutInProgress:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._done is None:
+        if self._puts.get(self._place) is not self:
             return
         if isinstance(exc, ConflictError):  # it is not there, so its writes are refused
             self._checkpoints.add(*self._place, stored=False)
-        self._puts.pop(self._place, None)
-        self._done.set_result(None)
+        del self._puts[self._place]
+        with self._lock:
+            self._is_over, end = True, self._end
+        if end is not None:
+            end.set_result(None)

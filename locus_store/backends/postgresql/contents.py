@@ -1,4 +1,4 @@
-"""Statements of pending writes: read with the records of any versions, and stored in batches."""
+"""The records and pending writes of versions of any lines, in one statement."""
 
 from __future__ import annotations
 
@@ -36,71 +36,6 @@ SELECT x.line, x.idx, NULL, NULL, x.payload, x.checkpoint_id, x.task_id, x.chann
   x.task_path, x.basis
 FROM w CROSS JOIN LATERAL (SELECT * FROM {writes} x
   WHERE x.line = w.line AND x.checkpoint_id = w.checkpoint_id OFFSET 0) x
-"""
-# Batches of writes, each on a line of a live thread; the line is created if it is missing. If
-# another transaction is about to remove versions or the line, a transaction has to decide. Two
-# statements may add to one checkpoint. A version that is removed while the statement runs may leave
-# a write behind, which every reader ignores. A SELECT hides the length of the first array: with one
-# row, PostgreSQL would plan each statement anew.
-PUT_WRITES: Final = """
-WITH b AS MATERIALIZED (
-  SELECT * FROM unnest((SELECT $3::int[]), $4::text[], $5::text[], $6::text[], $7::bigint[],
-      $8::bigint[], $9::bytea[], $10::text[], $11::double precision[], $12::double precision[])
-    b (number, thread_id, namespace, checkpoint_id, sequence, line, digest, must_exist, ttl, slack)
-  WHERE (SELECT s.value FROM {settings} s WHERE s.name = 'store_id') = $2),
-there AS MATERIALIZED (
-  SELECT t.thread_id, b.namespace FROM b CROSS JOIN LATERAL (
-    SELECT t.thread_id FROM {threads} t
-    WHERE t.tenant = $1 AND t.thread_id = b.thread_id
-      AND (t.expires_at IS NULL OR t.expires_at > statement_timestamp())
-    FOR KEY SHARE SKIP LOCKED) t
-  WHERE b.sequence IS NULL AND {may_come_first} AND (SELECT l.line FROM {lines} l
-    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace) IS NULL),
-new_lines AS (
-  INSERT INTO {lines} (tenant, thread_id, namespace, updated_at)
-  SELECT $1, t.thread_id, t.namespace, statement_timestamp() FROM there t
-  ORDER BY t.thread_id COLLATE "C", t.namespace COLLATE "C"
-  ON CONFLICT (tenant, thread_id, namespace) DO NOTHING
-  RETURNING line, thread_id, namespace),
-l AS MATERIALIZED (
-  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, n.line
-  FROM b JOIN new_lines n ON n.thread_id = b.thread_id AND n.namespace = b.namespace
-  UNION ALL
-  SELECT b.number, b.checkpoint_id, b.thread_id, b.ttl, b.slack, l.line
-  FROM b CROSS JOIN LATERAL (
-    SELECT l.line FROM {lines} l
-    WHERE l.tenant = $1 AND l.thread_id = b.thread_id AND l.namespace = b.namespace
-      AND (SELECT t.expires_at IS NULL OR t.expires_at > statement_timestamp() FROM {threads} t
-        WHERE t.tenant = $1 AND t.thread_id = b.thread_id)
-      AND (b.sequence IS NULL OR (SELECT c.sequence FROM {checkpoints} c WHERE c.line = b.line
-        AND c.line = l.line AND c.checkpoint_id = b.checkpoint_id AND c.digest = b.digest)
-        = b.sequence)
-      AND ({may_come_first} OR (SELECT c.sequence FROM {checkpoints} c
-        WHERE c.line = l.line AND c.checkpoint_id = b.checkpoint_id) IS NOT NULL)
-    FOR KEY SHARE SKIP LOCKED) l),
-renewed AS (  -- It waits for no lock: whoever has it is active in the thread.
-  UPDATE {threads} t SET expires_at = {expiry_of_writes}
-  FROM (SELECT l.ttl, l.slack, o.thread FROM l CROSS JOIN LATERAL (
-      SELECT t.thread FROM {threads} t WHERE t.tenant = $1 AND t.thread_id = l.thread_id
-        AND t.expires_at < statement_timestamp() + make_interval(secs => l.ttl)
-      FOR NO KEY UPDATE SKIP LOCKED) o
-    WHERE l.ttl IS NOT NULL) l
-  WHERE t.thread = l.thread),
-kept AS (
-  INSERT INTO {writes} AS w (line, checkpoint_id, task_id, idx, channel, type, task_path, basis,
-    payload, created_at)
-  SELECT l.line, l.checkpoint_id, i.task_id, i.idx, i.channel, i.type, i.task_path, i.basis,
-    i.payload, statement_timestamp()
-  FROM unnest((SELECT $13::int[]), $14::text[], $15::int[], $16::text[], $17::text[], $18::text[],
-      $19::bigint[], $20::bytea[])
-    i (number, task_id, idx, channel, type, task_path, basis, payload)
-  JOIN l ON l.number = i.number
-  ORDER BY l.line, l.checkpoint_id COLLATE "C", i.task_id COLLATE "C", i.idx
-  ON CONFLICT (line, checkpoint_id, task_id, idx) DO UPDATE SET channel = excluded.channel,
-    type = excluded.type, task_path = excluded.task_path, basis = excluded.basis,
-    payload = excluded.payload, created_at = excluded.created_at
-  WHERE w.idx < 0)
-SELECT number FROM l
 """
 _WRITE: Final = ("task_id", "number", "channel", "type", "task_path", "basis", "payload")
 

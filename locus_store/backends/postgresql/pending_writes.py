@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 from weakref import proxy
 
@@ -136,8 +137,13 @@ class WriteBatches:
 
     def _statement(self, batches: Sequence[Batch]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that stores batches, and its parameters."""
+        database, fast = self._database, self._database.fast
+        common = encode_key(database.tenant), database.store
+        [batch, *others] = batches
+        lone = None if others else fast.put_lone.get(len(batch.writes))
+        if lone is not None:
+            return lone, (*common, *batch.make_head(), *chain.from_iterable(batch.make_rows()))
         heads = [(number, *it.make_head()) for number, it in enumerate(batches)]
         rows = [(number, *row) for number, it in enumerate(batches) for row in it.make_rows()]
-        common = encode_key(self._database.tenant), self._database.store
         places, writes = zip(*heads, strict=True), zip(*rows, strict=True)
-        return self._database.fast.put_writes, (*common, *places, *writes)
+        return fast.put_writes, (*common, *places, *writes)

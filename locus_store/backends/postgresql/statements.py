@@ -12,12 +12,18 @@ from typing import Any, Final, get_args
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from locus_store.backends.postgresql.contents import CONTENTS, PUT_WRITES, parse_payloads, write_of
+from locus_store.backends.postgresql.contents import CONTENTS, parse_payloads, write_of
 from locus_store.backends.postgresql.save_parameters import (
     Appended,
     SaveGroup,
     SaveRow,
     render_parameters,
+)
+from locus_store.backends.postgresql.write_statements import (
+    LONE_WRITES,
+    PUT_WRITES,
+    make_batches,
+    make_lone,
 )
 from locus_store.sql.columns.dialect_columns import load_json
 from locus_store.sql.columns.types import decode_key, encode_key
@@ -297,9 +303,9 @@ class FastStatements:
         self.history = self._filled(_LINE + _HISTORY)
         wanted = self._from("w.line", "w.sequence", "v.line, v.sequence, v.chain")
         self.contents = self._filled(CONTENTS, wanted=wanted)
-        first = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
-        expiry = _expiry("l")
-        self.put_writes = self._filled(PUT_WRITES, expiry_of_writes=expiry, may_come_first=first)
+        self.put_writes = self._puts(**make_batches())
+        self.put_lone = {it: self._puts(**make_lone(it)) for it in range(1, LONE_WRITES + 1)}
+        """The statements of a single batch, by the number of its writes."""
 
     # --- what they are given, and what they give
 
@@ -386,6 +392,10 @@ class FastStatements:
         parts["known"] = known
         which, payload = which.format(**parts), payload.format(**parts)
         return self._filled(_LINE + _ONE, which=which, payload=payload)
+
+    def _puts(self, **parts: str) -> str:
+        parts["may_come_first"] = _MAY_COME_FIRST.format(has_version=self._has_version("b"))
+        return self._filled(PUT_WRITES, expiry_of_writes=_expiry("l"), **parts)
 
     def _saves(self, *, indexed: bool, users: UserIdType) -> str:
         arrays = render_parameters(SaveRow._fields, first=len(SaveGroup._fields) + 1, suffix="[]")

@@ -343,6 +343,17 @@ def load_json(value: Any) -> dict[str, Any]:
     return loaded
 
 
+def _load_text(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if type(value) is not str:
+        raise make_damage_error(_WORDS[str])
+    try:
+        return load_json(value)
+    except ValueError as exc:
+        raise make_damage_error("a JSON object") from exc
+
+
 class Json(sa.types.TypeDecorator[dict[str, Any]]):
     """A JSON object that queries may look into; empty is NULL in the table and ``{}`` read."""
 
@@ -360,6 +371,12 @@ class Json(sa.types.TypeDecorator[dict[str, Any]]):
     def process_bind_param(self, value: Mapping[str, Any] | None, dialect: Dialect) -> Any:
         """Escape; serialise where the column is text."""
         return get_columns(dialect).bind_json(value) if value else None
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """Read what is no text as damage, by one call; see ``keeps_types``."""
+        if get_columns(dialect).keeps_types:
+            return super().result_processor(dialect, coltype)
+        return _load_text
 
     @check_stored("a JSON object")
     def process_result_value(self, value: Any, dialect: Dialect) -> dict[str, Any]:

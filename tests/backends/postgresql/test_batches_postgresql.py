@@ -10,6 +10,7 @@ import pytest
 from locus_store import PostgreSQLBackend
 from locus_store.backends.postgresql.pending_writes import WriteBatches
 from locus_store.backends.postgresql.save_groups import Saves
+from locus_store.backends.postgresql.write_statements import LONE_WRITES
 from locus_store.types import PendingWrite
 
 pytestmark = pytest.mark.anyio
@@ -67,8 +68,8 @@ async def test_tasks_of_one_checkpoint_share_statements(backend, groups, is_new:
     assert [it.task_id for it in found] == tasks
 
 
-@pytest.mark.parametrize("length", [1, 2])
-async def test_a_lone_batch_is_stored(backend, length: int) -> None:
+@pytest.mark.parametrize("length", range(1, LONE_WRITES + 2))
+async def test_a_lone_batch_of_any_length_is_stored(backend, length: int) -> None:
     await backend.write_state("t", {"k": 1}, checkpoint_id="v")
     writes = [written("one", it, b"%d" % it) for it in range(length)]
     await backend.put_writes("t", "v", writes, must_exist="checkpoint", ttl_seconds=60)
