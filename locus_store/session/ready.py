@@ -117,9 +117,7 @@ class SqliteCheckpointer(SessionCheckpointer):
         max_cached_threads: int | None = None,
         **options: Unpack[SessionOptions],
     ) -> None:
-        from locus_store.backends.sqlite.backend import (  # noqa: PLC0415  (memory needs no SQL)
-            SQLiteBackend,
-        )
+        from locus_store.backends.sqlite.backend import SQLiteBackend  # noqa: PLC0415  (memory needs no SQL)
 
         if (path is None) is (engine is None):
             raise InvalidArgumentError("give a path or an engine")
@@ -140,9 +138,7 @@ class InMemoryCheckpointer(SessionCheckpointer):
 
 
 def _postgresql(place: dict[str, Any], schema: str | None) -> StorageBackend:
-    from locus_store.backends.postgresql.backend import (  # noqa: PLC0415  (needs a driver)
-        PostgreSQLBackend,
-    )
+    from locus_store.backends.postgresql.backend import PostgreSQLBackend  # noqa: PLC0415  (needs a driver)
 
     if len(place) > 1:
         raise InvalidArgumentError("give one of postgres_dsn, pg_pool and engine")

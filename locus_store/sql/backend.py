@@ -16,13 +16,7 @@ from locus_store.sql.threads import copying, listing, searching, version_lists
 from locus_store.sql.threads.listing import SqlSizes, SqlThreadInfo
 from locus_store.sql.threads.segments import Joining
 from locus_store.sql.threads.thread_rows import has_thread
-from locus_store.types.arguments import (
-    check_days,
-    check_limit,
-    check_names,
-    check_scan,
-    check_text,
-)
+from locus_store.types.arguments import check_days, check_limit, check_names, check_scan, check_text
 from locus_store.values.encoding import MAX_STATE_BYTES
 from locus_store.values.filters import check_key
 from locus_store.values.text import query_words

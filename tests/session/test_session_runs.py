@@ -10,12 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from session_storage import Storage
 from tiers import first_of
 
-from locus_store import (
-    ConflictError,
-    InvalidArgumentError,
-    NotOwnerError,
-    SerializationError,
-)
+from locus_store import ConflictError, InvalidArgumentError, NotOwnerError, SerializationError
 from locus_store.session import AgentState, LocalCache, Message, SessionCheckpointer
 from locus_store.session.config import VERSION_KEY
 from locus_store.session.models import Models

@@ -13,10 +13,7 @@ from typing_extensions import Unpack
 
 from locus_store.backends.postgresql import contents, deletions, dialect
 from locus_store.backends.postgresql import dsn as dsns
-from locus_store.backends.postgresql.connecting import (
-    check_pool,
-    require_asyncpg,
-)
+from locus_store.backends.postgresql.connecting import check_pool, require_asyncpg
 from locus_store.backends.postgresql.diagnostics import PostgreSQLExamination
 from locus_store.backends.postgresql.options import (
     PostgreSQLCheckpointerOptions,

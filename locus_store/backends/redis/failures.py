@@ -14,12 +14,7 @@ from typing import Final
 
 from redis import exceptions as driver
 
-from locus_store.errors import (
-    BackendError,
-    ConnectionFailedError,
-    LocusStoreError,
-    SchemaError,
-)
+from locus_store.errors import BackendError, ConnectionFailedError, LocusStoreError, SchemaError
 
 
 class StaleError(driver.ConnectionError):
