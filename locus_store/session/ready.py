@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
+from typing_extensions import Unpack
+
+from locus_store.backend import StorageBackend
 from locus_store.backends.memory.backend import MemoryBackend
 from locus_store.errors import InvalidArgumentError
 from locus_store.session.cache import (
@@ -17,12 +20,7 @@ from locus_store.session.cache import (
     check_max_threads,
 )
 from locus_store.session.checkpointer import SessionCheckpointer
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from locus_store.backend import StorageBackend
-    from locus_store.types.thread_info import UserIdType
+from locus_store.types.thread_info import UserIdType
 
 DATABASE_VARIABLE: Final = "DATABASE_URL"
 CACHE_VARIABLE: Final = "CACHE_URL"
