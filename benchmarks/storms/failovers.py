@@ -219,6 +219,14 @@ def judge_standbys(calls: list[Call]) -> list[str]:
     return [f"wrong load of a standby: {it}" for it in wrong]
 
 
+def count_refused(calls: list[Call]) -> int:
+    """Return the number of loads of standbys that gave a save which was refused in the end."""
+    saves = [it for it in calls if isinstance(it, Save)]
+    refused = {it.key for it in saves if it.outcome == "conflict"}
+    refused -= {it.key for it in saves if it.is_acknowledged}
+    return sum(it.what == "standby" and it.key in refused for it in calls)
+
+
 def list_operations(calls: Iterable[Call], *, is_misled: bool) -> Iterator[dict[str, Any]]:
     """Yield the operations of Porcupine; all attempts of a save are one of them.
 
@@ -379,6 +387,8 @@ class Storm:
         kinds = [find_kind(it) for it in verdict.violations]
         trial.acknowledged = verdict.counts["save ok"]
         trial.found = dict(Counter(it for it in kinds if it != "lost save"))
+        if refused := count_refused(calls):
+            trial.found["refused save on a standby"] = refused
         trial.illegal = len(illegal)
         allowed = {STALE} if is_misled else set()
         allowed |= set() if trial.mode == SYNCHRONOUS else {LOST, STALE, "lost save"}

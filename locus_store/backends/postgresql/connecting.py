@@ -7,6 +7,7 @@ import socket
 import ssl
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from locus_store.backends.postgresql.dsn import PasswordError
 from locus_store.backends.postgresql.failures import get_sqlstate, is_lost
@@ -79,6 +80,7 @@ async def connect(
         raise _refusal(exc, target.shown) from exc
     _set(connection, target.socket_options)
     _know_arrays(connection)
+    connection.add_log_listener(_note_warning)
     return connection
 
 
@@ -163,6 +165,24 @@ def _know_arrays(connection: Any) -> None:
     ]
     # As the socket above: asyncpg has no public way.
     connection._protocol.get_settings().register_data_types(known)  # noqa: SLF001
+
+
+_unconfirmed: WeakSet[Any] = WeakSet()
+
+
+def _note_warning(connection: Any, message: Any) -> None:
+    """Note a wait for a synchronous standby that was cancelled: the server reports a success."""
+    # By the function, as the text is in the server's language.
+    if message.server_source_function == "SyncRepWaitForLSN":
+        _unconfirmed.add(connection)
+
+
+def is_unconfirmed(connection: Any) -> bool:
+    """See ``ServerDatabase.is_unconfirmed``."""
+    is_noted = bool(_unconfirmed) and connection in _unconfirmed
+    if is_noted:
+        _unconfirmed.discard(connection)
+    return is_noted
 
 
 # --- errors ---------------------------------------------------------------------------------
