@@ -372,6 +372,8 @@ class Storm:
             is_complete = True
         except TimeoutError as exc:
             trial.wrong.append(f"ended early: {exc!r}")
+            for log in self._cluster.directory.glob("*.log"):
+                shutil.copy(log, f"{path}.{log.name}")
         self._record.add(trial)
         if not trial.wrong:
             path.unlink()
