@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         open_storage,
         open_store,
     )
+    from locus_store.runtime.staleness import limit_staleness
     from locus_store.saver import CheckpointSaver
     from locus_store.store import BaseStore
     from locus_store.types import CheckpointerCapabilities, Tenant
@@ -173,6 +174,7 @@ __all__ = [
     "UnsupportedError",
     "file_checkpointer",
     "http_checkpointer",
+    "limit_staleness",
     "memory_checkpointer",
     "oci_bucket_checkpointer",
     "open_checkpointer",
@@ -222,6 +224,7 @@ _LAZY = {
     **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
+    "limit_staleness": "runtime.staleness",
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
 }
