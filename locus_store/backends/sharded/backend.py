@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from uuid import uuid4
 
 from locus_store.backends.sharded.lists import ShardedLists
 from locus_store.backends.sharded.shard_set import Shard, ShardSet
@@ -13,7 +12,7 @@ from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.types.arguments import check_text
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import COPY_TENANT, HIDDEN_TENANT, JoinsShards
+from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, make_copy_tenant
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -269,7 +268,7 @@ class ShardedBackend(_Routed, ShardedLists):  # type: ignore[misc]
     async def _copy_to(self, dest: Shard, thread: ArchivedThread, thread_id: str) -> bool:
         """Copy a thread within its new database, where that is another tenant's until the end."""
         tenant = self.tenant or ""
-        hidden = dest.for_tenant(COPY_TENANT + uuid4().hex)
+        hidden = dest.for_tenant(make_copy_tenant())
         await hidden.restore(thread)
         try:
             await hidden.copy_thread(thread.thread_id, thread_id)
