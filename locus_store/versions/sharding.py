@@ -15,14 +15,48 @@ from uuid import uuid4
 
 import orjson
 
-from locus_store.errors import IntegrityError
+from locus_store.errors import IntegrityError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog
     from locus_store.types import Active, ArchivedThread, Head
     from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
+
+SHARDED: Final = "sharded:"
+"""The beginning of the URL of a set of shards."""
+
+
+def split_urls(url: str) -> list[str]:
+    """Return the URLs of the shards in the URL of a set.
+
+    Raises:
+        InvalidArgumentError: There are none.
+    """
+    urls = url.removeprefix(SHARDED).split()
+    if not urls:
+        raise InvalidArgumentError(
+            "sharded: is followed by the URLs of the shards, with spaces between them"
+        )
+    return urls
+
+
+def check_urls(urls: Sequence[str]) -> None:
+    """Refuse a list of URLs that cannot be those of shards.
+
+    Raises:
+        InvalidArgumentError: It is not a list, is empty, or has a URL twice.
+    """
+    if isinstance(urls, str) or not urls:
+        raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
+    for at, url in enumerate(urls):
+        if url in urls[:at]:
+            first = list(urls).index(url) + 1
+            raise InvalidArgumentError(f"shards {first} and {at + 1} have the same URL")
+
 
 HIDDEN_TENANT: Final = "_moving_"
 """Prefix of the tenants that hold the copies of threads on their way."""
@@ -145,6 +179,21 @@ class Move:
     def from_text(cls, text: str) -> Move:
         """Return the move in JSON."""
         return cls(**orjson.loads(text))
+
+
+class HasShards(ABC):
+    """A backend over the databases of a set."""
+
+    shards: Sequence[StorageBackend]
+
+    @abstractmethod
+    def make_message_log(self, logs: Sequence[BaseMessageLog], *, owns: bool) -> BaseMessageLog:
+        """Return the message log of the set over those of its shards.
+
+        Args:
+            logs: In the order of the shards.
+            owns: ``close`` closes this backend as well.
+        """
 
 
 class JoinsShards(ABC):

@@ -3,55 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from locus_store.backends.sharded.lists import ShardedLists
+from locus_store.backends.sharded.message_log import ShardedMessageLog
 from locus_store.backends.sharded.shard_set import Shard, ShardSet
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.types.arguments import check_text
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import HIDDEN_TENANT, JoinsShards, make_copy_tenant
+from locus_store.versions.sharding import (
+    HIDDEN_TENANT,
+    HasShards,
+    JoinsShards,
+    make_copy_tenant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from locus_store.backend import StorageBackend
+    from locus_store.messages import BaseMessageLog
     from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 
 T = TypeVar("T")
-
-SHARDED: Final = "sharded:"
-"""The beginning of the URL of a set of shards."""
-
-
-def split_urls(url: str) -> list[str]:
-    """Return the URLs of the shards in the URL of a set.
-
-    Raises:
-        InvalidArgumentError: There are none.
-    """
-    urls = url.removeprefix(SHARDED).split()
-    if not urls:
-        raise InvalidArgumentError(
-            "sharded: is followed by the URLs of the shards, with spaces between them"
-        )
-    return urls
-
-
-def check_urls(urls: Sequence[str]) -> None:
-    """Refuse a list of URLs that cannot be those of shards.
-
-    Raises:
-        InvalidArgumentError: It is not a list, is empty, or has a URL twice.
-    """
-    if isinstance(urls, str) or not urls:
-        raise InvalidArgumentError("urls must be a list of URLs, one for each shard")
-    for at, url in enumerate(urls):
-        if url in urls[:at]:
-            first = list(urls).index(url) + 1
-            raise InvalidArgumentError(f"shards {first} and {at + 1} have the same URL")
 
 
 def _route(name: str, *, writes: bool) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -97,7 +73,7 @@ class _Turns(LoopResources):
         return name not in self._last
 
 
-class ShardedBackend(_Routed, ShardedLists):  # type: ignore[misc]
+class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
     """Keeps each thread in one of several databases; lists and searches ask all of them.
 
     The databases know their set: a list in another order, an incomplete one, or one that names a
@@ -171,6 +147,9 @@ class ShardedBackend(_Routed, ShardedLists):  # type: ignore[misc]
             await self._turns.close()
         for shard in self.shards:
             await shard.close()
+
+    def make_message_log(self, logs: Sequence[BaseMessageLog], *, owns: bool) -> ShardedMessageLog:
+        return ShardedMessageLog(self, logs, owns=owns)
 
     # --- one shard
 
