@@ -356,14 +356,14 @@ def rebalance(
     put_outcome(done, text, as_json=as_json)
 
 
-async def _rebalanced(url: str, removed: str | None) -> dict[str, int]:
+async def _rebalanced(url: str, last: str | None) -> dict[str, int]:
     if not url.startswith("sharded:"):
         raise InvalidArgumentError("pass --url 'sharded:URL URL …', the URLs of all shards")
-    if removed is not None and not url.rsplit(maxsplit=1)[-1].endswith(removed):
+    if last is not None and url.removeprefix("sharded:").split()[-1:] != [last]:
         raise InvalidArgumentError(
             "--remove names the last URL of the list: only the last shard can be removed"
         )
     module = importlib.import_module("locus_store.backends.sharded.rebalance")
     async with open_backend(url, creates=True) as backend:
-        done = await module.rebalance(backend, removes_last=removed is not None)
+        done = await module.rebalance(backend, removes_last=last is not None)
     return {"shards": done.shards, "moved": done.moved}

@@ -47,7 +47,7 @@ class Position(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What a replica has to have."""
+    """The limits of reads from replicas."""
 
     seconds: float = inf
     """An answer may be so old; lists of threads and searches then may lack own writes."""
