@@ -185,7 +185,7 @@ class Storage:
         if isinstance(self.backend, DocumentBackend):
             made = DocumentMessageLog(self.backend, owns=False, ttl_seconds=ttl_seconds)
         elif isinstance(self.backend, HasShards):
-            made = _make_sharded_log(self.backend, ttl_seconds)
+            made = _make_sharded_log(self.backend, ttl_seconds, owns=False)
         elif kind := self._class_of("messages"):
             made = kind(backend=self.backend, ttl_seconds=ttl_seconds)
         else:
@@ -223,11 +223,11 @@ class Storage:
         await self.close()
 
 
-def _make_sharded_log(
-    backend: HasShards, ttl_seconds: float | None, *, owns: bool = False
-) -> BaseMessageLog:
+def _make_sharded_log(backend: Any, ttl_seconds: float | None, *, owns: bool) -> BaseMessageLog:
+    kind = import_module("locus_store.backends.sharded").ShardedMessageLog
     logs = [Storage(it).messages(ttl_seconds=ttl_seconds) for it in backend.shards]
-    return backend.make_message_log(logs, owns=owns)
+    made: BaseMessageLog = kind(backend, logs, owns=owns)
+    return made
 
 
 def _store_in_memory(backend: StorageBackend, kind: Any, options: Mapping[str, Any]) -> BaseStore:
@@ -405,7 +405,6 @@ def _alone_sharded(url: str, part: Part, options: Mapping[str, Any]) -> BaseMess
     ttl_seconds = options.get("ttl_seconds")
     others = {name: it for name, it in options.items() if name != "ttl_seconds"}
     backend = open_storage(url, **others).backend
-    assert isinstance(backend, HasShards)  # noqa: S101  (the URL says so)
     return _make_sharded_log(backend, ttl_seconds, owns=True)
 
 

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
 import orjson
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog
     from locus_store.types import Active, ArchivedThread, Head
     from locus_store.types.thread_info import ThreadFacts, ThreadsWanted
 
@@ -181,19 +179,10 @@ class Move:
         return cls(**orjson.loads(text))
 
 
-class HasShards(ABC):
-    """A backend over the databases of a set."""
+class HasShards:
+    """A backend over the databases of a set, whose module is imported with the first set."""
 
-    shards: Sequence[StorageBackend]
-
-    @abstractmethod
-    def make_message_log(self, logs: Sequence[BaseMessageLog], *, owns: bool) -> BaseMessageLog:
-        """Return the message log of the set over those of its shards.
-
-        Args:
-            logs: In the order of the shards.
-            owns: ``close`` closes this backend as well.
-        """
+    shards: Sequence[Any]
 
 
 class JoinsShards(ABC):

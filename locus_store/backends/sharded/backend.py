@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from locus_store.backends.sharded.lists import ShardedLists
-from locus_store.backends.sharded.message_log import ShardedMessageLog
 from locus_store.backends.sharded.shard_set import Shard, ShardSet
 from locus_store.errors import InvalidArgumentError, UnsupportedError
 from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from locus_store.backend import StorageBackend
-    from locus_store.messages import BaseMessageLog
     from locus_store.types import ArchivedThread, Mark, Removed, Save, Written
 
 T = TypeVar("T")
@@ -147,9 +145,6 @@ class ShardedBackend(_Routed, ShardedLists, HasShards):  # type: ignore[misc]
             await self._turns.close()
         for shard in self.shards:
             await shard.close()
-
-    def make_message_log(self, logs: Sequence[BaseMessageLog], *, owns: bool) -> ShardedMessageLog:
-        return ShardedMessageLog(self, logs, owns=owns)
 
     # --- one shard
 
