@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
+    from locus_store.backends.postgresql.options import limit_staleness
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
@@ -90,7 +91,6 @@ if TYPE_CHECKING:
         open_storage,
         open_store,
     )
-    from locus_store.runtime.staleness import limit_staleness
     from locus_store.saver import CheckpointSaver
     from locus_store.store import BaseStore
     from locus_store.types import CheckpointerCapabilities, Tenant
@@ -224,7 +224,7 @@ _LAZY = {
     **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
-    "limit_staleness": "runtime.staleness",
+    "limit_staleness": "backends.postgresql.options",
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
 }

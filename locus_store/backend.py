@@ -226,14 +226,6 @@ class StorageBackend(ForTenants, Closing, ABC):
             ConnectionFailedError, SchemaError: As the first call.
         """
 
-    async def read_token(self) -> str:
-        """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``.
-
-        Returns:
-            ``""`` where reads are current anyway.
-        """
-        return ""
-
     def limit_cache(self, max_bytes: int) -> None:
         """Remember so much of threads at most, from the next call on; see ``KNOWN_BYTES``."""
         self._known.limit(max_bytes)

@@ -10,30 +10,26 @@ import asyncio
 import time
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
 from math import inf
 from operator import attrgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
+from sqlalchemy.engine import Connection
+
+from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
+from locus_store.backends.postgresql.options import WalPosition, get_read_limits
 from locus_store.errors import ConnectionFailedError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime import observe
 from locus_store.runtime.forks import start_in_each_process
-from locus_store.runtime.staleness import Position, get_bounds
-from locus_store.sql.connections.database import is_overtime
+from locus_store.sql.connections.backend import Body
+from locus_store.sql.connections.database import ServerDatabase, is_overtime
 from locus_store.sql.connections.lending import await_only
 from locus_store.sql.connections.pool import LoopPool, PooledRunner
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.backends.postgresql.dialect import PostgreSQLDatabase
-    from locus_store.sql.connections.backend import Body
-    from locus_store.sql.connections.database import ServerDatabase
 
 T = TypeVar("T")
 
@@ -93,7 +89,7 @@ class ServerState(NamedTuple):
     database: tuple[int, str]
     """The identifier of the cluster, which its replicas share, and the database's name."""
 
-    position: Position
+    position: WalPosition
     """The timeline of a replica is that of its last restart point: an older one for a while."""
 
     def has(self, other: ServerState) -> bool:
@@ -111,7 +107,7 @@ async def ask(driver: Any, writes: int = 0) -> ServerState:
     asked_at = time.monotonic()
     row = await driver.fetchrow(_ASK, timeout=ANSWER_SECONDS)
     system, timeline = row["system_identifier"], int(row["timeline"][:8], 16)
-    position = Position(system, timeline, int(row["position"]))
+    position = WalPosition(system, timeline, int(row["position"]))
     return ServerState(writes, asked_at, row["is_replica"], (system, row["database"]), position)
 
 
@@ -184,10 +180,10 @@ class Positions:
             thread_id: The thread that is read; ``None``: what is read may be of any write.
             may_lack_writes: If its age is limited, the read may lack writes of this object.
         """
-        bounds = get_bounds()
-        sees_writes = not (may_lack_writes and (self._is_limited or bounds.seconds < inf))
+        limits = get_read_limits()
+        sees_writes = not (may_lack_writes and (self._is_limited or limits.seconds < inf))
         with self._lock:
-            now, seconds = time.monotonic(), min(self._stale_seconds, bounds.seconds)
+            now, seconds = time.monotonic(), min(self._stale_seconds, limits.seconds)
             self._end_joined()
             number = max(self._any, self._threads.get(thread_id, 0)) if thread_id else self._writes
             is_open = any(thread_id in {None, it} or it is None for _, it in self._joined)
@@ -200,7 +196,7 @@ class Positions:
             is_old = not states or states[-1].asked_at < now - seconds / 4
             if is_old or states[-1].writes < self._writes:
                 self._ask_soon(pool)
-        needed = found and bounds.raise_position(found.position)
+        needed = found and limits.raise_position(found.position)
         return found._replace(position=needed) if found and needed else None
 
     def _end_joined(self) -> None:
