@@ -71,7 +71,7 @@ SELECT pg_is_in_recovery() AS is_replica, s.system_identifier, current_database(
   CASE WHEN pg_is_in_recovery() THEN lpad(to_hex(c.timeline_id), 8, '0')
     ELSE pg_walfile_name(pg_current_wal_insert_lsn()) END AS timeline,
   CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-    ELSE pg_current_wal_insert_lsn() END - '0/0'::pg_lsn AS position
+    ELSE pg_current_wal_insert_lsn() END::text AS position
 FROM pg_control_system() s, pg_control_checkpoint() c
 """
 
@@ -107,7 +107,8 @@ async def ask(driver: Any, writes: int = 0) -> ServerState:
     asked_at = time.monotonic()
     row = await driver.fetchrow(_ASK, timeout=ANSWER_SECONDS)
     system, timeline = row["system_identifier"], int(row["timeline"][:8], 16)
-    position = WalPosition(system, timeline, int(row["position"]))
+    upper, _, lower = row["position"].partition("/")
+    position = WalPosition(system, timeline, (int(upper, 16) << 32) + int(lower, 16))
     return ServerState(writes, asked_at, row["is_replica"], (system, row["database"]), position)
 
 

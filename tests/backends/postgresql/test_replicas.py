@@ -655,7 +655,7 @@ async def test_the_tenth_timeline_is_the_same_on_both_servers() -> None:
         """A double of a connection."""
 
         def __init__(self, timeline: str, *, is_replica: bool) -> None:
-            self.row = {"timeline": timeline, "is_replica": is_replica, "position": 26}
+            self.row = {"timeline": timeline, "is_replica": is_replica, "position": "0/1A"}
 
         async def fetchrow(self, *_: Any, **__: Any) -> dict[str, Any]:
             return {**self.row, "system_identifier": 1, "database": "agents"}
