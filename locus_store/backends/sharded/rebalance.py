@@ -57,7 +57,7 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
     of = backend.shard_set
     layout = await of.open()
     if removes_last:
-        layout = _remove_last(of, layout)
+        layout = await _remove_last(of, layout)
     elif layout.state == "stable" and layout.shards < len(of.shards):
         for number in range(layout.shards, len(of.shards)):
             if await of.shards[number].tenants():
@@ -78,10 +78,10 @@ async def rebalance(backend: ShardedBackend, *, removes_last: bool = False) -> R
     return Rebalanced(layout.shards, moved)
 
 
-def _remove_last(of: ShardSet, layout: ShardLayout) -> ShardLayout:
-    """Return the layout in which the removal of the last shard is announced, or under way."""
+async def _remove_last(of: ShardSet, layout: ShardLayout) -> ShardLayout:
+    """Return the layout in which the removal of the last shard is announced, or has begun."""
     count = len(of.shards)
-    if layout.former == count == layout.shards + 1:
+    if layout.former == count == layout.shards + 1 and await of.shards[-1].read_layout():
         return layout
     if layout.state != "stable" or layout.shards != count:
         raise InvalidArgumentError(

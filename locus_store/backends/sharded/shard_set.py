@@ -346,14 +346,12 @@ class ShardSet:
                 break
         if layout.state == "stable":
             return await run_together(ask(it) for it in shards[: layout.shards])
-        count = min(layout.shards, layout.former)
+        count, shrinks = min(layout.shards, layout.former), layout.shards < layout.former
         parts = [shards[:count], shards[count : layout.databases]]
-        order = (0, 1) if layout.former == count else (1, 0)
-        answers: dict[int, list[T]] = {}
-        for part in order:
-            answers[part] = await run_together(ask(it) for it in parts[part])
-            await self.admit_taken(shards, layout)
-        return answers[0] + answers[1]
+        left = await run_together(ask(it) for it in parts[shrinks])
+        await self.admit_taken(shards, layout)
+        others = await run_together(ask(it) for it in parts[not shrinks])
+        return others + left if shrinks else left + others
 
     async def admit_taken(self, shards: Sequence[Shard], layout: ShardLayout) -> None:
         """Complete the moves of this tenant whose threads were taken."""

@@ -602,6 +602,19 @@ async def test_a_removal_that_cannot_be_is_refused(
     check_places(urls[:1])
 
 
+async def test_a_database_of_no_set_cannot_be_removed_and_keeps_its_threads(
+    urls: list[str],
+) -> None:
+    await made(urls[:3])
+    await removed(urls[:3])
+    async with open_storage(urls[3]) as other:
+        await put(other, ["own"])
+    before = dump(urls[3])
+    with pytest.raises(InvalidArgumentError, match="database 3 of the list is not a shard yet"):
+        await removed([*urls[:2], urls[3]])
+    assert dump(urls[3]) == before
+
+
 async def test_writes_go_on_while_a_shard_is_removed(urls: list[str]) -> None:
     await made(urls[:3])
     async with open_sharded(urls[:3]) as storage, open_sharded(urls[:3]) as another:
