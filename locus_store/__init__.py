@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
+    from locus_store.backends.postgresql.options import limit_staleness
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
@@ -173,6 +174,7 @@ __all__ = [
     "UnsupportedError",
     "file_checkpointer",
     "http_checkpointer",
+    "limit_staleness",
     "memory_checkpointer",
     "oci_bucket_checkpointer",
     "open_checkpointer",
@@ -222,6 +224,7 @@ _LAZY = {
     **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
+    "limit_staleness": "backends.postgresql.options",
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
 }

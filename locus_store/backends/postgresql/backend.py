@@ -29,6 +29,7 @@ from locus_store.backends.postgresql.replicas import (
     PrimaryRunner,
     Replica,
     ReplicaReader,
+    ask_through,
 )
 from locus_store.backends.postgresql.save_groups import GROUP, WORKERS, Saves
 from locus_store.checkpointer import S, StorageBackendAdapter
@@ -126,7 +127,7 @@ class PostgreSQLBackend(ServerBackend):
         self._replicas: ReplicaReader | None = None
         if isinstance(self._runner, PrimaryRunner):
             self._reader = self._replicas = ReplicaReader(self._runner)
-            self._lists = ReplicaReader(self._runner, sees_writes=self._runner.lists_see_writes)
+            self._lists = ReplicaReader(self._runner, may_lack_writes=True)
         self.moves_between_threads = is_ours
         self._begin()
         is_grouped = given["group_saves"]
@@ -159,6 +160,12 @@ class PostgreSQLBackend(ServerBackend):
                 )
                 self._saves[pool] = saves
             return await saves.submit(save)
+
+    async def read_token(self) -> str:
+        """Return a token of all that is committed now, for ``limit_staleness(at_least=…)``."""
+        with self._translating():
+            pool = await self._runner.get_pool()
+            return (await pool.retry(lambda: ask_through(pool))).position.to_token()
 
     async def commit_on(self, save: Save, connection: object) -> Written:
         try:

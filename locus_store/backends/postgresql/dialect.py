@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from locus_store.backends.postgresql import deletions, failures
+from locus_store.backends.postgresql import connecting, deletions, failures
 from locus_store.backends.postgresql.columns import may_have_value, set_config
 from locus_store.backends.postgresql.connecting import connect, make_connection_error
 from locus_store.backends.postgresql.dsn import Target
@@ -50,8 +50,10 @@ from locus_store.sql.connections.database import (
     Database,
     LostConnectionError,
     ServerDatabase,
+    UnconfirmedError,
     is_overtime,
     is_refused,
+    iterate_causes,
 )
 from locus_store.sql.migrate import AutoMigrate
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
@@ -269,6 +271,9 @@ class PostgreSQLDatabase(ServerDatabase):
     def is_lost_primary(self, exc: BaseException) -> bool:
         return get_sqlstate(exc) == READ_ONLY
 
+    def is_unconfirmed(self, driver: Any) -> bool:
+        return connecting.is_unconfirmed(driver)
+
     def is_reader(self, driver: Any) -> bool:
         return failures.is_reader(driver)
 
@@ -291,9 +296,11 @@ class PostgreSQLDatabase(ServerDatabase):
         where = f"PostgreSQL {self._where}"
         if is_lost(exc) and not is_refused(exc) and state != READ_ONLY:
             limit = f"{state}, by the server's {LIMITS[state]}" if state in LIMITS else state
+            reason = f"the connection was lost ({limit or CLOSED})"
+            if any(isinstance(it, UnconfirmedError) for it in iterate_causes(exc)):
+                reason = "the wait for the synchronous standby was cancelled"
             return ConnectionFailedError(
-                f"{where}: the connection was lost ({limit or CLOSED}); the outcome of a save is "
-                "unknown, and saving again is safe"
+                f"{where}: {reason}; the outcome of a save is unknown, and saving again is safe"
             )
         if self.is_lost_schema(exc):
             return SchemaError(
