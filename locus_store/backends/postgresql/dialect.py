@@ -19,6 +19,7 @@ from sqlalchemy.pool import NullPool
 from locus_store.backends.postgresql import deletions, failures
 from locus_store.backends.postgresql.columns import may_have_value, set_config
 from locus_store.backends.postgresql.connecting import connect, make_connection_error
+from locus_store.backends.postgresql.definition import create_partitions
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
     CLOSED,
@@ -51,6 +52,7 @@ from locus_store.sql.connections.database import (
     is_refused,
 )
 from locus_store.sql.schema.definition import PLACE, DatabasePlace
+from locus_store.sql.schema.status import PARTITIONS_SETTING
 from locus_store.sql.schema.tables import derive_name
 from locus_store.sql.threads.server_repository import (
     SEARCH_SETTING,
@@ -157,7 +159,10 @@ class PostgreSQLRepository(IndexedRepository):
             run(f"LOCK TABLE {checkpoints} IN SHARE ROW EXCLUSIVE MODE")
             if self.has_index:
                 return False
-            for statement in _create_search_table(self.tables, self.connection.dialect):
+            settings = self.tables.settings
+            many = sa.select(settings.c.value).where(settings.c.name == PARTITIONS_SETTING)
+            count = int(self.connection.execute(many).scalar() or 1)
+            for statement in _create_search_table(self.tables, self.connection.dialect, count):
                 run(statement)
         self.index_versions("tsvector")
         return True
@@ -170,14 +175,16 @@ def search_table(tables: Tables) -> sa.TableClause:
     return sa.table(f"{tables.prefix}search", *columns, schema=tables.schema)
 
 
-def _create_search_table(tables: Tables, dialect: Dialect) -> tuple[str, str]:
+def _create_search_table(tables: Tables, dialect: Dialect, count: int) -> Iterator[str]:
     name = dialect.identifier_preparer.format_table(search_table(tables))
     index = dialect.identifier_preparer.quote(derive_name(f"{tables.prefix}search_words"))
-    return (
-        f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
-          words tsvector NOT NULL, PRIMARY KEY (line, sequence, part))""",
-        f"CREATE INDEX {index} ON {name} USING gin (words)",
-    )
+    is_divided = " PARTITION BY HASH (line)" if count > 1 else ""
+    yield f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
+      words tsvector NOT NULL, PRIMARY KEY (line, sequence, part)){is_divided}"""
+    yield f"CREATE INDEX {index} ON {name} USING gin (words)"
+    if is_divided:
+        table = search_table(tables)
+        yield from create_partitions(dialect, table, count, table.name)
 
 
 def split_lexemes(text: str) -> Iterator[list[str]]:
@@ -226,13 +233,18 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.fast = FastStatements(tables, PGDialect(paramstyle="numeric_dollar"))  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        self.fast = self._make_statements(is_divided=False)
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)
 
+    def _make_statements(self, *, is_divided: bool) -> FastStatements:
+        dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
+        return FastStatements(self.tables, dialect, is_divided=is_divided)
+
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
+        self.fast = self._make_statements(is_divided=PARTITIONS_SETTING in settings.raw)
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
