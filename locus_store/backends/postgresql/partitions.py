@@ -435,10 +435,10 @@ class _Move:
             # Before the snapshot, and only one run at a time.
             self._run(f"LOCK TABLE ONLY {self.new} IN SHARE UPDATE EXCLUSIVE MODE")
             self._limit()
-            position = self._read_position()
-            if position is None:
+            phase = self._read_phase()
+            if phase in {None, _JOINED}:
                 return 0
-            names = self._names()
+            position, names = int(phase), self._names()
             changes = self._renew(names, position)
             if position == _END:
                 return changes
@@ -458,10 +458,9 @@ class _Move:
         changes: int = self._ask(clear).rowcount
         return changes
 
-    def _read_position(self) -> int | None:
-        """Return the last line that was copied; ``None``: the copy is joined."""
-        found = self._ask(f"SELECT obj_description({self._oid(self.log)}, 'pg_class')").scalar()
-        return None if found == _JOINED else int(found)
+    def _read_phase(self) -> Any:
+        """Return the last line that was copied, or ``joined``; ``None``: there is no log."""
+        return self._ask(f"SELECT obj_description({self._oid(self.log)}, 'pg_class')").scalar()
 
     # --- the switch
 
@@ -469,7 +468,7 @@ class _Move:
         """Let writers write to both tables, which are equal from then on."""
         with self._transaction(statement_timeout=_RENEW_MILLISECONDS), self._blocking():
             self._run(f"LOCK TABLE {self.old} IN SHARE ROW EXCLUSIVE MODE")
-            if self._read_position() == _END:
+            if self._read_phase() == str(_END):
                 names = self._names()
                 self._renew(names, _END)
                 self._define(_WRITING, names)
@@ -490,7 +489,7 @@ class _Move:
         """Put the copy in the place of the table, if it is joined."""
         with self._transaction(), self._blocking():
             self._run(f"LOCK TABLE {self.old} IN ACCESS EXCLUSIVE MODE")
-            if self._read_position() is not None:
+            if self._read_phase() != _JOINED:
                 return
             self.refuse_exceptions()
             # In one round trip, while all others wait.
