@@ -66,7 +66,7 @@ with suppress(ImportError):  # reported when something is opened
     import asyncpg  # type: ignore[import-untyped]  # noqa: F401  (driver_errors looks for it)
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Dialect
 
@@ -349,6 +349,7 @@ def make_engine(
     connect_timeout_seconds: float | None,
     statement_timeout_seconds: float | None,
     statement_cache_size: int,
+    is_divided: Callable[[], bool],
     **pool: Any,
 ) -> AsyncEngine:
     """Return an engine in autocommit on asyncpg connections to ``target``.
@@ -359,6 +360,8 @@ def make_engine(
         statement_timeout_seconds: For each statement; ``None``: as long as it takes.
         statement_cache_size: Prepared statements that a connection keeps; 0 where the server
             behind it may change between two transactions (PgBouncer).
+        is_divided: Returns whether tables have partitions: a plan for the values of each call then
+            costs more than the call.
         pool: Options of SQLAlchemy's pool.
     """
     timeout = connect_timeout_seconds or target.arguments.get("timeout", CONNECT_TIMEOUT_SECONDS)
@@ -370,7 +373,7 @@ def make_engine(
             command_timeout=statement_timeout_seconds,
             statement_cache_size=statement_cache_size,
         )
-        made = asyncio.ensure_future(opening)
+        made = asyncio.ensure_future(_with_plans(opening, is_general=is_divided()))
         try:
             return await await_to_end(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:
@@ -382,6 +385,13 @@ def make_engine(
         WANTED_SERVER: target.wanted or "any",
     }
     return _engine(connecting, statement_cache_size, execution_options=place, **pool)
+
+
+async def _with_plans(opening: Awaitable[Any], *, is_general: bool) -> Any:
+    connection = await opening
+    if is_general:
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+    return connection
 
 
 def _unwanted(task: asyncio.Future[Any]) -> None:
