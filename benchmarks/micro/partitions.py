@@ -12,7 +12,7 @@ import asyncio
 import sys
 import time
 from itertools import count
-from statistics import median
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine, places, report
@@ -36,7 +36,6 @@ class Database:
     """A database with some partitions, and what was measured of it."""
 
     def __init__(self, server: Any, partitions: int) -> None:
-        self.partitions = partitions
         name = server.new_database(template=server.migrated_template())
         self.url = server.url(name)
         partition(self.url, partitions)
@@ -71,7 +70,7 @@ async def measure(databases: list[Database], rounds: int) -> None:
             await of.time("a further load", of.checkpointer.load(one))
 
 
-async def move(of: Database, to: int) -> list[str]:
+async def move(of: Database, before: int, to: int) -> list[str]:
     """Move a database beside a writer; return a row."""
     is_over, waits = asyncio.Event(), []
 
@@ -90,7 +89,7 @@ async def move(of: Database, to: int) -> list[str]:
     is_over.set()
     await writing
     return [
-        f"{of.partitions} to {to}", f"{seconds:.1f}", f"{(waited or 0) * 1_000:,.0f}",
+        f"{before} to {to}", f"{seconds:.1f}", f"{(waited or 0) * 1_000:,.0f}",
         f"{max(waits) * 1_000:,.0f}", f"{median(waits) * 1_000:.1f}", f"{len(waits):,}",
     ]  # fmt: skip
 
@@ -103,10 +102,13 @@ async def run(databases: list[Database], rounds: int) -> tuple[list[Any], list[A
         of.found.clear()
     await measure(databases, rounds)
     rows = []
-    for name, plain in databases[0].found.items():
-        ratios = [median(of.found[name]) / median(plain) for of in databases[1:]]
-        rows.append([name, f"{median(plain):,.0f}", *(f"{it:.2f}" for it in ratios)])
-    moves = [await move(databases[0], 64), await move(databases[0], 1)]
+    for name in databases[0].found:
+        plain, *others = (
+            (quantiles(of.found[name], n=10)[0], median(of.found[name])) for of in databases
+        )
+        ratios = [f"{it[0] / plain[0]:.2f} ({it[1] / plain[1]:.2f})" for it in others]
+        rows.append([name, f"{plain[0]:,.0f} ({plain[1]:,.0f})", *ratios])
+    moves = [await move(databases[0], 1, 64), await move(databases[0], 64, 1)]
     for of in databases:
         await of.checkpointer.close()
     return rows, moves
@@ -138,8 +140,8 @@ def main() -> None:
 
 Machine: {machine.described()}; load average {machine.load_average()}. Databases of one PostgreSQL \
 18 server, fsync on, each with {THREADS:,} threads of {VERSIONS} versions and states of 1 KB. They \
-take turns, call by call. Medians of {options.rounds:,} calls; those with partitions relative to \
-plain tables.
+take turns, call by call. Tenth percentiles, which other work on the machine disturbs least, and \
+medians, of {options.rounds:,} calls; those with partitions relative to plain tables.
 
 {costs}
 

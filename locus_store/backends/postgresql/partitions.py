@@ -72,7 +72,7 @@ _IDLE_MILLISECONDS: Final = 3_000
 _PATIENCE_SECONDS: Final = 600.0
 """Other transactions may keep a table locked for so long."""
 
-_PAUSE_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 0.1
 _END: Final = 2**63 - 1
 """In the place of the last line that was copied: all were."""
 
