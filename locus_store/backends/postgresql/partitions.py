@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
@@ -86,26 +87,18 @@ _MAX_NAME: Final = 63
 _NEW, _LOG, _OLD = "_new", "_log", "_old"
 """Behind the name of a table: its copy, the log of changes, and the table once it is replaced."""
 
+_SQL: Final = dict(
+    part.strip().split("\n", 1)
+    for part in Path(__file__).with_suffix(".sql").read_text("utf-8").split("--- ")[1:]
+)
+"""The statements by name."""
+
 _EVENTS: Final = (
     ("INSERT", "REFERENCING NEW TABLE AS renewed"),
     ("UPDATE", "REFERENCING OLD TABLE AS removed NEW TABLE AS renewed"),
     ("DELETE", "REFERENCING OLD TABLE AS removed"),
     ("TRUNCATE", ""),
 )
-_FUNCTION: Final = """
-CREATE OR REPLACE FUNCTION {log}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-AS $$BEGIN
-  IF TG_OP = 'TRUNCATE' THEN
-    RAISE EXCEPTION 'finish locus-store db partition before TRUNCATE';
-  END IF;
-  {guard}
-  IF TG_OP <> 'INSERT' THEN {remove}; END IF;
-  IF TG_OP <> 'DELETE' THEN {renew}; END IF;
-  RETURN NULL;
-END$$
-"""
 _LOGGING: Final = {
     "guard": "",
     "remove": "INSERT INTO {log} SELECT {keys} FROM removed",
@@ -120,103 +113,9 @@ _WRITING: Final = {
     "remove": "DELETE FROM {new} n USING removed d WHERE {same}",
     "renew": "INSERT INTO {new} ({columns}) SELECT {columns} FROM renewed",
 }
-_BEGIN: Final = (
-    "CREATE TABLE {log} AS SELECT {keys} FROM {old} WITH NO DATA",
-    "COMMENT ON TABLE {log} IS '-1'",
-)
-_JOIN: Final = ("INSERT INTO {log} DEFAULT VALUES", "COMMENT ON TABLE {log} IS '{joined}'")
-_SETTINGS: Final = {
-    # Nobody else's operators; and each changed row is found by its key, with no statistics.
-    "search_path": "pg_catalog",
-    **dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off"),
-}
-_RENEW: Final = (
-    "DELETE FROM {new} n USING {logged} d WHERE {same}",
-    "INSERT INTO {new} ({columns}) SELECT {theirs} FROM {logged} d JOIN {old} n ON {same}",
-    "DELETE FROM {log}",
-)
-_LOGGED: Final = "(SELECT DISTINCT {keys} FROM {log} WHERE line <= {position})"
-_NEXT: Final = """
-SELECT max(line) FROM (SELECT line FROM {old} WHERE line > {after} ORDER BY line LIMIT {rows}) i
-"""
-_COPY: Final = """
-INSERT INTO {new} ({columns}) SELECT {columns} FROM {old} WHERE line > {after} AND line <= {last}
-"""
-_COUNT: Final = """
-SELECT CASE relkind WHEN 'p' THEN (SELECT count(*) FROM pg_inherits WHERE inhparent = c.oid)
-  ELSE 1 END FROM pg_class c WHERE oid = {oid}
-"""
-_OWNER: Final = "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = {oid}"
-_KEYS: Final = """
-SELECT quote_ident(attname) FROM pg_index JOIN pg_attribute ON attrelid = indrelid
-WHERE indrelid = {oid} AND indisprimary AND attnum = ANY (indkey) ORDER BY attnum
-"""
-_COLUMNS: Final = """
-SELECT quote_ident(attname) FROM pg_attribute
-WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
-"""
-_OPTIONS: Final = """
-SELECT array_to_string(reloptions, ', ') FROM pg_class
-WHERE (oid = {old} OR oid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = {old}))
-  AND reloptions IS NOT NULL LIMIT 1
-"""
-
-_EXCEPTIONS: Final = """
-SELECT 'view ' || r.ev_class::regclass FROM pg_depend d
-  JOIN pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_rewrite'::regclass
-  WHERE d.refobjid = {oid} AND r.ev_class NOT IN ({oid}, coalesce(to_regclass({heads}), 0))
-UNION SELECT 'rule ' || quote_ident(rulename) FROM pg_rewrite WHERE ev_class = {oid}
-UNION SELECT 'policy ' || quote_ident(polname) FROM pg_policy WHERE polrelid = {oid}
-UNION SELECT 'row level security' FROM pg_class WHERE oid = {oid} AND relrowsecurity
-UNION SELECT 'a replica identity' FROM pg_class WHERE oid = {oid} AND relreplident <> 'd'
-UNION SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
-  WHERE tgrelid = {oid} AND NOT tgisinternal AND NOT starts_with(tgname, {log})
-UNION SELECT 'publication ' || quote_ident(p.pubname) FROM pg_publication_rel r
-  JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = {oid}
-UNION SELECT 'foreign key ' || quote_ident(conname) FROM pg_constraint
-  WHERE contype = 'f' AND {oid} IN (conrelid, confrelid)
-UNION SELECT 'table ' || inhrelid::regclass FROM pg_inherits
-  JOIN pg_class c ON c.oid = inhparent WHERE inhparent = {oid} AND c.relkind <> 'p'
-UNION SELECT 'unique index ' || indexrelid::regclass FROM pg_index i
-  JOIN pg_attribute a ON a.attrelid = indrelid AND a.attname = 'line'
-  WHERE indrelid = {oid} AND indisunique AND NOT a.attnum = ANY (indkey)
-ORDER BY 1
-"""
-"""What belongs to a table and would be lost with it, or cannot be partitioned."""
-
-_GRANTS: Final = """
-WITH granted AS (
-  SELECT c.oid, c.relowner, a.*, '' AS columns FROM pg_class c, aclexplode(c.relacl) a
-  UNION ALL
-  SELECT c.oid, c.relowner, a.*, format(' (%I)', t.attname)
-  FROM pg_class c JOIN pg_attribute t ON t.attrelid = c.oid, aclexplode(t.attacl) a),
-named AS (
-  SELECT *, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END AS who
-  FROM granted WHERE grantee <> relowner)
-SELECT format('REVOKE ALL ON %s FROM %s', oid::regclass, who) FROM named
-WHERE oid = {new} OR oid IN (SELECT relid FROM pg_partition_tree({new}))
-UNION ALL
-SELECT format('GRANT %s%s ON %s TO %s%s', privilege_type, columns, {new}::regclass, who,
-  CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
-FROM named WHERE oid = {old}
-"""
-"""The statements that give the copy the rights on the table, and nothing else."""
-
-_RENAMED: Final = """
-WITH i AS (SELECT indrelid, indexrelid, relname, relnamespace,
-    regexp_replace(pg_get_indexdef(indexrelid), ' INDEX .* USING ', ' ') AS made
-  FROM pg_index JOIN pg_class c ON c.oid = indexrelid)
-SELECT format('ALTER INDEX %s RENAME TO %I', n.indexrelid::regclass, o.relname), o.relname
-FROM i o LEFT JOIN i n ON n.indrelid = {new} AND n.made = o.made WHERE o.indrelid = {old}
-"""
-"""The statements that give the indexes of the copy their names."""
-
-_SNAPSHOTS: Final = """
-SELECT l.pid || ' ' || l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-WHERE l.locktype = 'virtualxid' AND a.datname = current_database() AND a.usesysid IS NOT NULL
-  AND l.pid <> pg_backend_pid() AND (a.state IS NULL OR a.backend_xmin IS NOT NULL)
-"""
-"""Transactions that may read a snapshot; the state of those of other roles is unknown."""
+_OWN_OPERATORS: Final = "SET LOCAL search_path = pg_catalog"
+_SETTINGS: Final = dict.fromkeys(("enable_seqscan", "enable_hashjoin", "enable_mergejoin"), "off")
+"""Each changed row is found by its key, with no statistics."""
 
 
 def partition(
@@ -266,6 +165,7 @@ def _partition(connection: Connection, ours: Tables, *, count: int) -> float | N
                 raise SchemaError(status.message)
             schema = load_definition_of(connection).find_schema(connection, ours)
             home = make_tables(ours.prefix, schema, status.settings.user_id_type)
+            connection.exec_driver_sql(_OWN_OPERATORS)
             moves = [_Move(connection, home, name, count) for name in PARTITIONED]
             if UNFINISHED_SETTING not in status.settings.raw and all(it.is_done() for it in moves):
                 return None
@@ -329,7 +229,7 @@ class _Move:
                 f"for {_PATIENCE_SECONDS:.0f} s; end them, and run the command again, which "
                 "continues"
             ) from error
-        with isolate(self.connection), self.connection.begin():
+        with self._begin():
             self._run(f"SELECT pg_sleep({_PAUSE_SECONDS})")
 
     def is_done(self) -> bool:
@@ -346,7 +246,7 @@ class _Move:
             return
         names = {"oid": self._oid(self.old), "log": _literal(f"{self.table.name}{_LOG}")}
         heads = _literal(self._quote(self.ours.heads))
-        found = self._ask(_EXCEPTIONS.format(**names, heads=heads)).scalars().all()
+        found = self._ask(_SQL["exceptions"].format(**names, heads=heads)).scalars().all()
         if found:
             raise SchemaError(
                 f"{make_place(self.connection).shown}: {self.old} has {', '.join(found)}, which a "
@@ -380,7 +280,7 @@ class _Move:
         return False
 
     def _create_copy(self) -> None:
-        options = self._ask(_OPTIONS.format(old=self._oid(self.old))).scalar()
+        options = self._ask(_SQL["options"].format(old=self._oid(self.old))).scalar()
         stored = f" WITH ({options})" if options else ""
         like = f"CREATE TABLE {self.new} (LIKE {self.old} INCLUDING ALL)"
         if self.count == 1:
@@ -395,8 +295,8 @@ class _Move:
     def _note_changes(self) -> None:
         """Create the log and its triggers; earlier changes are visible to every later snapshot."""
         names = self._names()
-        for statement in _BEGIN:
-            self._run(statement.format(**names))
+        self._run(_SQL["begin log"].format(**names))
+        self._mark("-1")
         self._define(_LOGGING, names)
         for event, rows in _EVENTS:
             name = self._quote(f"{self.table.name}{_LOG}_{event.lower()}", None)
@@ -408,7 +308,7 @@ class _Move:
     def _define(self, parts: dict[str, str], names: dict[str, str]) -> None:
         """Define what the triggers do."""
         filled = {part: text.format(**names) for part, text in parts.items()}
-        self._run(_FUNCTION.format(**names, **filled))
+        self._run(_SQL["function"].format(**names, **filled))
 
     def _catch_up(self) -> None:
         """Copy all lines, then renew what was changed meanwhile."""
@@ -418,7 +318,7 @@ class _Move:
                 is_copied, self._until = True, None
                 report_step()
             if is_copied:
-                with isolate(self.connection), self.connection.begin():
+                with self._begin():
                     self._limit()
                     self._run(f"ANALYZE {self.new}")
                 is_copied = False
@@ -431,7 +331,7 @@ class _Move:
         Returns:
             The number of changes, or ``None`` if there were lines to copy.
         """
-        with isolate(self.connection, "REPEATABLE READ"), self.connection.begin():
+        with self._begin("REPEATABLE READ"):
             # Before the snapshot, and only one run at a time.
             self._run(f"LOCK TABLE ONLY {self.new} IN SHARE UPDATE EXCLUSIVE MODE")
             self._limit()
@@ -443,20 +343,22 @@ class _Move:
             if position == _END:
                 return changes
             names |= {"after": str(position), "rows": str(_BATCH_ROWS)}
-            last = self._ask(_NEXT.format(**names)).scalar()
+            last = self._ask(_SQL["find last"].format(**names)).scalar()
             if last is not None:
-                self._run(_COPY.format(**names, last=last))
-            self._run(f"COMMENT ON TABLE {self.log} IS '{_END if last is None else last}'")
+                self._run(_SQL["copy"].format(**names, last=last))
+            self._mark(_END if last is None else last)
         return None
 
     def _renew(self, names: dict[str, str], position: int) -> int:
         """Renew the rows of the log, as far as lines were copied; return the number of changes."""
-        names |= {"logged": _LOGGED.format(**names, position=position)}
-        *renewals, clear = (statement.format(**names) for statement in _RENEW)
-        for statement in renewals:
-            self._run(statement)
-        changes: int = self._ask(clear).rowcount
+        for it in ("remove logged", "renew logged"):
+            self._run(_SQL[it].format(**names, position=position))
+        changes: int = self._ask(_SQL["clear log"].format(**names)).rowcount
         return changes
+
+    def _mark(self, phase: object) -> None:
+        """Record the last line that was copied, or that the copy is joined."""
+        self._run(_SQL["mark log"].format(log=self.log, phase=phase))
 
     def _read_phase(self) -> Any:
         """Return the last line that was copied, or ``joined``; ``None``: there is no log."""
@@ -472,15 +374,15 @@ class _Move:
                 names = self._names()
                 self._renew(names, _END)
                 self._define(_WRITING, names)
-                for statement in _JOIN:
-                    self._run(statement.format(**names, joined=_JOINED))
+                self._run(_SQL["mark snapshots"].format(**names))
+                self._mark(_JOINED)
 
     def _await_snapshots(self) -> None:
         """Wait for transactions whose snapshots are older than the last rows of the copy."""
         older: set[str] | None = None
         while older is None or older:
-            with isolate(self.connection), self.connection.begin():
-                found = set(self._ask(_SNAPSHOTS).scalars())
+            with self._begin():
+                found = set(self._ask(_SQL["snapshots"]).scalars())
             older = found if older is None else older & found
             if older:
                 self._lose_patience()
@@ -500,14 +402,14 @@ class _Move:
 
     def _make_switch(self) -> Iterator[str]:
         oids = {"old": self._oid(self.old), "new": self._oid(self.new)}
-        renamed = self._ask(_RENAMED.format(**oids)).all()
+        renamed = self._ask(_SQL["renamed"].format(**oids)).all()
         lacking = [name for statement, name in renamed if statement is None]
         if lacking:
             raise SchemaError(
                 f"{make_place(self.connection).shown}: the index {lacking[0]} was created while "
                 f"{self.old} was copied; drop it, run the command again, and then create it"
             )
-        yield from self._ask(_GRANTS.format(**oids)).scalars().all()
+        yield from self._ask(_SQL["grants"].format(**oids)).scalars().all()
         note = self._ask(f"SELECT quote_nullable(obj_description({oids['old']}))").scalar_one()
         yield f"COMMENT ON TABLE {self.new} IS {note}"
         plain = self._quote(self.table.name, None)
@@ -524,9 +426,17 @@ class _Move:
     # --- transactions and names
 
     @contextmanager
+    def _begin(self, level: str = "READ COMMITTED") -> Iterator[None]:
+        """Begin a transaction that runs no other role's operators; no snapshot is taken yet."""
+        with isolate(self.connection, level), self.connection.begin():
+            self._run(_OWN_OPERATORS)
+            yield
+
+    @contextmanager
     def _transaction(self, **limits: int) -> Iterator[None]:
         """Begin a transaction, alone among the migrations, that waits for no lock for long."""
         with lock(self.connection, self.ours):
+            self._run(_OWN_OPERATORS)
             limits |= {
                 "lock_timeout": _LOCK_MILLISECONDS,
                 "idle_in_transaction_session_timeout": _IDLE_MILLISECONDS,
@@ -539,7 +449,7 @@ class _Move:
         self._run(UNLIMITED)
         for name, value in (_SETTINGS | limits).items():
             self._run(f"SET LOCAL {name} = {value}")
-        owner = self._ask(_OWNER.format(oid=self._oid(self.old))).scalar()
+        owner = self._ask(_SQL["owner"].format(oid=self._oid(self.old))).scalar()
         if owner is not None:
             self._run(f"SET LOCAL ROLE {self._quote(owner, None)}")
 
@@ -560,14 +470,14 @@ class _Move:
 
     def _count(self, name: str) -> int | None:
         """Return the number of partitions, 1 for a plain table; ``None`` if there is no table."""
-        found: int | None = self._ask(_COUNT.format(oid=self._oid(name))).scalar()
+        found: int | None = self._ask(_SQL["count"].format(oid=self._oid(name))).scalar()
         return found
 
     def _names(self) -> dict[str, str]:
         """Return the tables and their columns as the statements name them."""
         oid = self._oid(self.old)
-        keys = list(self._ask(_KEYS.format(oid=oid)).scalars())
-        columns = list(self._ask(_COLUMNS.format(oid=oid)).scalars())
+        keys = list(self._ask(_SQL["keys"].format(oid=oid)).scalars())
+        columns = list(self._ask(_SQL["columns"].format(oid=oid)).scalars())
         return {
             "old": self.old,
             "new": self.new,

@@ -260,12 +260,12 @@ async def test_other_databases_and_long_prefixes_are_refused(tmp_path, url):
 @pytest.mark.parametrize(
     ("statement", "named"),
     [
-        ("CREATE VIEW mine AS SELECT line FROM locus_segments", "view mine"),
+        ("CREATE VIEW mine AS SELECT line FROM locus_segments", "view public.mine"),
         *full(
             ("CREATE POLICY mine ON locus_writes USING (true)", "policy mine"),
             ("ALTER TABLE locus_writes ENABLE ROW LEVEL SECURITY", "row level security"),
             ("CREATE PUBLICATION mine FOR TABLE locus_checkpoints", "publication mine"),
-            ("CREATE UNIQUE INDEX mine ON locus_checkpoints (digest)", "unique index mine"),
+            ("CREATE UNIQUE INDEX mine ON locus_checkpoints (digest)", "unique index public.mine"),
             (
                 "ALTER TABLE locus_segments ADD FOREIGN KEY (line) REFERENCES locus_lines",
                 "foreign key locus_segments_line_fkey",
