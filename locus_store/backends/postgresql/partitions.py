@@ -258,11 +258,9 @@ class _Move:
     def _prepare(self) -> bool:
         """Create the copy and the triggers if they are missing; return whether all is done."""
         with self._transaction():
-            wanted = self.connection.scalar(
-                sa.select(self.ours.settings.c.value).where(
-                    self.ours.settings.c.name == UNFINISHED_SETTING
-                )
-            )
+            settings = self.ours.settings.c
+            recorded = sa.select(settings.value).where(settings.name == UNFINISHED_SETTING)
+            wanted = self.connection.scalar(recorded)
             if wanted not in {None, str(self.count)}:
                 raise BackendError(f"another run moves the tables to {wanted} partitions meanwhile")
             is_done, copied = self.is_done(), self._count(self.new)
@@ -437,11 +435,8 @@ class _Move:
         """Begin a transaction, alone among the migrations, that waits for no lock for long."""
         with lock(self.connection, self.ours):
             self._run(_OWN_OPERATORS)
-            limits |= {
-                "lock_timeout": _LOCK_MILLISECONDS,
-                "idle_in_transaction_session_timeout": _IDLE_MILLISECONDS,
-            }
-            self._limit(**limits)
+            limits["lock_timeout"] = _LOCK_MILLISECONDS
+            self._limit(idle_in_transaction_session_timeout=_IDLE_MILLISECONDS, **limits)
             yield
 
     def _limit(self, **limits: int) -> None:
