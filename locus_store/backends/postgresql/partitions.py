@@ -169,10 +169,10 @@ def _partition(connection: Connection, ours: Tables, *, count: int) -> float | N
             moves = [_Move(connection, home, name, count) for name in PARTITIONED]
             if UNFINISHED_SETTING not in status.settings.raw and all(it.is_done() for it in moves):
                 return None
-            for it in moves:
-                it.refuse_exceptions()
+            for move in moves:
+                move.refuse_exceptions()
             _write_setting(connection, home, UNFINISHED_SETTING, str(count))
-        waited = max(it.run() for it in moves)
+        waited = max(move.run() for move in moves)
         with lock(connection, ours):
             _write_setting(connection, home, UNFINISHED_SETTING, None)
     return waited
@@ -349,8 +349,8 @@ class _Move:
 
     def _renew(self, names: dict[str, str], position: int) -> int:
         """Renew the rows of the log, as far as lines were copied; return the number of changes."""
-        for it in ("remove logged", "renew logged"):
-            self._run(_SQL[it].format(**names, position=position))
+        for name in ("remove logged", "renew logged"):
+            self._run(_SQL[name].format(**names, position=position))
         changes: int = self._ask(_SQL["clear log"].format(**names)).rowcount
         return changes
 

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -384,7 +385,8 @@ async def was_killed(worker: Any, url: str, count: int, steps: int) -> bool:
     for _ in range(steps):
         if await asyncio.to_thread(worker.stdout.readline) != "step\n":
             return False
-    os.kill(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
     while await asyncio.to_thread(worker.stdout.readline) == "step\n":
         pass
     return True
