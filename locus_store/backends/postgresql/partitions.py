@@ -10,12 +10,14 @@ finds the same rows in the copy as in the table.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from locus_store.backends.postgresql.definition import (
@@ -33,24 +35,17 @@ from locus_store.backends.postgresql.failures import (
 from locus_store.errors import BackendError, InvalidArgumentError, SchemaError, UnsupportedError
 from locus_store.runtime.progress import step as report_step
 from locus_store.sql.schema.definition import load_definition_of, make_place
-from locus_store.sql.schema.migrations import get_dialect_name, lock, run_on
+from locus_store.sql.schema.migrations import Target, get_dialect_name, lock, run_on
 from locus_store.sql.schema.status import PARTITIONS_SETTING, UNFINISHED_SETTING, read_status
 from locus_store.sql.schema.tables import (
     DEFAULT_PREFIX,
     MAX_PARTITIONS,
     PARTITIONED,
+    Tables,
     make_partition_name,
     make_tables,
 )
 from locus_store.sql.schema.user_ids import create_view, read_user_id_type
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy.engine import Connection
-
-    from locus_store.sql.schema.migrations import Target
-    from locus_store.sql.schema.tables import Tables
 
 _BATCH_ROWS: Final = 2_000
 """Copied in a step, at least; a line is copied as a whole."""
