@@ -24,9 +24,9 @@ def have_children_move() -> None:
         url, count = line.split()
         pid = os.fork()
         if pid == 0:
+            print("started", os.getpid(), flush=True)
             partition(url, int(count))
             os._exit(0)
-        print("started", pid, flush=True)
         os.waitpid(pid, 0)
         print("ended", flush=True)
 

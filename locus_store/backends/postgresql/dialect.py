@@ -173,11 +173,11 @@ def search_table(tables: Tables) -> sa.TableClause:
 def _create_search_table(tables: Tables, dialect: Dialect, count: int) -> Iterator[str]:
     name = dialect.identifier_preparer.format_table(search_table(tables))
     index = dialect.identifier_preparer.quote(derive_name(f"{tables.prefix}search_words"))
-    is_divided = " PARTITION BY HASH (line)" if count > 1 else ""
+    has_partitions = " PARTITION BY HASH (line)" if count > 1 else ""
     yield f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
-      words tsvector NOT NULL, PRIMARY KEY (line, sequence, part)){is_divided}"""
+      words tsvector NOT NULL, PRIMARY KEY (line, sequence, part)){has_partitions}"""
     yield f"CREATE INDEX {index} ON {name} USING gin (words)"
-    if is_divided:
+    if has_partitions:
         table = search_table(tables)
         yield from create_partitions(dialect, table, count, table.name)
 
@@ -228,18 +228,18 @@ class PostgreSQLDatabase(ServerDatabase):
     ) -> None:
         super().__init__(tables, tenant=tenant, auto_migrate=auto_migrate)
         self._where = where
-        self.fast = self._make_statements(is_divided=False)
+        self.fast = self._make_statements(has_partitions=False)
 
     def make_repository(self, connection: Connection) -> PostgreSQLRepository:
         return PostgreSQLRepository(connection, self.scope)
 
-    def _make_statements(self, *, is_divided: bool) -> FastStatements:
+    def _make_statements(self, *, has_partitions: bool) -> FastStatements:
         dialect = PGDialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]  # SQLAlchemy's
-        return FastStatements(self.tables, dialect, is_divided=is_divided)
+        return FastStatements(self.tables, dialect, has_partitions=has_partitions)
 
     def read_settings(self, settings: Settings) -> None:
         self.has_index = SEARCH_SETTING in settings.raw
-        self.fast = self._make_statements(is_divided=PARTITIONS_SETTING in settings.raw)
+        self.fast = self._make_statements(has_partitions=PARTITIONS_SETTING in settings.raw)
 
     def begin_write(self, connection: Connection) -> None:
         """Begin to write. Each statement sees earlier commits, so lock first, then read."""
@@ -344,7 +344,7 @@ def make_engine(
     connect_timeout_seconds: float | None,
     statement_timeout_seconds: float | None,
     statement_cache_size: int,
-    is_divided: Callable[[], bool],
+    has_partitions: Callable[[], bool],
     **pool: Any,
 ) -> AsyncEngine:
     """Return an engine in autocommit on asyncpg connections to ``target``.
@@ -355,7 +355,7 @@ def make_engine(
         statement_timeout_seconds: For each statement; ``None``: as long as it takes.
         statement_cache_size: Prepared statements that a connection keeps; 0 where the server
             behind it may change between two transactions (PgBouncer).
-        is_divided: Returns whether tables have partitions: a plan for the values of each call then
+        has_partitions: Returns whether tables have partitions: a plan for the values of each call then
             costs more than the call.
         pool: Options of SQLAlchemy's pool.
     """
@@ -368,7 +368,7 @@ def make_engine(
             command_timeout=statement_timeout_seconds,
             statement_cache_size=statement_cache_size,
         )
-        made = asyncio.ensure_future(_with_plans(opening, is_general=is_divided()))
+        made = asyncio.ensure_future(_with_plans(opening, is_general=has_partitions()))
         try:
             return await await_to_end(made)  # asyncpg does not like to be cancelled here
         except asyncio.CancelledError:

@@ -190,7 +190,7 @@ class _Move:
         self.table = sa.table(f"{ours.prefix}{name}", schema=ours.schema)
         self.copy = sa.table(f"{self.table.name}{_NEW}", schema=ours.schema)
         self.old, self.new, self.log, self.gone = (
-            self._quote(f"{self.table.name}{it}") for it in ("", _NEW, _LOG, _OLD)
+            self._quote(f"{self.table.name}{ending}") for ending in ("", _NEW, _LOG, _OLD)
         )
         self.waited = 0.0
         """The longest time in seconds that writers waited."""

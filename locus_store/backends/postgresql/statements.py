@@ -286,11 +286,11 @@ class FastStatements:
     Args:
         tables: The tables.
         dialect: PostgreSQL's.
-        is_divided: The tables have partitions. The planner leaves out the others of a line that is
+        has_partitions: The tables have partitions. The planner leaves out the others of a line that is
             a parameter, so ``find_line`` is asked first, and reads have one parameter more.
     """
 
-    def __init__(self, tables: Tables, dialect: Dialect, *, is_divided: bool = False) -> None:
+    def __init__(self, tables: Tables, dialect: Dialect, *, has_partitions: bool = False) -> None:
         table = dialect.identifier_preparer.format_table
         names = {
             name: table(getattr(tables, name))
@@ -306,8 +306,10 @@ class FastStatements:
         fields = render_parameters(Appended._fields)
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
-        self.find_line = self._filled(_FIND_LINE) if is_divided else None
-        of_head, named, listed = (f"${it}::bigint" if is_divided else "l.line" for it in (4, 5, 6))
+        self.find_line = self._filled(_FIND_LINE) if has_partitions else None
+        of_head, named, listed = (
+            f"${it}::bigint" if has_partitions else "l.line" for it in (4, 5, 6)
+        )
         self.head = self._loads(_HEAD + _SEGMENTS, _PAYLOAD, line=of_head, **_COLD)
         self.head_after = self._loads(
             _HEAD + _KNOWN + _SEGMENTS, _PAYLOAD_AFTER, line="$4::bigint", **_KNOWING
