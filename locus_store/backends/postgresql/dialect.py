@@ -173,11 +173,11 @@ def search_table(tables: Tables) -> sa.TableClause:
 def _create_search_table(tables: Tables, dialect: Dialect, count: int) -> Iterator[str]:
     name = dialect.identifier_preparer.format_table(search_table(tables))
     index = dialect.identifier_preparer.quote(derive_name(f"{tables.prefix}search_words"))
-    has_partitions = " PARTITION BY HASH (line)" if count > 1 else ""
+    clause = " PARTITION BY HASH (line)" if count > 1 else ""
     yield f"""CREATE TABLE {name} (line bigint, sequence bigint, part integer,
-      words tsvector NOT NULL, PRIMARY KEY (line, sequence, part)){has_partitions}"""
+      words tsvector NOT NULL, PRIMARY KEY (line, sequence, part)){clause}"""
     yield f"CREATE INDEX {index} ON {name} USING gin (words)"
-    if has_partitions:
+    if clause:
         table = search_table(tables)
         yield from create_partitions(dialect, table, count, table.name)
 
@@ -355,7 +355,7 @@ def make_engine(
         statement_timeout_seconds: For each statement; ``None``: as long as it takes.
         statement_cache_size: Prepared statements that a connection keeps; 0 where the server
             behind it may change between two transactions (PgBouncer).
-        has_partitions: Returns whether tables have partitions: a plan for the values of each call then
+        has_partitions: Returns whether tables are divided: a plan for the values of each call then
             costs more than the call.
         pool: Options of SQLAlchemy's pool.
     """

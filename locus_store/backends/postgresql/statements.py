@@ -286,8 +286,8 @@ class FastStatements:
     Args:
         tables: The tables.
         dialect: PostgreSQL's.
-        has_partitions: The tables have partitions. The planner leaves out the others of a line that is
-            a parameter, so ``find_line`` is asked first, and reads have one parameter more.
+        has_partitions: The tables are divided. The planner leaves out all partitions but that of a
+            line that is a parameter, so ``find_line`` is asked first, and reads have one more.
     """
 
     def __init__(self, tables: Tables, dialect: Dialect, *, has_partitions: bool = False) -> None:
@@ -307,9 +307,8 @@ class FastStatements:
         known = self._of("digest", fields["line"], fields["known"])
         self.append = self._filled(_APPEND, **fields, digest_of_known=known)
         self.find_line = self._filled(_FIND_LINE) if has_partitions else None
-        of_head, named, listed = (
-            f"${it}::bigint" if has_partitions else "l.line" for it in (4, 5, 6)
-        )
+        last = [f"${at}::bigint" if has_partitions else "l.line" for at in (4, 5, 6)]
+        of_head, named, listed = last
         self.head = self._loads(_HEAD + _SEGMENTS, _PAYLOAD, line=of_head, **_COLD)
         self.head_after = self._loads(
             _HEAD + _KNOWN + _SEGMENTS, _PAYLOAD_AFTER, line="$4::bigint", **_KNOWING
