@@ -172,6 +172,29 @@ def vector_index(
     )
 
 
+@add_command(db)
+def partition(
+    *,
+    by_line: Annotated[
+        int, typer.Option(help="Partitions: a power of two up to 256; 1 makes plain tables again.")
+    ],
+    at: TableOptions,
+) -> None:
+    """Divide the tables of versions in PostgreSQL into hash partitions, beside readers and writers.
+
+    It needs the space of the largest table once more. An interrupted run is continued by the next
+    one, and undone by one with the present number. Restart the processes that have the database
+    open.
+    """
+    module = importlib.import_module("locus_store.backends.postgresql.partitions")
+    with show_progress("copying"):
+        waited = module.partition(at.url, by_line, **at.names)
+    if waited is None:
+        print_line(f"partitions by line: {by_line} already; nothing was changed")
+    else:
+        print_line(f"partitions by line: {by_line}; saves waited for {waited:.2f} s at most")
+
+
 @add_command(db, "user-ids")
 def user_ids(
     users: Annotated[str, typer.Argument(metavar="TYPE", help="string, int or bigint.")],

@@ -189,7 +189,7 @@ class PostgreSQLBackend(ServerBackend):
         fast = self._database.fast
         text = (fast.head if checkpoint_id is None else fast.named)[with_writes]
         key = fast.make_key(thread_id, namespace, checkpoint_id)
-        rows = await self._ask(text, key, thread_id)
+        rows = await self._ask_line(text, key, thread_id)
         if not rows:
             return None
         if rows[0]["sequence"] is None and checkpoint_id is None:  # raises the error
@@ -213,7 +213,7 @@ class PostgreSQLBackend(ServerBackend):
         fast, store = self._database.fast, self._database.store
         text = fast.head_version if checkpoint_id is None else fast.named_version
         key = fast.make_key(thread_id, namespace, checkpoint_id)
-        rows = await self._ask(text, key, thread_id)
+        rows = await self._ask_line(text, key, thread_id)
         return next(iter(fast.make_versions(rows, store, thread_id, namespace)), None)
 
     async def history(
@@ -228,7 +228,7 @@ class PostgreSQLBackend(ServerBackend):
         check_limit(limit)
         fast = self._database.fast
         key = (*fast.make_key(thread_id, namespace), None if before is None else encode_key(before))
-        rows = await self._ask(fast.history, (*key, limit), thread_id)
+        rows = await self._ask_line(fast.history, (*key, limit), thread_id)
         if rows and before is not None and rows[0]["before"] is None:
             raise NotFoundError(
                 f"thread {thread_id!r} has no checkpoint {before!r} to list below; begin again "
@@ -278,6 +278,25 @@ class PostgreSQLBackend(ServerBackend):
                 )
                 self._batches[pool] = batches
             return await batches.submit(batch)
+
+    async def _ask_line(self, text: str, key: tuple[Any, ...], thread_id: str) -> list[Any]:
+        """Run a statement that reads a line; where tables have partitions, find the line first.
+
+        Args:
+            text: It reads.
+            key: Its parameters behind the tenant: the thread, the namespace, and others.
+            thread_id: The thread.
+        """
+        find_line = self._database.fast.find_line
+        if find_line is None:
+            return await self._ask(text, key, thread_id)
+        rows: list[Any] = []
+        for _ in range(2):  # a line may be replaced by another one meanwhile
+            lines = await self._ask(find_line, key[:2], thread_id)
+            rows = await self._ask(text, (*key, lines[0]["line"]), thread_id) if lines else []
+            if rows or not lines:
+                break
+        return rows
 
     async def _ask(
         self,
@@ -371,6 +390,7 @@ def _own_runner(
             target,
             connect_timeout_seconds=timeout,
             statement_cache_size=size,
+            has_partitions=lambda: size > 0 and database.fast.find_line is not None,
         )
         limit = options["statement_timeout_seconds"]
         return {
