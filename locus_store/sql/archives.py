@@ -29,6 +29,9 @@ from locus_store.versions.segments import fill_payloads
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from sqlalchemy import RowMapping
+
+    from locus_store.sql.threads.reads import Reads
     from locus_store.sql.threads.repository import Repository
     from locus_store.types import Mark, MustExist, PendingWrite
 
@@ -80,6 +83,24 @@ def read_writes(
         .where(lines.c.namespace == namespace, is_live(it.tables))
     ).scalar()
     return {} if line is None else pending.group_by_checkpoint(it, line, checkpoint_ids)
+
+
+def list_writes(
+    it: Reads, thread_id: str, namespace: str, checkpoint_id: str | None
+) -> list[ArchivedWrite]:
+    """See ``KeepsEffects.list_writes``."""
+    threads, lines, writes = it.tables.threads, it.tables.lines, it.tables.writes
+    query = (
+        sa.select(writes)
+        .join(lines, lines.c.line == writes.c.line)
+        .join(threads, make_same_thread_condition(it.tables))
+        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.namespace == namespace, is_live(it.tables))
+    )
+    if checkpoint_id is not None:
+        query = query.where(writes.c.checkpoint_id == checkpoint_id)
+    found = _archived_writes(it.connection.execute(query).mappings())
+    return sorted(found, key=versions.make_archive_sort_key)
 
 
 def list_namespaces(it: Repository, thread_id: str) -> list[str]:
@@ -146,7 +167,10 @@ def _lines(it: Repository, thread_id: str) -> list[ArchivedLine]:
             floor=row.floor,
             last_sequence=row.last_sequence,
             records=_records(it, row.line),
-            writes=sorted(_archived_writes(it, row.line), key=versions.make_archive_sort_key),
+            writes=sorted(
+                _archived_writes(pending.read_rows(it, row.line)),
+                key=versions.make_archive_sort_key,
+            ),
         )
         for row in it.connection.execute(query).all()
     ]
@@ -172,8 +196,8 @@ def _records(it: Repository, line: int) -> list[ArchivedRecord]:
     ]
 
 
-def _archived_writes(it: Repository, line: int) -> Iterable[ArchivedWrite]:
-    for row in pending.read_rows(it, line):
+def _archived_writes(rows: Iterable[RowMapping]) -> Iterable[ArchivedWrite]:
+    for row in rows:
         yield ArchivedWrite(
             checkpoint_id=row["checkpoint_id"],
             write=pending.write_of(row),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from locus_store.types import (
         Active,
         ArchivedThread,
+        ArchivedWrite,
         Head,
         Hit,
         LineContents,
@@ -294,6 +295,13 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         return await self._read(
             lambda it: archives.read_writes(it, thread_id, namespace, checkpoint_ids)
         )
+
+    async def list_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> list[ArchivedWrite]:
+        check_names(thread_id, namespace, checkpoint_id)
+        read = partial(archives.list_writes, thread_id=thread_id, namespace=namespace)
+        return await self._query(lambda it: read(it, checkpoint_id=checkpoint_id), self._runner)
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)

@@ -1,0 +1,597 @@
+"""Effects: calls of tools that are made once, also when a process ends in the middle of one.
+
+The intent of a call is stored before it, and its result after it. Both are pending writes of the
+thread, in a namespace of their own: the key of the effect has the place of a checkpoint's id, and
+each event the next place. So they are copied, deleted, expire and cross HTTP as the thread does.
+An event is stored only if its writer has seen all events before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from inspect import isawaitable, iscoroutine, iscoroutinefunction, signature
+from itertools import groupby
+from math import inf
+from operator import attrgetter
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from uuid import uuid4
+
+from locus_store.backend import KeepsEffects, StorageBackend, needs
+from locus_store.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    LocusStoreError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SerializationError,
+)
+from locus_store.runtime import stepping
+from locus_store.types import CheckpointerCapabilities, PendingWrite
+from locus_store.types.arguments import check_names, check_ttl
+from locus_store.types.records import make_unsupported_error
+from locus_store.values import frames
+from locus_store.values.canonical import encode_canonical_json
+from locus_store.values.encoding import digest
+from locus_store.values.surrogates import restore
+from locus_store.versions import JSON_WRITE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Sequence
+    from datetime import datetime
+
+    from locus_store.types import ArchivedWrite
+
+NAMESPACE: Final = "locus.effects"
+"""The namespace of a thread whose pending writes are its effects."""
+
+BEAT: Final = -1
+"""The place of the write that a running call renews."""
+
+BEATS: Final = 4
+"""Renewals in the time of a lease."""
+
+LEASE_SECONDS: Final = 15.0
+FIRST_PAUSE_SECONDS: Final = 0.01
+MOST_PAUSE_SECONDS: Final = 0.5
+ERROR_CHARACTERS: Final = 300
+
+Call: TypeAlias = Callable[[str], Any]
+"""Is given the idempotency key; returns the result, or an awaitable of it."""
+
+Status: TypeAlias = Literal["unknown", "finished", "open"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A call with a key in a thread, and what is known of it."""
+
+    thread_id: str
+    key: str
+    status: Status
+    """``"unknown"``: a call was begun, and may be running; ``"open"``: it was certainly not made,
+    and the next one may be."""
+
+    idempotency_key: str
+    """For the outside system: the same in each call of this effect, also in copies of the
+    thread."""
+
+    calls: int
+    """The calls that were begun."""
+
+    arguments: str | None
+    """Digest of the arguments, in hexadecimal."""
+
+    result: Any = None
+    error: str | None = None
+    """What the last call raised."""
+
+    begun_at: datetime
+    changed_at: datetime
+    """Of the last event, by the storage's clock like ``begun_at``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What ``on_unknown`` returns if the call had taken place."""
+
+    result: Any = None
+
+
+OnUnknown: TypeAlias = Literal["raise", "repeat"] | Callable[[Effect], Any]
+"""A callable asks the outside system: it returns ``Done``, ``"repeat"`` or ``"raise"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """The stored events of an effect."""
+
+    thread_id: str
+    key: str
+    writes: Sequence[ArchivedWrite] = ()
+    effect: Effect | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the next event of an effect is stored."""
+
+    thread_id: str
+    key: str
+    task: str
+    number: int = 0
+
+    @property
+    def next(self) -> _Place:
+        """The place behind it."""
+        return replace(self, number=self.number + 1)
+
+
+class Effects:
+    """The effects of the threads of a backend; see ``RunsEffects`` for the methods.
+
+    Args:
+        backend: Keeps them.
+        ttl_seconds: A thread that expires has at least so much time left after each event.
+    """
+
+    def __init__(self, backend: StorageBackend, *, ttl_seconds: float | None = None) -> None:
+        self._backend = needs(backend, KeepsEffects)
+        self._max_bytes = backend.max_state_bytes
+        self._ttl_seconds = ttl_seconds
+
+    async def run(
+        self,
+        thread_id: str,
+        key: str,
+        call: Call,
+        *,
+        arguments: Any = None,
+        on_unknown: OnUnknown = "raise",
+        wait_seconds: float = 0,
+        lease_seconds: float = LEASE_SECONDS,
+        not_done: tuple[type[Exception], ...] = (),
+    ) -> Any:
+        """See ``RunsEffects.effect``."""
+        check_names(thread_id, NAMESPACE, key)
+        check_ttl(lease_seconds)
+        check_ttl(wait_seconds or None)
+        _check_functions(call, on_unknown)
+        hashed = _hash(arguments)
+        deadline = monotonic() + (wait_seconds if on_unknown == "raise" else inf)
+        while True:
+            ledger = await self._read(thread_id, key)
+            effect = ledger.effect
+            if effect and effect.status != "open" and effect.arguments != hashed:
+                raise InvalidArgumentError(
+                    f"{_name(effect)} was begun with other arguments; no call was made. Give each "
+                    "call a key of its own"
+                )
+            if effect and effect.status == "finished":
+                return effect.result
+            if effect and effect.status == "unknown":
+                if effect.error is None and await self._changes(ledger, lease_seconds, deadline):
+                    continue
+                if not await self._may_repeat(ledger, effect, on_unknown):
+                    continue
+            place = _find_place(ledger)
+            if await self._add(place, "begun", {"by": uuid4().hex, "arguments": hashed}):
+                return await self._carry_out(place, call, lease_seconds / BEATS, not_done)
+
+    async def _carry_out(
+        self, place: _Place, call: Call, seconds: float, not_done: tuple[type[Exception], ...]
+    ) -> Any:
+        """Make the call of an effect whose intent is stored; return its result."""
+        name = _name(place)
+        try:
+            async with _repeat(partial(self._beat, place), seconds):
+                result = await _invoke(call, place.task)
+        except BaseException as exc:
+            is_open = isinstance(exc, (*not_done, _NotStartedError))
+            await self._note(place, "open" if is_open else "failed", exc)
+            raise
+        try:
+            if await self._add(place.next, "finished", result):
+                return restore(self._decode(self._encode(result)))
+        except SerializationError as exc:
+            await self._note(place, "failed", exc)
+            raise SerializationError(
+                f"{name} was called, and its result cannot be stored: {exc}. Let the call return "
+                "JSON, and settle the effect with resolve_effect"
+            ) from exc
+        except LocusStoreError as exc:
+            exc.add_note(f"{name} was called, and its result may not be stored")
+            raise
+        found = (await self._read(place.thread_id, place.key)).effect
+        if found and found.status == "finished":
+            return found.result
+        raise ConflictError(
+            f"{name} was called, and its result is not stored: the thread was deleted, or the "
+            "effect was settled otherwise meanwhile"
+        )
+
+    async def _note(self, place: _Place, event: str, error: BaseException) -> None:
+        """Store that a call failed; the caller gets the call's error, whatever this does."""
+        text = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+        with suppress(LocusStoreError):
+            await self._add(place.next, event, text.encode(errors="replace").decode())
+
+    async def _changes(self, ledger: _Ledger, lease_seconds: float, deadline: float) -> bool:
+        """Wait for the next event or renewal of a running call; ``False``: none came in time."""
+        until = min(monotonic() + lease_seconds, deadline)
+        pause, longest = FIRST_PAUSE_SECONDS, min(lease_seconds / BEATS, MOST_PAUSE_SECONDS)
+        while (left := until - monotonic()) > 0:
+            await stepping.pause(min(left, pause))
+            pause = min(2 * pause, longest)
+            if (await self._read(ledger.thread_id, ledger.key)).writes != ledger.writes:
+                return True
+        return False
+
+    async def _may_repeat(self, ledger: _Ledger, effect: Effect, on_unknown: OnUnknown) -> bool:
+        """Return whether a call of unknown outcome is made again; ``False``: it is settled.
+
+        Raises:
+            OutcomeUnknownError: A person has to settle it.
+        """
+        answer = await _invoke(on_unknown, effect) if callable(on_unknown) else on_unknown
+        if answer == "repeat":
+            return True
+        if isinstance(answer, Done):
+            await self._add(_find_place(ledger), "finished", answer.result)
+            return False
+        if answer != "raise":
+            raise InvalidArgumentError(
+                f"on_unknown returned {answer!r:.80}; return Done(result), 'repeat' or 'raise'"
+            )
+        raised = f" and raised {effect.error}" if effect.error else ""
+        raise OutcomeUnknownError(
+            f"{_name(effect)} was begun at {effect.begun_at.isoformat()}{raised}: whether its call "
+            "took place is unknown, and it was not made again. Find out, and use resolve_effect or "
+            "`locus-store threads resolve`"
+        )
+
+    async def list(
+        self, thread_id: str, *, since: str | None = None, namespace: str = ""
+    ) -> list[Effect]:
+        """See ``RunsEffects.effects``; ``namespace`` is that of the version."""
+        check_names(thread_id, namespace, since)
+        find = partial(self._backend.version, thread_id, namespace=namespace)
+        version = None if since is None else await find(since)
+        if since is not None and version is None:
+            raise NotFoundError(f"thread {thread_id!r} has no version {since!r}")
+        stored = await self._backend.list_writes(thread_id, NAMESPACE)
+        each = (self._fold(thread_id, key, [*of_key]) for key, of_key in groupby(stored, _get_key))
+        found = [it.effect for it in each if it.effect]
+        if version is not None:
+            found = [it for it in found if it.changed_at >= version.created_at]
+        return sorted(found, key=attrgetter("begun_at", "key"))
+
+    async def resolve(
+        self, thread_id: str, key: str, *, happened: bool, result: Any = None
+    ) -> None:
+        """See ``RunsEffects.resolve_effect``."""
+        check_names(thread_id, NAMESPACE, key)
+        if not happened and result is not None:
+            raise InvalidArgumentError("a call that did not take place has no result")
+        ledger = await self._read(thread_id, key)
+        if ledger.effect is None:
+            raise NotFoundError(f"thread {thread_id!r} has no effect {key!r}")
+        event = "finished" if happened else "open"
+        is_unknown = ledger.effect.status == "unknown"
+        if not is_unknown or not await self._add(_find_place(ledger), event, result):
+            raise ConflictError(
+                f"{_name(ledger.effect)} has a known outcome; nothing was changed. Look at the "
+                "effects of the thread"
+            )
+
+    async def record(self, thread_id: str, key: str, result: Any) -> None:
+        """Store the result of a call that was made elsewhere; an earlier effect stays."""
+        place = _find_place(_Ledger(thread_id, key))
+        begun = self._write(place, "begun", {"by": uuid4().hex, "arguments": None})
+        with suppress(ConflictError):
+            await self._put(place, [begun, self._write(place.next, "finished", result)], seen=())
+
+    async def find_result(self, thread_id: str, key: str) -> Any:
+        """Return the result of a finished effect; ``None`` if there is none."""
+        effect = (await self._read(thread_id, key)).effect
+        return effect.result if effect and effect.status == "finished" else None
+
+    # --- events
+
+    async def _read(self, thread_id: str, key: str) -> _Ledger:
+        stored = await self._backend.list_writes(thread_id, NAMESPACE, key)
+        return self._fold(thread_id, key, stored)
+
+    def _fold(self, thread_id: str, key: str, stored: Sequence[ArchivedWrite]) -> _Ledger:
+        """Return the effect that stored events make."""
+        events = [it for it in stored if it.write.idx > BEAT]
+        if not events:
+            return _Ledger(thread_id, key)
+        begun = [it for it in events if it.write.channel == "begun"]
+        last = events[-1]
+        told = None if last.write.channel == "begun" else self._decode(last.write.payload)
+        is_finished = last.write.channel == "finished"
+        effect = Effect(
+            thread_id=thread_id,
+            key=key,
+            status=_STATUS[last.write.channel],
+            idempotency_key=last.write.task_id,
+            calls=len(begun),
+            arguments=self._decode(begun[-1].write.payload)["arguments"],
+            result=restore(told) if is_finished else None,
+            error=None if is_finished else told,
+            begun_at=begun[-1].created_at,
+            changed_at=last.created_at,
+        )
+        return _Ledger(thread_id, key, stored, effect)
+
+    async def _add(self, place: _Place, event: str, value: Any) -> bool:
+        """Store an event; ``False``: its place is taken, or the thread was deleted."""
+        seen = {(place.task, it) for it in (BEAT, *range(place.number))} if place.number else set()
+        try:
+            await self._put(place, [self._write(place, event, value)], seen=seen)
+        except ConflictError:
+            return False
+        return True
+
+    async def _beat(self, place: _Place) -> None:
+        """Show that a call is running."""
+        beat = self._write(replace(place, number=BEAT), "beat", uuid4().hex)
+        with suppress(LocusStoreError):
+            await self._put(place.next, [beat], seen=None)
+
+    def _write(self, place: _Place, event: str, value: Any) -> PendingWrite:
+        return PendingWrite(place.task, place.number, event, JSON_WRITE, self._encode(value))
+
+    async def _put(
+        self,
+        place: _Place,
+        writes: Sequence[PendingWrite],
+        seen: Collection[tuple[str, int]] | None,
+    ) -> None:
+        await self._backend.put_writes(
+            place.thread_id,
+            place.key,
+            writes,
+            namespace=NAMESPACE,
+            seen=seen,
+            must_exist="task" if place.number else None,
+            ttl_seconds=self._ttl_seconds,
+        )
+
+    def _encode(self, value: Any) -> bytes:
+        return frames.encode_value(value, self._max_bytes)
+
+    def _decode(self, payload: bytes) -> Any:
+        return frames.decode_value(payload, self._max_bytes)
+
+
+_STATUS: Final[dict[str, Status]] = {
+    "begun": "unknown",
+    "failed": "unknown",
+    "finished": "finished",
+    "open": "open",
+}
+"""The status of an effect after an event."""
+
+_get_key: Final = attrgetter("checkpoint_id")
+
+
+def _find_place(ledger: _Ledger) -> _Place:
+    """Return the place of the next event."""
+    if not ledger.writes:
+        return _Place(ledger.thread_id, ledger.key, uuid4().hex)
+    last = ledger.writes[-1].write
+    return _Place(ledger.thread_id, ledger.key, last.task_id, last.idx + 1)
+
+
+def _name(it: Effect | _Place) -> str:
+    return f"effect {it.key!r} of thread {it.thread_id!r}"
+
+
+def _hash(arguments: Any) -> str | None:
+    if arguments is None:
+        return None
+    return digest(encode_canonical_json(arguments, "arguments")).hex()
+
+
+def _check_functions(call: object, on_unknown: object) -> None:
+    if not callable(call):
+        raise InvalidArgumentError(
+            f"call={call!r:.80} is not callable: pass a function of the idempotency key"
+        )
+    if not callable(on_unknown) and on_unknown not in {"raise", "repeat"}:
+        raise InvalidArgumentError(
+            f"on_unknown={on_unknown!r:.80} must be 'raise', 'repeat' or a function"
+        )
+    for it in (call, on_unknown):
+        if stepping.may_block() and iscoroutinefunction(it):
+            raise _NotStartedError(_NEEDS_LOOP)
+
+
+_NEEDS_LOOP: Final = (
+    "this object blocks and calls plain functions only: use the asynchronous one for async "
+    "functions; no call was made"
+)
+
+
+class _NotStartedError(InvalidArgumentError):
+    """The call was not made."""
+
+
+async def _invoke(function: Callable[[Any], Any], argument: Any) -> Any:
+    """Return the result of a function of the user's, which may be async.
+
+    A plain function runs in a thread, or in that of the blocking caller.
+    """
+    if iscoroutinefunction(function):
+        return await function(argument)
+    result = await stepping.run_in_thread(partial(function, argument))
+    if not isawaitable(result):
+        return result
+    if stepping.may_block():
+        if iscoroutine(result):
+            result.close()
+        raise _NotStartedError(_NEEDS_LOOP)
+    return await result
+
+
+@asynccontextmanager
+async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> AsyncIterator[None]:
+    """Do work every so many seconds meanwhile."""
+    if stepping.may_block():
+        over = threading.Event()
+
+        def keep_on() -> None:
+            while not over.wait(seconds):
+                stepping.run(work, [])
+
+        thread = threading.Thread(target=keep_on, name="locus-store-effect", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        return
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await work()
+
+    task = asyncio.create_task(keep(), name="locus-store-effect")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+class RunsEffects:
+    """The methods of effects, for what has a backend."""
+
+    async def effect(
+        self,
+        thread_id: str,
+        key: str,
+        call: Call,
+        *,
+        arguments: Any = None,
+        on_unknown: OnUnknown = "raise",
+        wait_seconds: float = 0,
+        lease_seconds: float = LEASE_SECONDS,
+        not_done: tuple[type[Exception], ...] = (),
+    ) -> Any:
+        """Make a call once in the life of a thread; return its result, now and later.
+
+        The intent is durable before the call, and the result before this returns. Of two callers,
+        one makes the call. Needs ``capabilities.effects``.
+
+        Args:
+            thread_id: The thread.
+            key: The name of the call in the thread, 1 to 255 characters: for example the id of a
+                tool's call.
+            call: Makes the call. It is given the idempotency key, and returns JSON, or an awaitable
+                of it. A plain function runs in a thread.
+            arguments: JSON. The same key with other arguments is refused.
+            on_unknown: If an earlier call was begun and its outcome is unknown: ``"raise"``;
+                ``"repeat"`` calls again, with the same idempotency key, once no other process is
+                making the call; a function is given the ``Effect``, asks the outside system, and
+                returns ``Done(result)``, ``"repeat"`` or ``"raise"``.
+            wait_seconds: With ``"raise"``, the longest wait for another process's call.
+            lease_seconds: A call is regarded as running until it has shown no sign of life for so
+                long. All callers of an effect should give the same.
+            not_done: Exceptions of the call which mean that nothing was done: the next caller calls
+                again. After any other exception, the outcome is unknown.
+
+        Raises:
+            OutcomeUnknownError: The outcome of an earlier call is unknown; no call was made.
+            InvalidArgumentError: An argument is not valid, or the arguments are others than those
+                of the effect; no call was made.
+            SerializationError: The result cannot be stored; the call was made.
+        """
+        return await self._effects.run(
+            thread_id,
+            key,
+            call,
+            arguments=arguments,
+            on_unknown=on_unknown,
+            wait_seconds=wait_seconds,
+            lease_seconds=lease_seconds,
+            not_done=not_done,
+        )
+
+    async def effects(self, thread_id: str, *, since: str | None = None) -> list[Effect]:
+        """Return the effects of a thread in the order in which they were begun.
+
+        Args:
+            thread_id: The thread.
+            since: Only those with an event after this version was saved: what a rewind to it does
+                not undo.
+
+        Raises:
+            NotFoundError: There is no version ``since``.
+        """
+        return await self._effects.list(thread_id, since=since)
+
+    async def resolve_effect(
+        self, thread_id: str, key: str, *, happened: bool, result: Any = None
+    ) -> None:
+        """Settle an effect of unknown outcome, after finding out.
+
+        Args:
+            thread_id: The thread.
+            key: Of the effect.
+            happened: ``True``: the call took place, and later callers get ``result``. ``False``:
+                it did not, and the next caller makes it.
+            result: JSON.
+
+        Raises:
+            NotFoundError: There is no such effect.
+            ConflictError: Its outcome is known; nothing was changed.
+        """
+        await self._effects.resolve(thread_id, key, happened=happened, result=result)
+
+    @property
+    def _effects(self) -> Effects:
+        backend = getattr(self, "backend", None)
+        if not isinstance(backend, StorageBackend):
+            declared = getattr(self, "capabilities", CheckpointerCapabilities())
+            raise make_unsupported_error(type(self).__name__, declared, "effects")
+        return Effects(backend, ttl_seconds=getattr(self, "ttl_seconds", None))
+
+
+def make_durable(
+    checkpointer: Any, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator: ``function(thread_id, key, …)`` makes a call of ``function(…)`` once.
+
+    A parameter ``idempotency_key`` of the function gets the key for the outside system; the other
+    arguments are compared.
+
+    Args:
+        checkpointer: A checkpointer or a saver; of a blocking one, the decorated function blocks.
+        options: Of ``effect``.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        takes_key = "idempotency_key" in signature(function).parameters
+
+        @wraps(function)
+        def run(thread_id: str, key: str, *args: Any, **kwargs: Any) -> Any:
+            def call(idempotency_key: str) -> Any:
+                named = {"idempotency_key": idempotency_key} if takes_key else {}
+                return function(*args, **kwargs, **named)
+
+            arguments = [list(args), kwargs]
+            return checkpointer.effect(thread_id, key, call, arguments=arguments, **options)
+
+        return run
+
+    return decorate
