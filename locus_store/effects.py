@@ -89,7 +89,7 @@ class Effect:
 
     result: Any = None
     error: str | None = None
-    """What the last call raised."""
+    """The error of the last call."""
 
     begun_at: datetime
     changed_at: datetime
@@ -98,7 +98,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What ``on_unknown`` returns if the call had taken place."""
+    """An answer of ``on_unknown``: the call had taken place."""
 
     result: Any = None
 
@@ -119,7 +119,7 @@ class _Ledger:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the next event of an effect is stored."""
+    """The place of the next event of an effect."""
 
     thread_id: str
     key: str
@@ -272,16 +272,16 @@ class Effects:
         return sorted(found, key=attrgetter("begun_at", "key"))
 
     async def resolve(
-        self, thread_id: str, key: str, *, happened: bool, result: Any = None
+        self, thread_id: str, key: str, *, took_place: bool, result: Any = None
     ) -> None:
         """See ``RunsEffects.resolve_effect``."""
         check_names(thread_id, NAMESPACE, key)
-        if not happened and result is not None:
+        if not took_place and result is not None:
             raise InvalidArgumentError("a call that did not take place has no result")
         ledger = await self._read(thread_id, key)
         if ledger.effect is None:
             raise NotFoundError(f"thread {thread_id!r} has no effect {key!r}")
-        event = "finished" if happened else "open"
+        event = "finished" if took_place else "open"
         is_unknown = ledger.effect.status == "unknown"
         if not is_unknown or not await self._add(_find_place(ledger), event, result):
             raise ConflictError(
@@ -291,10 +291,9 @@ class Effects:
 
     async def record(self, thread_id: str, key: str, result: Any) -> None:
         """Store the result of a call that was made elsewhere; an earlier effect stays."""
-        place = _find_place(_Ledger(thread_id, key))
+        place = _Place(thread_id, key, "recorded")  # the same for all, so that one stays
         begun = self._write(place, "begun", {"by": uuid4().hex, "arguments": None})
-        with suppress(ConflictError):
-            await self._put(place, [begun, self._write(place.next, "finished", result)], seen=())
+        await self._put(place, [begun, self._write(place.next, "finished", result)])
 
     async def find_result(self, thread_id: str, key: str) -> Any:
         """Return the result of a finished effect; ``None`` if there is none."""
@@ -307,11 +306,14 @@ class Effects:
         stored = await self._backend.list_writes(thread_id, NAMESPACE, key)
         return self._fold(thread_id, key, stored)
 
-    def _fold(self, thread_id: str, key: str, stored: Sequence[ArchivedWrite]) -> _Ledger:
+    def _fold(self, thread_id: str, key: str, writes: Sequence[ArchivedWrite]) -> _Ledger:
         """Return the effect that stored events make."""
-        events = [it for it in stored if it.write.idx > BEAT]
+        events = [it for it in writes if it.write.idx > BEAT]
         if not events:
             return _Ledger(thread_id, key)
+        ends = [it for it in events if it.write.channel == "finished"] or events
+        task = min(ends, key=attrgetter("created_at")).write.task_id
+        events = [it for it in events if it.write.task_id == task]
         begun = [it for it in events if it.write.channel == "begun"]
         last = events[-1]
         told = None if last.write.channel == "begun" else self._decode(last.write.payload)
@@ -328,13 +330,13 @@ class Effects:
             begun_at=begun[-1].created_at,
             changed_at=last.created_at,
         )
-        return _Ledger(thread_id, key, stored, effect)
+        return _Ledger(thread_id, key, writes, effect)
 
     async def _add(self, place: _Place, event: str, value: Any) -> bool:
         """Store an event; ``False``: its place is taken, or the thread was deleted."""
         seen = {(place.task, it) for it in (BEAT, *range(place.number))} if place.number else set()
         try:
-            await self._put(place, [self._write(place, event, value)], seen=seen)
+            await self._put(place, [self._write(place, event, value)], earlier=seen)
         except ConflictError:
             return False
         return True
@@ -343,7 +345,7 @@ class Effects:
         """Show that a call is running."""
         beat = self._write(replace(place, number=BEAT), "beat", uuid4().hex)
         with suppress(LocusStoreError):
-            await self._put(place.next, [beat], seen=None)
+            await self._put(place.next, [beat])
 
     def _write(self, place: _Place, event: str, value: Any) -> PendingWrite:
         return PendingWrite(place.task, place.number, event, JSON_WRITE, self._encode(value))
@@ -352,14 +354,15 @@ class Effects:
         self,
         place: _Place,
         writes: Sequence[PendingWrite],
-        seen: Collection[tuple[str, int]] | None,
+        *,
+        earlier: Collection[tuple[str, int]] | None = None,
     ) -> None:
         await self._backend.put_writes(
             place.thread_id,
             place.key,
             writes,
             namespace=NAMESPACE,
-            seen=seen,
+            seen=earlier,
             must_exist="task" if place.number else None,
             ttl_seconds=self._ttl_seconds,
         )
@@ -390,8 +393,8 @@ def _find_place(ledger: _Ledger) -> _Place:
     return _Place(ledger.thread_id, ledger.key, last.task_id, last.idx + 1)
 
 
-def _name(it: Effect | _Place) -> str:
-    return f"effect {it.key!r} of thread {it.thread_id!r}"
+def _name(effect: Effect | _Place) -> str:
+    return f"effect {effect.key!r} of thread {effect.thread_id!r}"
 
 
 def _hash(arguments: Any) -> str | None:
@@ -409,9 +412,8 @@ def _check_functions(call: object, on_unknown: object) -> None:
         raise InvalidArgumentError(
             f"on_unknown={on_unknown!r:.80} must be 'raise', 'repeat' or a function"
         )
-    for it in (call, on_unknown):
-        if stepping.may_block() and iscoroutinefunction(it):
-            raise _NotStartedError(_NEEDS_LOOP)
+    if stepping.may_block() and any(map(iscoroutinefunction, (call, on_unknown))):
+        raise _NotStartedError(_NEEDS_LOOP)
 
 
 _NEEDS_LOOP: Final = (
@@ -541,14 +543,14 @@ class RunsEffects:
         return await self._effects.list(thread_id, since=since)
 
     async def resolve_effect(
-        self, thread_id: str, key: str, *, happened: bool, result: Any = None
+        self, thread_id: str, key: str, *, took_place: bool, result: Any = None
     ) -> None:
         """Settle an effect of unknown outcome, after finding out.
 
         Args:
             thread_id: The thread.
             key: Of the effect.
-            happened: ``True``: the call took place, and later callers get ``result``. ``False``:
+            took_place: ``True``: the call took place, and later callers get ``result``. ``False``:
                 it did not, and the next caller makes it.
             result: JSON.
 
@@ -556,7 +558,7 @@ class RunsEffects:
             NotFoundError: There is no such effect.
             ConflictError: Its outcome is known; nothing was changed.
         """
-        await self._effects.resolve(thread_id, key, happened=happened, result=result)
+        await self._effects.resolve(thread_id, key, took_place=took_place, result=result)
 
     @property
     def _effects(self) -> Effects:

@@ -435,13 +435,13 @@ def list_effects(
         ("effect", "status", "calls", "begun", "result"),
         (
             (
-                it.key,
-                it.status,
-                it.calls,
-                format_time(it.begun_at),
-                cut(it.error or it.result, CELL),
+                effect.key,
+                effect.status,
+                effect.calls,
+                format_time(effect.begun_at),
+                cut(effect.error or effect.result, CELL),
             )
-            for it in effects
+            for effect in effects
         ),
         ids=("effect",),
         as_json=at.as_json,
@@ -464,7 +464,7 @@ def resolve(
 ) -> None:
     """Settle an effect whose outcome is unknown, after finding out.
 
-    --json: {thread_id, key, happened}.
+    --json: {thread_id, key, took_place}.
     """
     if (result is None) is not not_done:
         raise InvalidArgumentError("give --result, or --not-done; nothing was changed")
@@ -472,10 +472,10 @@ def resolve(
 
     async def settled(backend: FullBackend) -> str:
         name = await thread_named(backend, thread)
-        await Effects(backend).resolve(name, key, happened=not not_done, result=value)
+        await Effects(backend).resolve(name, key, took_place=not not_done, result=value)
         return name
 
     name = at.ask(settled)
     text = f"{name}: effect {key!r} " + ("may be called again" if not_done else "is finished")
-    document = {"thread_id": name, "key": key, "happened": not not_done}
+    document = {"thread_id": name, "key": key, "took_place": not not_done}
     put_outcome(document, text, as_json=at.as_json)

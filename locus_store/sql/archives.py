@@ -86,20 +86,20 @@ def read_writes(
 
 
 def list_writes(
-    it: Reads, thread_id: str, namespace: str, checkpoint_id: str | None
+    reads: Reads, thread_id: str, namespace: str, checkpoint_id: str | None
 ) -> list[ArchivedWrite]:
     """See ``KeepsEffects.list_writes``."""
-    threads, lines, writes = it.tables.threads, it.tables.lines, it.tables.writes
+    threads, lines, writes = reads.tables.threads, reads.tables.lines, reads.tables.writes
     query = (
         sa.select(writes)
         .join(lines, lines.c.line == writes.c.line)
-        .join(threads, make_same_thread_condition(it.tables))
-        .where(lines.c.tenant == it.scope.tenant, lines.c.thread_id == thread_id)
-        .where(lines.c.namespace == namespace, is_live(it.tables))
+        .join(threads, make_same_thread_condition(reads.tables))
+        .where(lines.c.tenant == reads.scope.tenant, lines.c.thread_id == thread_id)
+        .where(lines.c.namespace == namespace, is_live(reads.tables))
     )
     if checkpoint_id is not None:
         query = query.where(writes.c.checkpoint_id == checkpoint_id)
-    found = _archived_writes(it.connection.execute(query).mappings())
+    found = _archived_writes(reads.connection.execute(query).mappings())
     return sorted(found, key=versions.make_archive_sort_key)
 
 

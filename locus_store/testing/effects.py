@@ -160,18 +160,18 @@ class Effects(Kit):
         for key in ("happened", "not"):
             with pytest.raises(RuntimeError):
                 await checkpointer.effect("t", key, Tool(RuntimeError()))
-        await checkpointer.resolve_effect("t", "happened", happened=True, result=[7])
-        await checkpointer.resolve_effect("t", "not", happened=False)
+        await checkpointer.resolve_effect("t", "happened", took_place=True, result=[7])
+        await checkpointer.resolve_effect("t", "not", took_place=False)
         tool, keys = Tool(), {it.key: it.idempotency_key for it in await checkpointer.effects("t")}
         assert await checkpointer.effect("t", "happened", tool) == [7]
         assert await checkpointer.effect("t", "not", tool) == 1
         assert tool.keys == [keys["not"]]
         with pytest.raises(ConflictError, match="known"):
-            await checkpointer.resolve_effect("t", "not", happened=False)
+            await checkpointer.resolve_effect("t", "not", took_place=False)
         with pytest.raises(NotFoundError):
-            await checkpointer.resolve_effect("t", "unknown", happened=True)
+            await checkpointer.resolve_effect("t", "unknown", took_place=True)
         with pytest.raises(InvalidArgumentError):
-            await checkpointer.resolve_effect("t", "not", happened=False, result=1)
+            await checkpointer.resolve_effect("t", "not", took_place=False, result=1)
 
     async def test_other_arguments_are_refused(self, checkpointer: Any) -> None:
         await checkpointer.effect("t", "k", Tool(), arguments={"a": 1, "b": [2.0]})

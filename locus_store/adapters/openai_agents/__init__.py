@@ -9,6 +9,7 @@ except ImportError as exc:
         f"the OpenAI Agents SDK is not installed: {make_install_command('openai-agents')}"
     ) from exc
 
+from locus_store.adapters.openai_agents.durable_tools import durable_tool
 from locus_store.adapters.openai_agents.session import LocusSession
 
-__all__ = ["LocusSession"]
+__all__ = ["LocusSession", "durable_tool"]
