@@ -1,0 +1,141 @@
+"""Effects of blocking code and of decorated functions; the promises are in the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from locus_store import (
+    CheckpointSaver,
+    InvalidArgumentError,
+    MemoryBackend,
+    MemoryCheckpointer,
+    OutcomeUnknownError,
+    UnsupportedError,
+    sqlite_checkpointer,
+)
+from locus_store.blocking import BlockingCheckpointer
+from locus_store.effects import NAMESPACE, make_durable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def blocking(tmp_path: Path):
+    with BlockingCheckpointer(sqlite_checkpointer(tmp_path / "a.db")) as opened:
+        yield opened
+
+
+class Waiting(MemoryCheckpointer):
+    """Waits for more than its own work, and so needs an event loop."""
+
+    async def effect(self, *args: Any, **options: Any) -> Any:
+        await asyncio.sleep(0)
+        return await super().effect(*args, **options)
+
+
+def test_a_blocking_call_runs_in_the_callers_thread(blocking: BlockingCheckpointer) -> None:
+    ident = threading.get_ident
+    assert blocking.effect("t", "k", lambda _: ident()) == ident()
+    with BlockingCheckpointer(Waiting()) as looping:
+        assert looping.effect("t", "k", lambda _: ident()) != ident()
+
+
+def test_async_functions_are_refused_by_blocking_code(blocking: BlockingCheckpointer) -> None:
+    async def call(_: str) -> int:
+        return 1
+
+    for refused in (call, lambda key: call(key)):  # noqa: PLW0108  (the result is awaitable)
+        with pytest.raises(InvalidArgumentError, match="asynchronous"):
+            blocking.effect("t", "k", refused)
+    assert blocking.effect("t", "k", lambda _: 2) == 2
+
+
+def test_a_blocking_call_shows_that_it_is_alive(blocking: BlockingCheckpointer) -> None:
+    """The waiting thread reads renewals, and does not repeat the call."""
+    backend, calls, begun = blocking._async.backend, [], threading.Event()
+
+    def call(_: str) -> int:
+        calls.append(1)
+        begun.set()
+        seen: set[bytes] = set()
+        until = time.monotonic() + 60
+        while len(seen) < 3 and time.monotonic() < until:
+            writes = blocking._run(lambda: backend.list_writes("t", NAMESPACE, "k"))
+            seen |= {it.write.payload for it in writes if it.write.idx < 0}
+        return len(seen)
+
+    results: list[int] = []
+    options: Any = {"on_unknown": "repeat", "lease_seconds": 5}
+    first = threading.Thread(
+        target=lambda: results.append(blocking.effect("t", "k", call, **options))
+    )
+    first.start()
+    begun.wait()
+    assert blocking.effect("t", "k", call, **options) == 3
+    first.join()
+    assert (results, calls) == ([3], [1])
+
+
+@pytest.mark.anyio
+async def test_calls_of_a_decorated_function_are_effects() -> None:
+    keys: list[str] = []
+    checkpointer = CheckpointSaver(MemoryBackend())
+
+    @make_durable(checkpointer)
+    async def pay(amount: int, *, currency: str, idempotency_key: str) -> list[Any]:
+        """Pay."""
+        keys.append(idempotency_key)
+        return [amount, currency]
+
+    @make_durable(checkpointer, not_done=(ValueError,))
+    def fail(error: bool) -> str:
+        if error:
+            raise ValueError("nothing done")
+        return threading.current_thread().name
+
+    for _ in range(2):
+        assert await pay("t", "k", 7, currency="EUR") == [7, "EUR"]
+    with pytest.raises(InvalidArgumentError, match="other arguments"):
+        await pay("t", "k", 7, currency="USD")
+    assert (len(keys), pay.__name__, pay.__doc__) == (1, "pay", "Pay.")
+    with pytest.raises(ValueError, match="nothing done"):
+        await fail("t", "f", True)
+    assert await fail("t", "f", False) != threading.current_thread().name
+    assert [it.status for it in await checkpointer.effects("t")] == ["finished", "finished"]
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_call_has_an_unknown_outcome() -> None:
+    checkpointer, begun = MemoryCheckpointer(), asyncio.Event()
+
+    async def call(_: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(checkpointer.effect("t", "k", call))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(OutcomeUnknownError, match="CancelledError"):
+        await checkpointer.effect("t", "k", call)
+
+
+@pytest.mark.anyio
+async def test_a_checkpointer_without_a_backend_has_no_effects() -> None:
+    class Mine(MemoryCheckpointer):
+        backend = None  # type: ignore[assignment]  # as of a class of the user's own
+
+        def __init__(self) -> None:
+            pass
+
+        capabilities = MemoryCheckpointer().capabilities
+
+    with pytest.raises(UnsupportedError, match="effects"):
+        await Mine().effect("t", "k", lambda _: None)
