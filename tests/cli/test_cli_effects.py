@@ -61,7 +61,7 @@ def test_an_unknown_outcome_is_settled(run: Run, url: str) -> None:
     again = run("threads", "resolve", "order", "ship", "--not-done", *at)
     assert again[0] == 1
     assert "known outcome" in again[2]
-    assert run("threads", "resolve", "order", "unknown", "--not-done", *at)[0] == 1
+    assert run("threads", "resolve", "order", "unknown", "--not-done", *at)[0] == 4
     with blocking.open_checkpointer(url) as checkpointer:
         assert checkpointer.effect("order", "ship", lose_reply) == {"parcel": 9}
 
