@@ -19,7 +19,9 @@ from locus_store import (
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.effects import NAMESPACE, make_durable
+from locus_store.effects import NAMESPACE, Effects, make_durable
+from locus_store.transfer.verifying import verify
+from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,3 +141,51 @@ async def test_a_checkpointer_without_a_backend_has_no_effects() -> None:
 
     with pytest.raises(UnsupportedError, match="effects"):
         await Mine().effect("t", "k", lambda _: None)
+
+
+@pytest.mark.anyio
+async def test_a_call_that_outlives_its_lease_gets_the_result_of_the_repeated_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if the process had stood still: no renewal, and the call ends after the other one."""
+
+    async def stand_still(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(Effects, "_beat", stand_still)
+    checkpointer, keys = MemoryCheckpointer(), list[str]()
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def call(key: str) -> int:
+        keys.append(key)
+        number = len(keys)
+        if number == 1:
+            begun.set()
+            await over.wait()
+        return number
+
+    options: Any = {"on_unknown": "repeat", "lease_seconds": 0.04}
+    first = asyncio.create_task(checkpointer.effect("t", "k", call, **options))
+    await begun.wait()
+    assert await checkpointer.effect("t", "k", call, **options) == 2
+    over.set()
+    assert await first == 2
+    assert len(set(keys)) == 1
+    assert [(it.calls, it.result) for it in await checkpointer.effects("t")] == [(2, 2)]
+
+
+@pytest.mark.anyio
+async def test_effects_are_no_damage_and_no_namespace(tmp_path: Path) -> None:
+    async with sqlite_checkpointer(tmp_path / "a.db", state_type=dict) as checkpointer:
+        await checkpointer.save({"n": 1}, "t")
+        await checkpointer.effect("t", "k", lambda _: {"n": 1})
+        backend: Any = checkpointer.backend
+        found = [it async for it in verify(backend)]
+        assert [it for it in found if isinstance(it, Problem)] == []
+        assert await backend.namespaces("t") == [""]
+        assert await backend.prune("t") == 0
+        archived = await backend.read_thread("t")
+        assert await checkpointer.delete("t")
+        assert await checkpointer.effects("t") == []
+        await backend.write_thread(archived)
+        assert [it.result for it in await checkpointer.effects("t")] == [{"n": 1}]

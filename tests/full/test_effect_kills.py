@@ -166,7 +166,7 @@ def kill(url: str, mode: str) -> None:
     print(url, mode, done.stdout)
     found = json.loads(done.stdout)
     assert found["faults"] == []
-    assert found["effects"] >= KILLS
+    assert found["calls"] >= KILLS
     if mode == "repeat":
         assert found["unknown"] == 0
 
