@@ -32,6 +32,7 @@ from locus_store.errors import (
     SerializationError,
 )
 from locus_store.runtime import stepping
+from locus_store.runtime.loops import settle
 from locus_store.types import CheckpointerCapabilities, PendingWrite
 from locus_store.types.arguments import check_names, check_ttl
 from locus_store.types.records import make_unsupported_error
@@ -159,9 +160,8 @@ class Effects:
     ) -> Any:
         """See ``RunsEffects.effect``."""
         check_names(thread_id, NAMESPACE, key)
-        check_ttl(lease_seconds)
-        check_ttl(wait_seconds or None)
-        _check_functions(call, on_unknown)
+        _check_times(wait_seconds, lease_seconds)
+        _check_functions(call, on_unknown, not_done)
         hashed = _hash(arguments)
         deadline = monotonic() + (wait_seconds if on_unknown == "raise" else inf)
         while True:
@@ -181,7 +181,10 @@ class Effects:
                     continue
             place = _find_place(ledger)
             if await self._add(place, "begun", {"by": uuid4().hex, "arguments": hashed}):
-                return await self._carry_out(place, call, lease_seconds / BEATS, not_done)
+                work = self._carry_out(place, call, lease_seconds / BEATS, not_done)
+                if iscoroutinefunction(call) or stepping.may_block():
+                    return await work
+                return await settle(work)  # a thread cannot be cancelled
 
     async def _carry_out(
         self, place: _Place, call: Call, seconds: float, not_done: tuple[type[Exception], ...]
@@ -403,12 +406,20 @@ def _hash(arguments: Any) -> str | None:
     return digest(encode_canonical_json(arguments, "arguments")).hex()
 
 
-def _check_functions(call: object, on_unknown: object) -> None:
+def _check_times(wait_seconds: float, lease_seconds: float) -> None:
+    check_ttl(wait_seconds or None)
+    if check_ttl(lease_seconds) is None:
+        raise InvalidArgumentError("lease_seconds must be a number of seconds, not None")
+
+
+def _check_functions(call: object, on_unknown: object, not_done: object) -> None:
+    if not isinstance(not_done, tuple) or not all(isinstance(it, type) for it in not_done):
+        raise InvalidArgumentError(f"not_done={not_done!r:.80} must be a tuple of exceptions")
     if not callable(call):
         raise InvalidArgumentError(
             f"call={call!r:.80} is not callable: pass a function of the idempotency key"
         )
-    if not callable(on_unknown) and on_unknown not in {"raise", "repeat"}:
+    if not callable(on_unknown) and str(on_unknown) not in {"raise", "repeat"}:
         raise InvalidArgumentError(
             f"on_unknown={on_unknown!r:.80} must be 'raise', 'repeat' or a function"
         )
@@ -500,7 +511,7 @@ class RunsEffects:
             key: The name of the call in the thread, 1 to 255 characters: for example the id of a
                 tool's call.
             call: Makes the call. It is given the idempotency key, and returns JSON, or an awaitable
-                of it. A plain function runs in a thread.
+                of it. A plain function runs in a thread, and a cancelled caller waits for it.
             arguments: JSON. The same key with other arguments is refused.
             on_unknown: If an earlier call was begun and its outcome is unknown: ``"raise"``;
                 ``"repeat"`` calls again, with the same idempotency key, once no other process is
@@ -587,10 +598,14 @@ def make_durable(
 
         @wraps(function)
         def run(thread_id: str, key: str, *args: Any, **kwargs: Any) -> Any:
-            def call(idempotency_key: str) -> Any:
+            def make(idempotency_key: str) -> Any:
                 named = {"idempotency_key": idempotency_key} if takes_key else {}
                 return function(*args, **kwargs, **named)
 
+            async def make_async(idempotency_key: str) -> Any:
+                return await make(idempotency_key)
+
+            call = make_async if iscoroutinefunction(function) else make
             arguments = [list(args), kwargs]
             return checkpointer.effect(thread_id, key, call, arguments=arguments, **options)
 

@@ -15,11 +15,13 @@ from locus_store import (
     MemoryBackend,
     MemoryCheckpointer,
     OutcomeUnknownError,
+    SerializationError,
     UnsupportedError,
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.effects import NAMESPACE, Effects, make_durable
+from locus_store.testing.kit import refused
 from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
 
@@ -52,9 +54,9 @@ def test_async_functions_are_refused_by_blocking_code(blocking: BlockingCheckpoi
     async def call(_: str) -> int:
         return 1
 
-    for refused in (call, lambda key: call(key)):  # noqa: PLW0108  (the result is awaitable)
+    for function in (call, lambda key: call(key)):  # noqa: PLW0108  (the result is awaitable)
         with pytest.raises(InvalidArgumentError, match="asynchronous"):
-            blocking.effect("t", "k", refused)
+            blocking.effect("t", "k", function)
     assert blocking.effect("t", "k", lambda _: 2) == 2
 
 
@@ -127,6 +129,42 @@ async def test_a_cancelled_call_has_an_unknown_outcome() -> None:
         await task
     with pytest.raises(OutcomeUnknownError, match="CancelledError"):
         await checkpointer.effect("t", "k", call)
+
+
+@pytest.mark.anyio
+async def test_a_plain_function_is_not_left_alone_by_a_cancelled_caller() -> None:
+    checkpointer, begun, over = MemoryCheckpointer(), threading.Event(), threading.Event()
+
+    def call(_: str) -> int:
+        begun.set()
+        over.wait()
+        return 1
+
+    task = asyncio.create_task(checkpointer.effect("t", "k", call))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    is_done = task.done()
+    over.set()
+    assert not is_done
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [it.result for it in await checkpointer.effects("t")] == [1]
+
+
+@pytest.mark.anyio
+async def test_options_that_make_no_sense_are_refused_before_the_call() -> None:
+    checkpointer, calls = MemoryCheckpointer(), list[str]()
+    wrong: list[dict[str, Any]] = [
+        {"lease_seconds": None}, {"lease_seconds": 0}, {"wait_seconds": -1}, {"on_unknown": []},
+        {"not_done": ValueError}, {"not_done": [ValueError]}, {"arguments": {1}},
+    ]  # fmt: skip
+    for options in wrong:
+        with refused((InvalidArgumentError, SerializationError), options):
+            await checkpointer.effect("t", "k", calls.append, **options)
+    with pytest.raises(InvalidArgumentError, match="callable"):
+        await checkpointer.effect("t", "k", {"receipt": 7})  # type: ignore[arg-type]
+    assert (calls, await checkpointer.effects("t")) == ([], [])
 
 
 @pytest.mark.anyio
