@@ -26,11 +26,12 @@ from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
 @pytest.fixture
-def blocking(tmp_path: Path):
+def blocking(tmp_path: Path) -> Iterator[BlockingCheckpointer]:
     with BlockingCheckpointer(sqlite_checkpointer(tmp_path / "a.db")) as opened:
         yield opened
 
@@ -62,7 +63,8 @@ def test_async_functions_are_refused_by_blocking_code(blocking: BlockingCheckpoi
 
 def test_a_blocking_call_shows_that_it_is_alive(blocking: BlockingCheckpointer) -> None:
     """The waiting thread reads renewals, and does not repeat the call."""
-    backend, calls, begun = blocking._async.backend, [], threading.Event()
+    wrapped: Any = blocking._async
+    backend, calls, begun = wrapped.backend, [], threading.Event()
 
     def call(_: str) -> int:
         calls.append(1)

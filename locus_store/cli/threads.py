@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import shlex
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from locus_store.backend import FullBackend
 from locus_store.cli.help import add_command, make_group
 from locus_store.cli.opening import (
     Namespace,
@@ -33,9 +34,10 @@ from locus_store.cli.output import (
     show,
 )
 from locus_store.cli.store import read_json
-from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
+from locus_store.cli.tenants import TenantOptions
 from locus_store.effects import Effect, Effects
 from locus_store.errors import InvalidArgumentError, NotFoundError
+from locus_store.messages import LogSnapshot
 from locus_store.open import Storage
 from locus_store.timeline import readable
 from locus_store.timeline.graph import Cursor, Node, find_marks, graph
@@ -48,14 +50,10 @@ from locus_store.timeline.readable import (
     format_content,
 )
 from locus_store.transfer.building import fork as copy_version
+from locus_store.types import Snapshot, Version
 from locus_store.types.arguments import check_text
 from locus_store.values.filters import STATE_CLASS
-
-if TYPE_CHECKING:
-    from locus_store.backend import FullBackend
-    from locus_store.messages import LogSnapshot
-    from locus_store.types import Snapshot, Version
-    from locus_store.versions.sizes import ThreadStatus
+from locus_store.versions.sizes import ThreadStatus
 
 threads = make_group("Show, compare, copy and remove threads.")
 
