@@ -1,25 +1,27 @@
 """Effects: calls of tools that are made once, also when a process ends in the middle of one.
 
 The intent of a call is stored before it, and its result after it. Both are pending writes of the
-thread, in a namespace of their own: the key of the effect has the place of a checkpoint's id, and
-each event the next place. So they are copied, deleted, expire and cross HTTP as the thread does.
-An event is stored only if its writer has seen all events before it.
+thread, in a namespace of their own: the key of the effect is the checkpoint's id, the idempotency
+key the task, and each event has the next place. So effects are copied, deleted, expire and cross
+HTTP as their threads do. An event is stored only if its writer has seen all events before it, and
+if they still exist.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial, wraps
 from inspect import isawaitable, iscoroutine, iscoroutinefunction, signature
 from itertools import groupby
 from math import inf
 from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 from uuid import uuid4
 
 from locus_store.backend import KeepsEffects, StorageBackend, needs
@@ -33,7 +35,7 @@ from locus_store.errors import (
 )
 from locus_store.runtime import stepping
 from locus_store.runtime.loops import settle
-from locus_store.types import CheckpointerCapabilities, PendingWrite
+from locus_store.types import ArchivedWrite, CheckpointerCapabilities, PendingWrite
 from locus_store.types.arguments import check_names, check_ttl
 from locus_store.types.records import make_unsupported_error
 from locus_store.values import frames
@@ -41,12 +43,6 @@ from locus_store.values.canonical import encode_canonical_json
 from locus_store.values.encoding import digest
 from locus_store.values.surrogates import restore
 from locus_store.versions import JSON_WRITE
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
-    from datetime import datetime
-
-    from locus_store.types import ArchivedWrite
 
 NAMESPACE: Final = "locus.effects"
 """The namespace of a thread whose pending writes are its effects."""

@@ -299,8 +299,9 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         self, thread_id: str, namespace: str, checkpoint_id: str | None = None
     ) -> list[ArchivedWrite]:
         check_names(thread_id, namespace, checkpoint_id)
-        read = partial(archives.list_writes, thread_id=thread_id, namespace=namespace)
-        return await self._query(lambda it: read(it, checkpoint_id=checkpoint_id), self._runner)
+        return await self._query(
+            lambda it: archives.list_writes(it, thread_id, namespace, checkpoint_id), self._runner
+        )
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)

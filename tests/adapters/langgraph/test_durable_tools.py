@@ -11,7 +11,7 @@ from locus_store import InvalidArgumentError, MemoryBackend, OutcomeUnknownError
 
 if TESTS_RUN:
     from langchain_core.messages import AIMessage
-    from langchain_core.runnables import RunnableConfig  # noqa: TC002  (a tool's annotation)
+    from langchain_core.runnables import RunnableConfig
     from langchain_core.tools import tool
     from langgraph.graph import START, MessagesState, StateGraph
     from langgraph.prebuilt import ToolNode
