@@ -9,10 +9,8 @@ if they still exist.
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, wraps
@@ -34,6 +32,7 @@ from locus_store.errors import (
     SerializationError,
 )
 from locus_store.runtime import stepping
+from locus_store.runtime.background import repeat_beside
 from locus_store.runtime.loops import settle
 from locus_store.types import ArchivedWrite, CheckpointerCapabilities, PendingWrite
 from locus_store.types.arguments import check_names, check_ttl
@@ -129,8 +128,8 @@ class _Place:
         return replace(self, number=self.number + 1)
 
 
-class Effects:
-    """The effects of the threads of a backend; see ``RunsEffects`` for the methods.
+class EffectLog:
+    """The events of the effects of a backend.
 
     Args:
         backend: Keeps them.
@@ -138,64 +137,24 @@ class Effects:
     """
 
     def __init__(self, backend: StorageBackend, *, ttl_seconds: float | None = None) -> None:
-        self._backend = needs(backend, KeepsEffects)
+        self.backend = needs(backend, KeepsEffects)
         self._max_bytes = backend.max_state_bytes
         self._ttl_seconds = ttl_seconds
 
-    async def run(
-        self,
-        thread_id: str,
-        key: str,
-        call: Call,
-        *,
-        arguments: Any = None,
-        on_unknown: OnUnknown = "raise",
-        wait_seconds: float = 0,
-        lease_seconds: float = LEASE_SECONDS,
-        not_done: tuple[type[Exception], ...] = (),
-    ) -> Any:
-        """See ``RunsEffects.effect``."""
-        check_names(thread_id, NAMESPACE, key)
-        _check_times(wait_seconds, lease_seconds)
-        _check_functions(call, on_unknown, not_done)
-        hashed = _hash(arguments)
-        deadline = monotonic() + (wait_seconds if on_unknown == "raise" else inf)
-        while True:
-            ledger = await self._read(thread_id, key)
-            effect = ledger.effect
-            if effect and effect.status != "open" and effect.arguments != hashed:
-                raise InvalidArgumentError(
-                    f"{_name(effect)} was begun with other arguments; no call was made. Give each "
-                    "call a key of its own"
-                )
-            if effect and effect.status == "finished":
-                return effect.result
-            if effect and effect.status == "unknown":
-                if effect.error is None and await self._changes(ledger, lease_seconds, deadline):
-                    continue
-                if not await self._may_repeat(ledger, effect, on_unknown):
-                    continue
-            place = _find_place(ledger)
-            if await self._add(place, "begun", {"by": uuid4().hex, "arguments": hashed}):
-                work = self._carry_out(place, call, lease_seconds / BEATS, not_done)
-                if iscoroutinefunction(call) or stepping.may_block():
-                    return await work
-                return await settle(work)  # a thread cannot be cancelled
-
-    async def _carry_out(
+    async def carry_out(
         self, place: _Place, call: Call, seconds: float, not_done: tuple[type[Exception], ...]
     ) -> Any:
         """Make the call of an effect whose intent is stored; return its result."""
         name = _name(place)
         try:
-            async with _repeat(partial(self._beat, place), seconds):
+            async with repeat_beside(partial(self._beat, place), seconds):
                 result = await _invoke(call, place.task)
         except BaseException as exc:
             is_open = isinstance(exc, (*not_done, _NotStartedError))
             await self._note(place, "open" if is_open else "failed", exc)
             raise
         try:
-            if await self._add(place.next, "finished", result):
+            if await self.add(place.next, "finished", result):
                 return restore(self._decode(self._encode(result)))
         except SerializationError as exc:
             await self._note(place, "failed", exc)
@@ -206,7 +165,7 @@ class Effects:
         except LocusStoreError as exc:
             exc.add_note(f"{name} was called, and its result may not be stored")
             raise
-        found = (await self._read(place.thread_id, place.key)).effect
+        found = (await self.read(place.thread_id, place.key)).effect
         if found and found.status == "finished":
             return found.result
         raise ConflictError(
@@ -218,20 +177,20 @@ class Effects:
         """Store that a call failed; the caller gets the call's error, whatever this does."""
         text = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
         with suppress(LocusStoreError):
-            await self._add(place.next, event, text.encode(errors="replace").decode())
+            await self.add(place.next, event, text.encode(errors="replace").decode())
 
-    async def _changes(self, ledger: _Ledger, lease_seconds: float, deadline: float) -> bool:
+    async def wait_for_event(self, ledger: _Ledger, lease_seconds: float, deadline: float) -> bool:
         """Wait for the next event or renewal of a running call; ``False``: none came in time."""
         until = min(monotonic() + lease_seconds, deadline)
         pause, longest = FIRST_PAUSE_SECONDS, min(lease_seconds / BEATS, MOST_PAUSE_SECONDS)
         while (left := until - monotonic()) > 0:
             await stepping.pause(min(left, pause))
             pause = min(2 * pause, longest)
-            if (await self._read(ledger.thread_id, ledger.key)).writes != ledger.writes:
+            if (await self.read(ledger.thread_id, ledger.key)).writes != ledger.writes:
                 return True
         return False
 
-    async def _may_repeat(self, ledger: _Ledger, effect: Effect, on_unknown: OnUnknown) -> bool:
+    async def may_repeat(self, ledger: _Ledger, effect: Effect, on_unknown: OnUnknown) -> bool:
         """Return whether a call of unknown outcome is made again; ``False``: it is settled.
 
         Raises:
@@ -241,7 +200,7 @@ class Effects:
         if answer == "repeat":
             return True
         if isinstance(answer, Done):
-            await self._add(_find_place(ledger), "finished", answer.result)
+            await self.add(_find_place(ledger), "finished", answer.result)
             return False
         if answer != "raise":
             raise InvalidArgumentError(
@@ -254,40 +213,6 @@ class Effects:
             "`locus-store threads resolve`"
         )
 
-    async def list(
-        self, thread_id: str, *, since: str | None = None, namespace: str = ""
-    ) -> list[Effect]:
-        """See ``RunsEffects.effects``; ``namespace`` is that of the version."""
-        check_names(thread_id, namespace, since)
-        find = partial(self._backend.version, thread_id, namespace=namespace)
-        version = None if since is None else await find(since)
-        if since is not None and version is None:
-            raise NotFoundError(f"thread {thread_id!r} has no version {since!r}")
-        stored = await self._backend.list_writes(thread_id, NAMESPACE)
-        each = (self._fold(thread_id, key, [*of_key]) for key, of_key in groupby(stored, _get_key))
-        found = [it.effect for it in each if it.effect]
-        if version is not None:
-            found = [it for it in found if it.changed_at >= version.created_at]
-        return sorted(found, key=attrgetter("begun_at", "key"))
-
-    async def resolve(
-        self, thread_id: str, key: str, *, took_place: bool, result: Any = None
-    ) -> None:
-        """See ``RunsEffects.resolve_effect``."""
-        check_names(thread_id, NAMESPACE, key)
-        if not took_place and result is not None:
-            raise InvalidArgumentError("a call that did not take place has no result")
-        ledger = await self._read(thread_id, key)
-        if ledger.effect is None:
-            raise NotFoundError(f"thread {thread_id!r} has no effect {key!r}")
-        event = "finished" if took_place else "open"
-        is_unknown = ledger.effect.status == "unknown"
-        if not is_unknown or not await self._add(_find_place(ledger), event, result):
-            raise ConflictError(
-                f"{_name(ledger.effect)} has a known outcome; nothing was changed. Look at the "
-                "effects of the thread"
-            )
-
     async def record(self, thread_id: str, key: str, result: Any) -> None:
         """Store the result of a call that was made elsewhere; an earlier effect stays."""
         place = _Place(thread_id, key, "recorded")  # the same for all, so that one stays
@@ -296,16 +221,16 @@ class Effects:
 
     async def find_result(self, thread_id: str, key: str) -> Any:
         """Return the result of a finished effect; ``None`` if there is none."""
-        effect = (await self._read(thread_id, key)).effect
+        effect = (await self.read(thread_id, key)).effect
         return effect.result if effect and effect.status == "finished" else None
 
     # --- events
 
-    async def _read(self, thread_id: str, key: str) -> _Ledger:
-        stored = await self._backend.list_writes(thread_id, NAMESPACE, key)
-        return self._fold(thread_id, key, stored)
+    async def read(self, thread_id: str, key: str) -> _Ledger:
+        stored = await self.backend.list_writes(thread_id, NAMESPACE, key)
+        return self.fold(thread_id, key, stored)
 
-    def _fold(self, thread_id: str, key: str, writes: Sequence[ArchivedWrite]) -> _Ledger:
+    def fold(self, thread_id: str, key: str, writes: Sequence[ArchivedWrite]) -> _Ledger:
         """Return the effect that stored events make."""
         events = [it for it in writes if it.write.idx > BEAT]
         if not events:
@@ -331,7 +256,7 @@ class Effects:
         )
         return _Ledger(thread_id, key, writes, effect)
 
-    async def _add(self, place: _Place, event: str, value: Any) -> bool:
+    async def add(self, place: _Place, event: str, value: Any) -> bool:
         """Store an event; ``False``: its place is taken, or the thread was deleted."""
         seen = {(place.task, it) for it in (BEAT, *range(place.number))} if place.number else set()
         try:
@@ -356,7 +281,7 @@ class Effects:
         *,
         earlier: Collection[tuple[str, int]] | None = None,
     ) -> None:
-        await self._backend.put_writes(
+        await self.backend.put_writes(
             place.thread_id,
             place.key,
             writes,
@@ -450,38 +375,6 @@ async def _invoke(function: Callable[[Any], Any], argument: Any) -> Any:
     return await result
 
 
-@asynccontextmanager
-async def _repeat(work: Callable[[], Awaitable[None]], seconds: float) -> AsyncIterator[None]:
-    """Do work every so many seconds meanwhile."""
-    if stepping.may_block():
-        over = threading.Event()
-
-        def keep_on() -> None:
-            while not over.wait(seconds):
-                stepping.run(work, [])
-
-        thread = threading.Thread(target=keep_on, name="locus-store-effect", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-        return
-
-    async def keep() -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            await work()
-
-    task = asyncio.create_task(keep(), name="locus-store-effect")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-
-
 class RunsEffects:
     """The methods of effects, for what has a backend."""
 
@@ -525,29 +418,61 @@ class RunsEffects:
                 of the effect; no call was made.
             SerializationError: The result cannot be stored; the call was made.
         """
-        return await self._effects.run(
-            thread_id,
-            key,
-            call,
-            arguments=arguments,
-            on_unknown=on_unknown,
-            wait_seconds=wait_seconds,
-            lease_seconds=lease_seconds,
-            not_done=not_done,
-        )
+        check_names(thread_id, NAMESPACE, key)
+        _check_times(wait_seconds, lease_seconds)
+        _check_functions(call, on_unknown, not_done)
+        log, hashed = self._effects, _hash(arguments)
+        deadline = monotonic() + (wait_seconds if on_unknown == "raise" else inf)
+        while True:
+            ledger = await log.read(thread_id, key)
+            effect = ledger.effect
+            if effect and effect.status != "open" and effect.arguments != hashed:
+                raise InvalidArgumentError(
+                    f"{_name(effect)} was begun with other arguments; no call was made. Give each "
+                    "call a key of its own"
+                )
+            if effect and effect.status == "finished":
+                return effect.result
+            if effect and effect.status == "unknown":
+                is_running = effect.error is None
+                if is_running and await log.wait_for_event(ledger, lease_seconds, deadline):
+                    continue
+                if not await log.may_repeat(ledger, effect, on_unknown):
+                    continue
+            place = _find_place(ledger)
+            if await log.add(place, "begun", {"by": uuid4().hex, "arguments": hashed}):
+                work = log.carry_out(place, call, lease_seconds / BEATS, not_done)
+                if iscoroutinefunction(call) or stepping.may_block():
+                    return await work
+                return await settle(work)  # a thread cannot be cancelled
 
-    async def effects(self, thread_id: str, *, since: str | None = None) -> list[Effect]:
+    async def effects(
+        self, thread_id: str, *, since: str | None = None, namespace: str = ""
+    ) -> list[Effect]:
         """Return the effects of a thread in the order in which they were begun.
 
         Args:
             thread_id: The thread.
             since: Only those with an event after this version was saved: what a rewind to it does
                 not undo.
+            namespace: Of the version.
 
         Raises:
             NotFoundError: There is no version ``since``.
         """
-        return await self._effects.list(thread_id, since=since)
+        check_names(thread_id, namespace, since)
+        log = self._effects
+        backend = log.backend
+        find = partial(backend.version, thread_id, namespace=namespace)
+        version = None if since is None else await find(since)
+        if since is not None and version is None:
+            raise NotFoundError(f"thread {thread_id!r} has no version {since!r}")
+        stored = await backend.list_writes(thread_id, NAMESPACE)
+        each = (log.fold(thread_id, key, [*of_key]) for key, of_key in groupby(stored, _get_key))
+        found = [it.effect for it in each if it.effect]
+        if version is not None:
+            found = [it for it in found if it.changed_at >= version.created_at]
+        return sorted(found, key=attrgetter("begun_at", "key"))
 
     async def resolve_effect(
         self, thread_id: str, key: str, *, took_place: bool, result: Any = None
@@ -565,15 +490,28 @@ class RunsEffects:
             NotFoundError: There is no such effect.
             ConflictError: Its outcome is known; nothing was changed.
         """
-        await self._effects.resolve(thread_id, key, took_place=took_place, result=result)
+        check_names(thread_id, NAMESPACE, key)
+        if not took_place and result is not None:
+            raise InvalidArgumentError("a call that did not take place has no result")
+        log = self._effects
+        ledger = await log.read(thread_id, key)
+        if ledger.effect is None:
+            raise NotFoundError(f"thread {thread_id!r} has no effect {key!r}")
+        event = "finished" if took_place else "open"
+        is_unknown = ledger.effect.status == "unknown"
+        if not is_unknown or not await log.add(_find_place(ledger), event, result):
+            raise ConflictError(
+                f"{_name(ledger.effect)} has a known outcome; nothing was changed. Look at the "
+                "effects of the thread"
+            )
 
     @property
-    def _effects(self) -> Effects:
+    def _effects(self) -> EffectLog:
         backend = getattr(self, "backend", None)
         if not isinstance(backend, StorageBackend):
             declared = getattr(self, "capabilities", CheckpointerCapabilities())
             raise make_unsupported_error(type(self).__name__, declared, "effects")
-        return Effects(backend, ttl_seconds=getattr(self, "ttl_seconds", None))
+        return EffectLog(backend, ttl_seconds=getattr(self, "ttl_seconds", None))
 
 
 def make_durable(

@@ -20,7 +20,7 @@ from locus_store import (
     sqlite_checkpointer,
 )
 from locus_store.blocking import BlockingCheckpointer
-from locus_store.effects import NAMESPACE, Effects, make_durable
+from locus_store.effects import NAMESPACE, EffectLog, make_durable
 from locus_store.testing.kit import refused
 from locus_store.transfer.verifying import verify
 from locus_store.versions.archives import Problem
@@ -192,7 +192,7 @@ async def test_a_call_that_outlives_its_lease_gets_the_result_of_the_repeated_on
     async def stand_still(*_: object) -> None:
         pass
 
-    monkeypatch.setattr(Effects, "_beat", stand_still)
+    monkeypatch.setattr(EffectLog, "_beat", stand_still)
     checkpointer, keys = MemoryCheckpointer(), list[str]()
     begun, over = asyncio.Event(), asyncio.Event()
 

@@ -35,7 +35,7 @@ from locus_store.cli.output import (
 )
 from locus_store.cli.store import read_json
 from locus_store.cli.tenants import TenantOptions
-from locus_store.effects import Effect, Effects
+from locus_store.effects import Effect
 from locus_store.errors import InvalidArgumentError, NotFoundError
 from locus_store.messages import LogSnapshot
 from locus_store.open import Storage
@@ -425,7 +425,7 @@ def list_effects(
 
     async def found(backend: FullBackend) -> list[Effect]:
         name, version = await find_named(backend, thread, since, "")
-        return await Effects(backend).list(name, since=version)
+        return await Storage(backend).checkpointer().effects(name, since=version)
 
     effects = [it for it in at.ask(found) if it.status == "unknown" or not unknown]
     put_found(
@@ -470,7 +470,8 @@ def resolve(
 
     async def settled(backend: FullBackend) -> str:
         name = await thread_named(backend, thread)
-        await Effects(backend).resolve(name, key, took_place=not not_done, result=value)
+        checkpointer = Storage(backend).checkpointer()
+        await checkpointer.resolve_effect(name, key, took_place=not not_done, result=value)
         return name
 
     name = at.ask(settled)

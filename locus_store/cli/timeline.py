@@ -33,8 +33,8 @@ from locus_store.cli.output import (
 )
 from locus_store.cli.tenants import OneTenant, TenantOptions
 from locus_store.cli.threads import CELL, Checkpoint, Limit, Raw, make_cells
-from locus_store.effects import Effects
 from locus_store.errors import InvalidArgumentError, LocusStoreError, NotFoundError
+from locus_store.open import Storage
 from locus_store.timeline.bisect import (
     AT_PATH,
     TEXT,
@@ -406,7 +406,8 @@ def rewind(
             names=task or (),
             runs_again=run_again,
         )
-        since = await Effects(backend).list(found, since=old, namespace=namespace)
+        effects = Storage(backend).checkpointer().effects
+        since = await effects(found, since=old, namespace=namespace)
         return found, old, name, [it.key for it in since]
 
     thread, checkpoint, name, since = at.ask(saved)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
 from locus_store.backend import StorageBackend
 from locus_store.checkpointer import check_keep_last
-from locus_store.effects import Effects
 from locus_store.errors import InvalidArgumentError
 from locus_store.open import Storage
 from locus_store.runtime.portals import Portals, make_sync_wrapper
@@ -119,10 +118,6 @@ class SessionCheckpointer(RunMethods):
     @cached_property
     def _values(self) -> Values:
         return Values(Storage(self.backend).store())
-
-    @cached_property
-    def _effects(self) -> Effects:
-        return Effects(self.backend, ttl_seconds=self.ttl_seconds)
 
     @cached_property
     def _portals(self) -> Portals:  # type: ignore[override]

@@ -10,6 +10,7 @@ from functools import wraps
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from locus_store.effects import EffectLog
 from locus_store.runtime.gathering import PerLoop
 from locus_store.runtime.loops import await_to_end
 from locus_store.runtime.portals import SyncWrappers, make_sync_wrapper
@@ -19,7 +20,7 @@ from locus_store.types.arguments import MAX_ID_CHARACTERS, check_id, copy_json_o
 from locus_store.types.thread_info import UserIdType, parse_user
 
 if TYPE_CHECKING:
-    from locus_store.effects import Effects
+    from locus_store.backend import StorageBackend
     from locus_store.session.config import Call
     from locus_store.session.models import Message
     from locus_store.session.owners import Owners
@@ -99,6 +100,7 @@ class RunMethods(SyncWrappers, ABC):
     Stop requests are kept in the backend's store, and expire.
     """
 
+    ttl_seconds: float | None
     user_id_type: UserIdType
     _owners: Owners
     _writes: Writes
@@ -109,7 +111,12 @@ class RunMethods(SyncWrappers, ABC):
 
     @property
     @abstractmethod
-    def _effects(self) -> Effects: ...
+    def backend(self) -> StorageBackend:
+        """See ``SessionCheckpointer``."""
+
+    @property
+    def _effects(self) -> EffectLog:
+        return EffectLog(self.backend, ttl_seconds=self.ttl_seconds)
 
     @abstractmethod
     def _call(self, config: Mapping[str, Any]) -> Call: ...

@@ -50,7 +50,7 @@ class Tool:
 
 @seam("connection")
 @requires("effects")
-class Effects(Kit):
+class EffectRules(Kit):
     """``effect``, ``effects`` and ``resolve_effect``."""
 
     @requires()

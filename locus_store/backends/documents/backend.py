@@ -23,7 +23,6 @@ from locus_store.runtime.progress import iterate_steps
 from locus_store.types import (
     Active,
     ArchivedThread,
-    ArchivedWrite,
     Head,
     Hit,
     Mark,
@@ -371,22 +370,6 @@ class DocumentBackend(DocumentVersionLists, FullBackend, DocumentThreadInfo):
             return {it: list_writes(history, it) for it in checkpoint_ids} if history else {}
 
         return {name: writes for name, writes in (await self._threads.look(read)).items() if writes}
-
-    async def list_writes(
-        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
-    ) -> list[ArchivedWrite]:
-        check_names(thread_id, namespace, checkpoint_id)
-
-        def read() -> list[ArchivedWrite]:
-            thread = self._threads.read(thread_id)
-            history = thread.histories.get(namespace) if thread else None
-            if history is None:
-                return []
-            if checkpoint_id is not None:
-                return [*history.get_writes(checkpoint_id).values()]
-            return history.archive().writes
-
-        return sorted(await self._threads.look(read), key=versions.make_archive_sort_key)
 
     async def namespaces(self, thread_id: str) -> list[str]:
         check_text("thread_id", thread_id)
