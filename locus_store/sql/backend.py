@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from locus_store.types import (
         Active,
         ArchivedThread,
+        ArchivedWrite,
         Head,
         Hit,
         LineContents,
@@ -286,6 +287,14 @@ class SqlBackend(ConnectedBackend, Joining, SqlThreadInfo, SqlSizes, SqlShard):
         check_names(thread_id, namespace, *checkpoint_ids)
         return await self._read(
             lambda it: archives.read_writes(it, thread_id, namespace, checkpoint_ids)
+        )
+
+    async def list_writes(
+        self, thread_id: str, namespace: str, checkpoint_id: str | None = None
+    ) -> list[ArchivedWrite]:
+        check_names(thread_id, namespace, checkpoint_id)
+        return await self._query(
+            lambda it: archives.list_writes(it, thread_id, namespace, checkpoint_id), self._runner
         )
 
     async def namespaces(self, thread_id: str) -> list[str]:

@@ -254,7 +254,8 @@ class PostgreSQLBackend(ServerBackend):
     ) -> bool:
         places = {(it.task_id, it.idx) for it in writes}
         is_ours = known is None or known.store == self._database.store
-        if seen is None and is_ours and len(places) == len(writes):
+        is_plain = seen is None and must_exist != "task"
+        if is_plain and is_ours and len(places) == len(writes):
             place = (thread_id, namespace, checkpoint_id)
             batch = Batch(*place, writes, known, must_exist=must_exist, ttl_seconds=ttl_seconds)
             # Once more: a line may be created by another call at the same time.

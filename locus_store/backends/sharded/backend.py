@@ -44,7 +44,7 @@ def _route(name: str, *, writes: bool) -> Callable[..., Coroutine[Any, Any, Any]
 
 _READS = (
     *("fetch", "fetch_head", "history", "version", "has_thread", "writes_of", "read_thread"),
-    *("namespaces", "records", "facts_of"),
+    *("list_writes", "namespaces", "records", "facts_of"),
 )
 _WRITES = ("remove", "store_writes", "restore", "prune", "renew", "put_facts", "clear_versions")
 
