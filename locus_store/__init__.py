@@ -14,6 +14,7 @@ from locus_store.errors import (
     MissingExtraError,
     NotFoundError,
     NotOwnerError,
+    OutcomeUnknownError,
     SchemaError,
     SerializationError,
     TurnError,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         PostgreSQLCheckpointSaver,
         postgresql_checkpointer,
     )
+    from locus_store.backends.postgresql.options import limit_staleness
     from locus_store.backends.redis.backend import (
         RedisBackend,
         RedisCheckpointSaver,
@@ -147,6 +149,7 @@ __all__ = [
     "OracleCheckpointSaver",
     "OracleMessageLog",
     "OracleStore",
+    "OutcomeUnknownError",
     "Popped",
     "PostgreSQLBackend",
     "PostgreSQLCheckpointSaver",
@@ -179,6 +182,7 @@ __all__ = [
     "UnsupportedError",
     "file_checkpointer",
     "http_checkpointer",
+    "limit_staleness",
     "memory_checkpointer",
     "oci_bucket_checkpointer",
     "open_checkpointer",
@@ -228,6 +232,7 @@ _LAZY = {
     **dict.fromkeys(("FileStore", "OCIBucketStore"), "backends"),
     "BaseStore": "store",
     "CheckpointSaver": "saver",
+    "limit_staleness": "backends.postgresql.options",
     "CheckpointerCapabilities": "types",
     "Tenant": "types",
     "HeldTurn": "turns",

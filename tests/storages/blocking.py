@@ -65,7 +65,8 @@ def _in_a_thread(name: str) -> Any:
 for _name in (
     "save", "load", "list_checkpoints", "delete", "exists", "open", "close", "search",
     "query_by_metadata", "get_metadata", "vacuum", "expire", "copy_thread", "list_threads",
-    "list_with_metadata", "tenants", "busy", "turns", "release_turn",
+    "list_with_metadata", "tenants", "effect", "effects", "resolve_effect", "busy", "turns",
+    "release_turn",
 ):  # fmt: skip
     setattr(Unblocked, _name, _in_a_thread(_name))
 Unblocked.__abstractmethods__ = frozenset()

@@ -27,12 +27,7 @@ from locus_store.sql.threads.thread_rows import (
     select_last_active,
 )
 from locus_store.types import Active
-from locus_store.types.arguments import (
-    check_limit,
-    check_names,
-    check_text,
-    compile_thread_pattern,
-)
+from locus_store.types.arguments import check_limit, check_names, check_text, compile_thread_pattern
 from locus_store.types.thread_info import DescribesThreads, StoredFacts, require_user_id
 from locus_store.versions.archives import cut_to_minute
 from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
