@@ -20,11 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from locus_store.backends.postgresql.definition import (
-    UNLIMITED,
-    create_partitions,
-    isolate,
-)
+from locus_store.backends.postgresql.definition import UNLIMITED, create_partitions, isolate
 from locus_store.backends.postgresql.failures import (
     CANCELLED,
     MISSING,

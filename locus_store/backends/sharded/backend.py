@@ -12,12 +12,7 @@ from locus_store.runtime.loops import LoopResources, ResourcesPerLoop
 from locus_store.runtime.stepping import may_block, needs_no_loop
 from locus_store.types.arguments import check_text
 from locus_store.versions.archives import make_occupied_error
-from locus_store.versions.sharding import (
-    HIDDEN_TENANT,
-    HasShards,
-    JoinsShards,
-    make_copy_tenant,
-)
+from locus_store.versions.sharding import HIDDEN_TENANT, HasShards, JoinsShards, make_copy_tenant
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from locus_store.backends.sharded import shard_set
-from locus_store.errors import (
-    ConflictError,
-    IntegrityError,
-    InvalidArgumentError,
-    LocusStoreError,
-)
+from locus_store.errors import ConflictError, IntegrityError, InvalidArgumentError, LocusStoreError
 from locus_store.runtime.progress import step
 from locus_store.runtime.stepping import pause
 from locus_store.versions.sharding import HIDDEN_TENANT, choose_shard, is_under_way

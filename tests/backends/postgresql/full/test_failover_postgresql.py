@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import servers
 
-from locus_store import (
-    BackendError,
-    ConnectionFailedError,
-    open_storage,
-    postgresql_checkpointer,
-)
+from locus_store import BackendError, ConnectionFailedError, open_storage, postgresql_checkpointer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
