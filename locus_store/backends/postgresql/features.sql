@@ -105,6 +105,9 @@ SELECT count(*) = 1 FROM (
 -- other session
 SELECT count(*) = 1 FROM (
   SELECT FROM {place}items WHERE tenant = 'skip' ORDER BY name FOR KEY SHARE SKIP LOCKED) i;
+-- other session
+SELECT count(*) = 1 FROM (
+  SELECT FROM {place}items WHERE tenant = 'skip' ORDER BY name FOR SHARE SKIP LOCKED) i;
 
 --- NOWAIT | saves
 -- other session

@@ -406,6 +406,7 @@ DISTRIBUTION = {
     "settings": {"name"},
     "store": set(),
     "threads": set(),
+    "turns": {"tenant", "thread_id"},
     "writes": {"line", "checkpoint_id", "task_id", "idx"},
 }
 """The columns that every primary key and unique constraint of a table has."""
