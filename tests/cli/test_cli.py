@@ -320,6 +320,7 @@ def test_the_commands_are_those_of_the_issue() -> None:
         "sql",
         "search-index",
         "vector-index",
+        "partition",
         "user-ids",
         "history",
     ]
