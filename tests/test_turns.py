@@ -14,6 +14,7 @@ import pytest
 from locus_store import MemoryCheckpointer, TurnError, open_checkpointer, open_message_log, turns
 from locus_store.blocking import BlockingCheckpointer
 from locus_store.blocking import open_checkpointer as open_blocking
+from locus_store.effects import BEAT, NAMESPACE
 from locus_store.runtime import holding
 from locus_store.testing.turns import run_outside
 
@@ -182,3 +183,16 @@ def test_a_graph_runs_in_a_turn(url: str) -> None:
                 contextvars.Context().run(graph.invoke, {"said": ""}, config)
         assert graph.invoke({"said": ""}, config) == {"said": "hello"}
         assert saver.setup() is not None
+
+
+def test_an_effect_renews_its_lease_within_a_turn(url: str) -> None:
+    async def list_places() -> list[int]:
+        async with open_checkpointer(url) as checkpointer:
+            return [it.write.idx for it in await checkpointer.backend.list_writes("t", NAMESPACE)]
+
+    def call(_: str) -> list[int]:
+        sleep(LEASE)
+        return asyncio.run(list_places())
+
+    with open_blocking(url, state_type=dict) as checkpointer, checkpointer.turn("t"):
+        assert BEAT in checkpointer.effect("t", "k", call, lease_seconds=LEASE)
