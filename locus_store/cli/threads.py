@@ -52,7 +52,6 @@ from locus_store.timeline.readable import (
 from locus_store.transfer.building import fork as copy_version
 from locus_store.types import Snapshot, Version
 from locus_store.types.arguments import check_text
-from locus_store.types.turns import ThreadTurn
 from locus_store.values.filters import STATE_CLASS
 from locus_store.versions.sizes import ThreadStatus
 
@@ -366,31 +365,10 @@ def list_turns(*, limit: Limit = 100, at: TenantOptions) -> None:
     --json: [{thread_id, position, owner, number, since, seconds_left}].
     """
     found = at.ask(lambda it: needs(it, TakesTurns).list_turns(limit=limit))
-    rows = (
-        (*(getattr(turn, name) for name in TURN_FIELDS[:4]), format_time(turn.since))
-        for turn in found
-    )
+    rows = ((it.thread_id, it.position, it.owner, it.number, format_time(it.since)) for it in found)
     document = [select(it, TURN_FIELDS) for it in found]
     columns = ("thread", "place", "owner", "number", "since")
     put_found(document, columns, rows, ids=columns[:1], as_json=at.as_json)
-
-
-@add_command(threads, "release")
-def release_turn(thread: Thread, *, at: TenantOptions) -> None:
-    """End the turn of a thread: its holder's next save is refused; --json: {released}.
-
-    The first one that waits has the turn then.
-    """
-
-    async def release(backend: FullBackend) -> ThreadTurn:
-        power = needs(backend, TakesTurns)
-        held = await power.list_turns(thread)
-        if not held or not await power.end_turn(thread, held[0].turn_key):
-            raise NotFoundError(f"no turn of thread {thread!r} is held; 'threads turns' lists them")
-        return held[0]
-
-    ended = at.ask(release)
-    put_outcome({"released": ended.number}, f"ended {ended}", as_json=at.as_json)
 
 
 # --- messages
