@@ -206,7 +206,7 @@ AT_ONCE: Final = 8
 async def find_marks(
     backend: StorageBackend, log: BaseMessageLog | None, thread_ids: Sequence[str]
 ) -> dict[str, ThreadStatus]:
-    """Return the marks of threads by their ids; SQL databases find them in two statements.
+    """Return the marks of threads by their ids; SQL databases find them in three statements.
 
     Args:
         backend: The storage.
@@ -222,16 +222,17 @@ async def find_marks(
         async with gate:
             logs = await log.logs(thread_id) if log is not None else []
             messages = sum(it.count for it in logs) if logs else None
-            return ThreadStatus(await _is_interrupted(backend, thread_id), messages)
+            head = await backend.version(thread_id)
+            is_interrupted = head is not None and await _is_interrupted(backend, head)
+            return ThreadStatus(is_interrupted, messages, None if head is None else head.metadata)
 
     return dict(zip(thread_ids, await asyncio.gather(*map(one, thread_ids)), strict=True))
 
 
-async def _is_interrupted(backend: StorageBackend, thread_id: str) -> bool:
+async def _is_interrupted(backend: StorageBackend, head: Version) -> bool:
     if not isinstance(backend, StoresWrites) or not backend.capabilities.branching:
         return False
-    head = await backend.version(thread_id)
-    writes = await backend.get_writes(thread_id, head.checkpoint_id) if head else []
+    writes = await backend.get_writes(head.thread_id, head.checkpoint_id)
     return any(it.channel == INTERRUPT for it in writes)
 
 

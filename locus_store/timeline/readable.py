@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
+from locus_store.versions.sizes import SOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -56,7 +57,7 @@ def is_message(value: Mapping[str, Any]) -> bool:
 
 def select_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a version's metadata without the entries that only LangGraph needs."""
-    if not {"source", "step"} <= set(metadata):
+    if not metadata.keys() >= SOURCES:
         return metadata
     return {name: strip_tags(it) for name, it in metadata.items() if name not in _TOLD}
 

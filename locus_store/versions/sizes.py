@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
 INTERRUPT: Final = "__interrupt__"
 """LangGraph's channel of a task that waits for an answer."""
+
+
+RECORD_BYTES: Final = 8_000
+
+SOURCES: Final = {"source", "step"}
+"""Metadata that LangGraph gives each of its versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +27,23 @@ class ThreadStatus:
     is_interrupted: bool = False
     messages: int | None = None
     """Messages in all logs; ``None``: there is no log."""
+
+    metadata: Mapping[str, Any] | None = None
+    """Of the head of the root namespace; ``None``: there is none."""
+
+    user_id: str | None = None
+    """The registered user."""
+
+    expires_at: datetime | None = None
+    record: bytes | None = None
+    """What the newest save changed; ``None``: not known, or longer than ``RECORD_BYTES``."""
+
+    @property
+    def kind(self) -> str:
+        """Return what saves the thread: ``graph``, ``agent``, ``session`` or ``log``."""
+        if self.metadata is not None:
+            return "graph" if self.metadata.keys() >= SOURCES else "agent"
+        return "session" if self.user_id is not None else "log"
 
     def __str__(self) -> str:
         noun = "message" if self.messages == 1 else "messages"
@@ -50,7 +74,7 @@ class MeasuresVersions(ABC):
 
     @abstractmethod
     async def find_statuses(self, thread_ids: Sequence[str]) -> dict[str, ThreadStatus]:
-        """Return the marks of threads in two statements.
+        """Return the marks of threads in three statements.
 
         Returns:
             The marks by the thread's id, for threads that have some.
