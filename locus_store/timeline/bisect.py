@@ -10,10 +10,11 @@ import orjson
 from locus_store.errors import InvalidArgumentError
 from locus_store.timeline.lineage import find_ancestry, visit
 from locus_store.timeline.paths import Where, find_value, follow_path, parse_path, select_matching
+from locus_store.values.encoding import decode, encode, encode_canonical
 from locus_store.values.filters import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from locus_store.backend import StorageBackend
     from locus_store.timeline.paths import Path, Query
@@ -111,6 +112,41 @@ async def bisect(
     asking = _Asking(condition, ancestry.exact)
     await visit(backend, ancestry.versions, asking, step)
     return Bisected(ancestry.versions[-1], asking.turns, len(ancestry.versions), asking.skipped)
+
+
+class _Values:
+    """The values at a path, each with the newest version that has it."""
+
+    def __init__(self, path: Query) -> None:
+        self._path = path
+        self.found: dict[bytes, tuple[Version, Any]] = {}
+
+    def visit(self, version: Version, folder: Folder) -> None:
+        """Take the value of the next version."""
+        if folder.log:
+            folder.log.clear()
+        at = find_value(folder.get_settled(), self._path)
+        if at is not None:
+            content = encode_canonical(at.value)
+            self.found.pop(content, None)
+            self.found[content] = version, decode(encode(at.value))
+
+
+async def list_values(
+    backend: StorageBackend,
+    versions: Sequence[Version],
+    path: Query,
+    step: Callable[[], None] | None = None,
+) -> list[tuple[Version, Any]]:
+    """Return the values at a path in versions of one line, the newest first, each once.
+
+    Raises:
+        IntegrityError, NotFoundError: See ``StoresThreads.read_states``.
+        UnsupportedError: The backend does not list what its versions are made of.
+    """
+    values = _Values(path)
+    await visit(backend, sorted(versions, key=lambda it: it.mark.sequence), values, step)
+    return list(values.found.values())[::-1]
 
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {

@@ -5,7 +5,9 @@ Messages are those of the Locus SDK, of LangChain and of OpenAI's API. No class 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping, is_graphs
@@ -149,6 +151,13 @@ _TAGS: Final[dict[str, Callable[[dict[str, Any]], Any]]] = {
     "t": lambda it: f"<{it['t']} {it['v']}>",
 }
 
+_WORDS: Final = re.compile(r"\s+|\w+|[^\w\s]")
+_MOST_WORDS: Final = 400
+"""Words of two strings that are compared word by word; the time grows with their square."""
+
+_LEAST_RATIO: Final = 0.3
+"""Of strings that are shown as one."""
+
 _LEVELS = 64
 """Deeper values are shown as changed as a whole."""
 
@@ -232,3 +241,24 @@ def cut_common_ends(before: str, after: str) -> tuple[str, str]:
     return tuple(  # type: ignore[return-value]  # two of them
         marks[0] + it[head : len(it) - tail] + marks[1] for it in (before, after)
     )
+
+
+def compare_words(before: str, after: str) -> list[tuple[str, str]] | None:
+    """Return two strings as one, in parts that are ``same``, ``removed`` or ``added``.
+
+    ``None``: they have too many words, or little in common.
+    """
+    old, new = (_WORDS.findall(it) for it in (before, after))
+    if len(old) + len(new) > _MOST_WORDS:
+        return None
+    matcher = SequenceMatcher(None, old, new, autojunk=False)
+    if matcher.ratio() < _LEAST_RATIO:
+        return None
+    parts: list[tuple[str, str]] = []
+    for kind, start, stop, first, last in matcher.get_opcodes():
+        if kind == "equal":
+            parts.append(("same", "".join(old[start:stop])))
+            continue
+        pairs = ("removed", "".join(old[start:stop])), ("added", "".join(new[first:last]))
+        parts += [it for it in pairs if it[1]]
+    return parts

@@ -325,4 +325,4 @@ async def test_lists_cost_the_same_statements_whatever_is_stored(tmp_path: Path)
                     await site.page(page)
                     counts[-1].append(len(sent))
     assert counts[0] == counts[1]
-    assert all(0 < it <= 20 for it in counts[0]), sent
+    assert all(0 < it <= 20 for it in counts[0]), (counts, sent)
