@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from locus_store.cli.output import (
     format_time,
     note,
     print_line,
+    print_said,
     put_found,
     put_json,
     put_outcome,
@@ -33,10 +35,18 @@ from locus_store.cli.output import (
     show,
 )
 from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads the annotations)
-from locus_store.errors import NotFoundError
+from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.open import Storage
 from locus_store.timeline import readable
-from locus_store.timeline.graph import Cursor, Node, find_marks, graph
+from locus_store.timeline.changes import Changes, describe_versions
+from locus_store.timeline.graph import (
+    Cursor,
+    Node,
+    find_marks,
+    find_writers,
+    graph,
+    name_nodes,
+)
 from locus_store.timeline.lineage import read_line
 from locus_store.timeline.paths import format_path
 from locus_store.timeline.readable import (
@@ -54,6 +64,8 @@ if TYPE_CHECKING:
     from locus_store.messages import LogSnapshot
     from locus_store.types import Snapshot, Version
     from locus_store.versions.sizes import ThreadStatus
+
+    Lines = dict[str, tuple[str, str]]
 
 threads = make_group("Show, compare, copy and remove threads.")
 
@@ -151,7 +163,9 @@ def show_thread(
     is stored: {thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata,
     labels, state}.
     """
-    found = at.ask(lambda it: _read(it, thread, checkpoint, namespace))
+    found, lines = at.ask(
+        lambda it: _shown(it, thread, checkpoint, namespace, has_lines=not at.as_json)
+    )
     if at.as_json:
         put_json(_described(found.version, found.head.sequence) | {"state": found.state})
         return
@@ -160,6 +174,9 @@ def show_thread(
         text = readable.select_metadata(value) if is_told else value
         text = format_time(value) if isinstance(value, datetime) else text
         print_line(f"{name + ':':<15}{text if isinstance(text, str) else render_json(text)}")
+    for name, line in zip(("by", "changed"), lines[found.version.checkpoint_id], strict=True):
+        if line:
+            print_line(f"{name + ':':<15}{line}")
     shown_state = found.state if raw else readable.make_readable(found.state)
     if shown_state == found.state:
         show(render_json(found.state, indent=True))
@@ -172,9 +189,16 @@ def _show_channels(channels: dict[str, Any]) -> None:
         if isinstance(value, list) and value and all(isinstance(it, str) for it in value):
             print_line(f"{name}:")
             for it in value:
-                print_line(f"  {it}")
+                print_said(f"  {it}")
         else:
             print_line(f"{name}: {value if isinstance(value, str) else render_json(value)}")
+
+
+async def _shown(
+    backend: FullBackend, thread: str, checkpoint: str | None, namespace: str, *, has_lines: bool
+) -> tuple[Snapshot, Lines]:
+    found = await _read(backend, thread, checkpoint, namespace)
+    return found, await _describe(backend, [found.version]) if has_lines else {}
 
 
 async def _read(
@@ -202,29 +226,50 @@ def history(
     raw: Raw = False,
     at: TenantOptions,
 ) -> None:
-    """List versions, newest first, with the parent of each.
+    """List versions, newest first, with the parent, the node and the changes of each.
 
     A version marked 'side' is neither the head nor one of its ancestors. --json:
     [{thread_id, namespace, checkpoint_id, parent_id, is_head, created_at, metadata, labels}].
     """
     most = None if everything else limit
-    head, found = at.ask(lambda it: _history(it, thread, namespace, most, before))
+    head, found, lines = at.ask(
+        lambda it: _history(it, thread, namespace, most, before, has_lines=not at.as_json)
+    )
     document = [_described(it.version, head) for it in found]
-    rows = (_history_row(it, raw=raw) for it in found)
-    columns = ("version", "parent", "", "saved", "metadata")
+    rows = (_history_row(it, lines, raw=raw) for it in found)
+    columns = ("version", "parent", "", "by", "changes", "saved", "metadata")
     put_found(document, columns, rows, ids=columns[:2], as_json=at.as_json)
 
 
-def _history_row(node: Node, *, raw: bool) -> tuple[str | None, ...]:
+def _history_row(node: Node, lines: Lines, *, raw: bool) -> tuple[str | None, ...]:
     name, *others = make_cells(node.version, raw=raw)
     place = node.place if node.place in {"head", "side"} else ""
-    return name, node.version.parent_id, place, *others
+    return name, node.version.parent_id, place, *lines.get(name, ("", "")), *others
+
+
+async def _describe(backend: FullBackend, versions: list[Version]) -> Lines:
+    """Return the nodes and the one-line changes of versions, by their ids."""
+    writers = await find_writers(backend, versions)
+    found: dict[str, Changes] = {}
+    with suppress(IntegrityError):  # a damaged version has no changes; ``verify`` finds it
+        found = await describe_versions(backend, versions)
+    return {
+        it.checkpoint_id: (", ".join(name_nodes(it, writers)), str(found.get(it.checkpoint_id, "")))
+        for it in versions
+    }
 
 
 async def _history(
-    backend: FullBackend, thread: str, namespace: str, limit: int | None, before: str | None
-) -> tuple[int, list[Node]]:
+    backend: FullBackend,
+    thread: str,
+    namespace: str,
+    limit: int | None,
+    before: str | None,
+    *,
+    has_lines: bool,
+) -> tuple[int, list[Node], Lines]:
     found: list[Node] = []
+    lines: Lines = {}
     thread, before = await find_named(backend, thread, before, namespace)
     which: dict[str, Any] = {"namespace": namespace, "limit": PAGE if limit is None else limit}
     cursor = None if before is None else Cursor(before, None)
@@ -233,7 +278,9 @@ async def _history(
     while limit is None and page.next is not None:
         page = require(await graph(backend, thread, cursor=page.next, **which), thread)
         found += page.nodes
-    return page.head.mark.sequence, found
+    for start in range(0, len(found) if has_lines else 0, PAGE):
+        lines |= await _describe(backend, [it.version for it in found[start : start + PAGE]])
+    return page.head.mark.sequence, found, lines
 
 
 async def list_all_versions(
@@ -276,7 +323,10 @@ def diff(
         return
     print_line(f"{names[0] or 'nothing'} → {names[1]}: {format_count(len(changes), 'difference')}")
     for it in changes:
-        show(_difference(it))
+        show(_difference(it), _STYLES[it.what])
+
+
+_STYLES = {"added": "green", "removed": "red", "changed": ""}
 
 
 async def _compared(
@@ -374,7 +424,7 @@ def messages(
         put_json([select(it, MESSAGE_FIELDS) for it in found.messages])
         return
     for it in found.messages:
-        print_line(f"{it.role}: {format_content(it.content)}")
+        print_said(f"{it.role}: {format_content(it.content)}")
     if found.info.count > len(found.messages):
         note(f"The log has {found.info.count:,} messages: see --newest.")
 

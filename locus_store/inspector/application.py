@@ -273,7 +273,8 @@ def _failed(status: int, message: str, *, as_json: bool) -> Response:
 
 
 def _file(name: str) -> Response:
-    return Response((FOLDER / "static" / name).read_bytes(), 200, SECURITY, _FILES[name])
+    content = (FOLDER / "static" / name).read_bytes()
+    return Response(content, 200, SECURITY | {"cache-control": "max-age=3600"}, _FILES[name])
 
 
 async def _unless_gone(request: LimitedRequest, route: Route, page_request: PageRequest) -> Answer:
@@ -338,4 +339,4 @@ _FILES: Final = {
     "tokens.css": "text/css; charset=utf-8",
     "inspector.js": "text/javascript; charset=utf-8",
 }
-"""Static files; of no caller in particular."""
+"""Static files; of no caller in particular. Pages ask for those of their release."""

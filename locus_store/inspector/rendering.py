@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
+from locus_store import __version__
 from locus_store.inspector.bounds import MESSAGES, CutText, render_line
 from locus_store.inspector.escapes import SECURITY, encode_typed, escape, has_hidden, split_runs
 from locus_store.inspector.page_requests import ESCAPED, Answer, Download, Redirect
@@ -249,7 +250,7 @@ def _environment() -> Environment:
         "role": name_role,
     }
     found.globals |= {"page_messages": MESSAGES, "row_height": _HEIGHT, "bar_height": BAR}
-    found.globals["icons"] = ICONS
+    found.globals |= {"icons": ICONS, "release": __version__}
     return found
 
 

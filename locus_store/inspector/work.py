@@ -23,10 +23,11 @@ from locus_store.timeline.graph import (
     find_writers,
     list_nodes,
     measure_stored,
+    name_nodes,
 )
 from locus_store.timeline.paths import parse_path
 from locus_store.versions import decode_state_alone
-from locus_store.versions.sizes import SOURCES, MeasuresVersions
+from locus_store.versions.sizes import MeasuresVersions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -269,7 +270,7 @@ class Described:
     """What made a version, and what it changed."""
 
     nodes: list[str]
-    """Nodes of a graph, the ``node`` of its metadata, or how LangGraph came to save it."""
+    """See ``timeline.graph.name_nodes``."""
 
     changes: Changes | None
     """``None``: not known."""
@@ -306,17 +307,11 @@ class Descriptions:
             reason = str(exc)
         return {
             it.checkpoint_id: Described(
-                list_nodes(writers.get(it.checkpoint_id, ())) or _name_source(it),
+                name_nodes(it, writers),
                 self._kept.get((backend.tenant, it.mark)),
             )
             for it in versions
         }, reason
-
-
-def _name_source(version: Version) -> list[str]:
-    """Return the node that the metadata names."""
-    name = version.metadata.get("source" if version.metadata.keys() >= SOURCES else "node")
-    return [name] if isinstance(name, str) else []
 
 
 async def _require_few_bytes(backend: StorageBackend, versions: Sequence[Version]) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from locus_store.backend import StoresThreads, StoresWrites, needs
 from locus_store.errors import IntegrityError
+from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping
-from locus_store.versions.sizes import INTERRUPT, MeasuresVersions, ThreadStatus
+from locus_store.versions.sizes import INTERRUPT, SOURCES, MeasuresVersions, ThreadStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from locus_store.backend import StorageBackend
     from locus_store.messages import BaseMessageLog
@@ -59,6 +60,15 @@ class Graph:
     is_damaged: bool = False
     """The version behind the last node is damaged. No page has the older ones but one that begins
     at the id of one of them."""
+
+    def _repr_html_(self) -> str:
+        """Return the versions for a notebook."""
+        versions = ((it.version, it.place) for it in self.nodes)
+        rows = (
+            (it.checkpoint_id, it.parent_id, place, it.created_at, it.metadata)
+            for it, place in versions
+        )
+        return make_table(("version", "parent", "place", "saved", "metadata"), rows)
 
 
 async def graph(
@@ -164,6 +174,20 @@ def list_nodes(writers: Iterable[Writer], channel: str | None = None) -> list[st
     """Return the names of the nodes, each once; ``channel``: of those that wrote to it."""
     found = (it.node for it in writers if channel in {None, it.channel})
     return list(dict.fromkeys(it for it in found if it is not None))
+
+
+def name_nodes(version: Version, writers: Mapping[str, Sequence[Writer]]) -> list[str]:
+    """Return what made a version: nodes of a graph, or what its metadata says.
+
+    That is its ``node``, or how LangGraph came to save it.
+
+    Args:
+        version: The version.
+        writers: See ``find_writers``.
+    """
+    name = version.metadata.get("source" if version.metadata.keys() >= SOURCES else "node")
+    named = [name] if isinstance(name, str) else []
+    return list_nodes(writers.get(version.checkpoint_id, ())) or named
 
 
 async def find_writers(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from locus_store.runtime.notebooks import make_table
 from locus_store.timeline.paths import CHANNELS, is_bookkeeping, is_graphs
 from locus_store.values.encoding import encode, encode_canonical
 from locus_store.values.frames.alignment import align, digest_elements, measure_common_ends
@@ -175,6 +176,11 @@ class Difference:
 
     before: Any = None
     after: Any = None
+
+    def _repr_html_(self) -> str:
+        """Return the difference for a notebook."""
+        fields = self.as_json() | {"path": "/".join(map(str, self.path))}
+        return make_table((), fields.items())
 
     def as_json(self) -> dict[str, Any]:
         """Return the difference as JSON, without ``before`` if added, or ``after`` if removed."""

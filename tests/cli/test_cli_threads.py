@@ -192,6 +192,18 @@ def test_history_shows_branches_by_their_parents(run: Run, url: str) -> None:
     assert places == ["head", "side"]
 
 
+def test_history_and_show_have_the_changes_of_a_version_in_one_line(run: Run, url: str) -> None:
+    said = [{"role": "user", "content": "Bern"}, {"role": "user", "content": "Zurich then"}]
+    first, then = ({"messages": said[:at], "padding": "x" * 500} for at in (1, 2))
+    about = {"metadata": {"node": "listen"}}
+    save(url, "trip-3", first | {"budget": 120}, then | {"budget": 90}, with_=about)
+    line = "messages + 1: 'Zurich then'; budget 120 → 90"
+    assert line in run("threads", "history", "trip-3")[1]
+    out = run("threads", "show", "trip-3")[1]
+    assert f"by:            listen\nchanged:       {line}\n" in out
+    assert "  user: Zurich then\n" in out
+
+
 def test_history_has_a_limit_a_cursor_and_all(run: Run, url: str) -> None:
     save(url, "t", *({"n": number} for number in range(12)))
     assert len(parsed(run, "threads", "history", "t")) == 10

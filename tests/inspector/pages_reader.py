@@ -19,7 +19,8 @@ ATTRIBUTES = frozenset(
     autocomplete charset checked class colspan content cx cy d data-change data-copy data-key
     data-live data-row datetime defer
     for height hidden href http-equiv id lang list method name open placeholder r rel required role
-    scope selected size src start step tabindex title type value width x y viewbox preserveaspectratio
+    scope selected size src start step tabindex title type value width x
+    y viewbox preserveaspectratio
     """.split()  # noqa: SIM905
 )
 """The attributes of our templates."""
