@@ -113,6 +113,16 @@ def split_markdown(text: str) -> Iterator[tuple[str, str]]:
         yield "", text[at:]
 
 
+def split_hits(text: str, words: str) -> Iterator[tuple[bool, str]]:
+    """Yield the parts of a text, and whether they are what was searched for, in any case."""
+    at = 0
+    for found in islice(re.finditer(re.escape(words), text, re.IGNORECASE), _SPANS):
+        yield False, text[at : found.start()]
+        yield True, found[0]
+        at = found.end()
+    yield False, text[at:]
+
+
 def format_size(size: int) -> str:
     """Return a number of bytes for people."""
     for unit, bytes_ in (("MB", 1_000_000), ("kB", 1_000)):
@@ -245,6 +255,7 @@ def _environment() -> Environment:
         "largest": _largest,
         "bar": _bar,
         "ago": format_age,
+        "hits": split_hits,
         "indented": indent_json,
         "markdown": split_markdown,
         "role": name_role,

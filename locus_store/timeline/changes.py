@@ -43,7 +43,7 @@ _INSIDE: Final = ("v", 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BriefChange:
     """One change, with values that are cut to a few words."""
 
     path: str
@@ -72,7 +72,7 @@ class Change:
 class Changes:
     """What a version changed of its parent's state."""
 
-    shown: tuple[Change, ...] = ()
+    shown: tuple[BriefChange, ...] = ()
     more: int = 0
     """Further changes."""
 
@@ -117,7 +117,7 @@ def compare_briefly(old: dict[str, Any], new: dict[str, Any]) -> Changes:
     return _collect(_compare((), old, new))
 
 
-def _collect(found: Iterator[Change]) -> Changes:
+def _collect(found: Iterator[BriefChange]) -> Changes:
     """Return the first changes, those of lists before others: a list is often the messages."""
     changes = sorted(found, key=lambda it: not it.added)
     return Changes(tuple(changes[:MOST]), len(changes[MOST:]))
@@ -128,7 +128,7 @@ def _is_same(old: Any, new: Any) -> bool:
     return old == new and encode_canonical(old) == encode_canonical(new)
 
 
-def _compare(path: Path, old: Any, new: Any, *, of_graph: bool = False) -> Iterator[Change]:
+def _compare(path: Path, old: Any, new: Any, *, of_graph: bool = False) -> Iterator[BriefChange]:
     """Yield the changes of a value at a readable path; ``of_graph``: of the channels of a graph."""
     of_graph |= not path and isinstance(new, dict) and is_graphs(new)
     old, new = unwrap(old)[1], unwrap(new)[1]
@@ -137,7 +137,7 @@ def _compare(path: Path, old: Any, new: Any, *, of_graph: bool = False) -> Itera
             if of_graph and is_bookkeeping(key):
                 continue
             if key not in new:
-                yield Change(_name((*path, key)))
+                yield BriefChange(_name((*path, key)))
             elif key not in old:
                 yield from _compare_missing((*path, key), new[key])
             elif not _is_same(old[key], new[key]):
@@ -148,15 +148,15 @@ def _compare(path: Path, old: Any, new: Any, *, of_graph: bool = False) -> Itera
         yield _compare_values(path, old, new)
 
 
-def _compare_missing(path: Path, new: Any) -> Iterator[Change]:
+def _compare_missing(path: Path, new: Any) -> Iterator[BriefChange]:
     content = unwrap(new)[1]
     if isinstance(content, list) and content:
         yield from _compare_lists(path, [], content)
     else:
-        yield Change(_name(path), None, describe_value(new))
+        yield BriefChange(_name(path), None, describe_value(new))
 
 
-def _compare_lists(path: Path, old: list[Any], new: list[Any]) -> Iterator[Change]:
+def _compare_lists(path: Path, old: list[Any], new: list[Any]) -> Iterator[BriefChange]:
     least = min(len(old), len(new))
     start = next((at for at in range(least) if not _is_same(old[at], new[at])), least)
     left = range(least - start)
@@ -165,20 +165,20 @@ def _compare_lists(path: Path, old: list[Any], new: list[Any]) -> Iterator[Chang
     yield from _splice(path, start, gone, came)
 
 
-def _splice(path: Path, start: int, gone: list[Any], came: list[Any]) -> Iterator[Change]:
+def _splice(path: Path, start: int, gone: list[Any], came: list[Any]) -> Iterator[BriefChange]:
     """Yield the changes of a list in which elements take the place of others."""
     if len(gone) == len(came) == 1 and len(path) < LEVELS:
         yield from _compare((*path, start), gone[0], came[0])
     elif gone or came:
         last = describe_value(came[-1]) if came else None
-        yield Change(_name(path), None, last, len(came), len(gone))
+        yield BriefChange(_name(path), None, last, len(came), len(gone))
 
 
-def _compare_values(path: Path, old: Any, new: Any) -> Change:
+def _compare_values(path: Path, old: Any, new: Any) -> BriefChange:
     """Return the change of a value without parts, or of a value to one of another kind."""
     if isinstance(old, str) and isinstance(new, str) and len(old) + len(new) > CHARACTERS:
         old, new = cut_common_ends(old, new)
-    return Change(_name(path), describe_value(old), describe_value(new))
+    return BriefChange(_name(path), describe_value(old), describe_value(new))
 
 
 def _name(path: Path) -> str:
@@ -206,7 +206,7 @@ def describe_record(payload: bytes, max_bytes: int) -> Changes:
     return _collect(_alone(operations[:OPERATIONS], of_graph=of_graph))
 
 
-def _alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[Change]:
+def _alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[BriefChange]:
     for kind, stored, *rest in operations:
         path = _strip(tuple(stored), of_graph=of_graph)
         if path is None:
@@ -217,20 +217,20 @@ def _alone(operations: list[list[Any]], *, of_graph: bool) -> Iterator[Change]:
             keys.sort(key=lambda it: not isinstance(unwrap(state[it])[1], list))
             yield from (_set_alone((it,), state[it]) for it in keys)
         elif kind == "[":
-            yield Change(_name(path), None, _last(rest[2]), len(rest[2]), int(rest[1]))
+            yield BriefChange(_name(path), None, _last(rest[2]), len(rest[2]), int(rest[1]))
         elif kind == "-":
-            yield Change(_name(path))
+            yield BriefChange(_name(path))
         elif kind == "=":
             yield _set_alone(path, rest[0])
         else:
-            yield Change(_name(path), "…", describe_value(f"…{rest[2]}"))
+            yield BriefChange(_name(path), "…", describe_value(f"…{rest[2]}"))
 
 
-def _set_alone(path: Path, value: Any) -> Change:
+def _set_alone(path: Path, value: Any) -> BriefChange:
     """Return the change that set a value; of a list its last element, and no numbers."""
     content = unwrap(value)[1]
     is_list = isinstance(content, list) and bool(content)
-    return Change(_name(path), None, describe_value(content[-1] if is_list else value))
+    return BriefChange(_name(path), None, describe_value(content[-1] if is_list else value))
 
 
 def _last(elements: list[Any]) -> str | None:
@@ -277,7 +277,7 @@ class _Noting:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._found: list[Change] = []
+        self._found: list[BriefChange] = []
         self._texts: dict[Path, tuple[Path, str]] = {}
         self._seen = 0
         folder.watch = self._note
@@ -306,14 +306,16 @@ class _Noting:
             if place is not None:
                 self._found += self._list_changes(kind, place, root, rest)
 
-    def _list_changes(self, kind: str, place: _Place, root: Any, rest: list[Any]) -> list[Change]:
+    def _list_changes(
+        self, kind: str, place: _Place, root: Any, rest: list[Any]
+    ) -> list[BriefChange]:
         *above, key = place.stored
         if kind == "t":
             if place.stored not in self._texts:
                 self._texts[place.stored] = (place.readable, self._look(place.stored))
             return []
         if kind == "-":
-            return [Change(_name(place.readable))]
+            return [BriefChange(_name(place.readable))]
         if kind == "[":
             start, gone, came = rest
             old = self._look(place.stored)[start : start + gone] if gone else []

@@ -50,7 +50,7 @@ TAGS = frozenset(
     """
     html head meta title link script body a b header p strong nav form input button main h1 h2
     h3 table thead tr th tbody td time br small bdi span dl div dt dd label select option section
-    ul li datalist details summary ol pre code svg path circle rect ins del footer kbd
+    ul li datalist details summary ol pre code svg path circle rect ins del footer kbd mark
     """.split()  # noqa: SIM905
 )
 

@@ -46,6 +46,19 @@ async def test_a_thread_of_messages_alone_is_listed_and_shown(place: Any) -> Non
         assert (await asking.get("message?thread=order/7&id=none")).status_code == 404
 
 
+async def test_messages_are_searched_and_what_was_found_is_marked(place: Any) -> None:
+    backend, store, _ = parts(place)
+    log = Storage(backend).messages()
+    await log.append("t", [NewMessage(f"Line {n} to <Bern>") for n in range(120)])
+    async with client(app(backend, store)) as asking:
+        found = (await asking.get("messages?thread=t&q=line 1&format=json")).json()
+        assert (len(found["messages"]), found["next"]) == (31, None)
+        page = (await asking.get("messages?thread=t&q=<bern>")).text
+        assert page.count("<mark>&lt;Bern&gt;</mark>") == 50
+        assert "q=%3Cbern%3E&amp;start=50" in page
+        assert (await asking.get("messages?thread=t&q=Basel&format=json")).json()["messages"] == []
+
+
 async def test_logs_and_interrupted_threads_are_marked_in_the_list(place: Any) -> None:
     backend, store, _ = parts(place)
     said = [NewMessage({"text": f"Line {n}"}, role="user") for n in range(3)]

@@ -147,9 +147,17 @@ async def show_messages(request: PageRequest) -> Page:
     name = request.query.get_optional("log") or _first(logs)
     info = await _info(request, log, name)
     count = info.count if info else 0
-    newest = max(count - MESSAGES, 0)
+    words = request.query.get_text("q").strip()
+    newest = 0 if words else max(count - MESSAGES, 0)
     start = request.query.get_number("start", newest)
-    found = await log.page(request.thread, namespace=name, offset=start, limit=MESSAGES)
+    listed_messages = await log.page(
+        request.thread,
+        namespace=name,
+        offset=start,
+        limit=MESSAGES + 1,
+        search=words or None,
+    )
+    found = listed_messages[:MESSAGES]
     values = {
         "thread_id": request.thread,
         "namespace": "",
@@ -157,12 +165,13 @@ async def show_messages(request: PageRequest) -> Page:
         "logs": [{"namespace": it.namespace, "count": it.count} for it in logs],
         "logs_behind": behind,
         "logs_next": logs[-1].namespace if len(listed) > ROWS else None,
+        "q": words,
         "count": count,
         "changed_at": info.changed_at if info else None,
         "start": start,
         "messages": await request.jobs.run(lambda step: _rows(found, step)),
         "previous": max(min(start, count) - MESSAGES, 0) if start else None,
-        "next": start + MESSAGES if start + MESSAGES < count else None,
+        "next": start + MESSAGES if len(listed_messages) > MESSAGES else None,
     }
     return Page("messages", f"Messages of {request.thread}", values)
 
