@@ -38,6 +38,17 @@ def _finalized(value: Any) -> Any:
     return escape(value) if type(value) is str else value
 
 
+def show_text(text: str) -> Markup:
+    """Return a text of the storage as HTML, with hidden characters as escapes."""
+    if not has_hidden(text):
+        return Markup.escape(text)
+    runs = (_ESCAPED.format(it.text) if it.is_escape else it.text for it in split_runs(text))
+    return Markup("").join(runs)
+
+
+_ESCAPED: Final = Markup('<span class="escape">{}</span>')
+
+
 def format_time(time: datetime) -> str:
     """Return a time for people."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -248,7 +259,6 @@ def _environment() -> Environment:
         "amount": format_size,
         "json_line": render_line,
         "compact": encode_compact,
-        "runs": split_runs,
         "typed": encode_typed,
         "field": _field,
         "lines": _lines,
@@ -261,7 +271,7 @@ def _environment() -> Environment:
         "role": name_role,
     }
     found.globals |= {"page_messages": MESSAGES, "row_height": _HEIGHT, "bar_height": BAR}
-    found.globals |= {"icons": ICONS, "release": __version__}
+    found.globals |= {"icons": ICONS, "release": __version__, "content": show_text}
     return found
 
 
