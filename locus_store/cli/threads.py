@@ -38,7 +38,7 @@ from locus_store.cli.tenants import TenantOptions  # noqa: TC001  (Typer reads t
 from locus_store.errors import IntegrityError, NotFoundError
 from locus_store.open import Storage
 from locus_store.timeline import readable
-from locus_store.timeline.changes import Changes, describe_versions
+from locus_store.timeline.changes import BriefChanges, describe_versions
 from locus_store.timeline.graph import (
     Cursor,
     Node,
@@ -250,7 +250,7 @@ def _history_row(node: Node, lines: Lines, *, raw: bool) -> tuple[str | None, ..
 async def _describe(backend: FullBackend, versions: list[Version]) -> Lines:
     """Return the nodes and the one-line changes of versions, by their ids."""
     writers = await find_writers(backend, versions)
-    found: dict[str, Changes] = {}
+    found: dict[str, BriefChanges] = {}
     with suppress(IntegrityError):  # a damaged version has no changes; ``verify`` finds it
         found = await describe_versions(backend, versions)
     return {

@@ -15,7 +15,7 @@ from locus_store.inspector.bounds import make_row
 from locus_store.runtime.recent import Recent
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.blame import Blamed, Origin, Trace, trace
-from locus_store.timeline.changes import Changes, describe_versions
+from locus_store.timeline.changes import BriefChanges, describe_versions
 from locus_store.timeline.graph import (
     Node,
     Writer,
@@ -267,12 +267,12 @@ READ_BYTES: Final = 16_000_000
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What made a version, and what it changed."""
+    """The nodes that made a version, and its changes."""
 
     nodes: list[str]
     """See ``timeline.graph.name_nodes``."""
 
-    changes: Changes | None
+    changes: BriefChanges | None
     """``None``: not known."""
 
 
@@ -281,7 +281,7 @@ class Descriptions:
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._kept: Recent[tuple[str | None, Mark], Changes] = Recent(KEPT_CHANGES)
+        self._kept: Recent[tuple[str | None, Mark], BriefChanges] = Recent(KEPT_CHANGES)
 
     async def find(
         self, backend: StorageBackend, versions: Sequence[Version]

@@ -1,4 +1,4 @@
-"""HTML for notebooks, without styles: the texts of users are escaped and cut."""
+"""HTML for notebooks, without styles: strings are escaped and cut."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from locus_store.values.frames import Folder
 
 MOST: Final = 4
-"""Changes of a version that are described; further ones are counted."""
+"""BriefChanges of a version that are described; further ones are counted."""
 
 OPERATIONS: Final = 200
 """Operations of a version that are looked at."""
@@ -69,8 +69,8 @@ class BriefChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What a version changed of its parent's state."""
+class BriefChanges:
+    """The changes of a version to its parent's state."""
 
     shown: tuple[BriefChange, ...] = ()
     more: int = 0
@@ -107,7 +107,7 @@ def _cut(text: str) -> str:
     return line if len(text) == len(line) <= CHARACTERS else f"{line[: CHARACTERS - 1].rstrip()}…"
 
 
-def compare_briefly(old: dict[str, Any], new: dict[str, Any]) -> Changes:
+def compare_briefly(old: dict[str, Any], new: dict[str, Any]) -> BriefChanges:
     """Return the changes between two states.
 
     Args:
@@ -117,10 +117,10 @@ def compare_briefly(old: dict[str, Any], new: dict[str, Any]) -> Changes:
     return _collect(_compare((), old, new))
 
 
-def _collect(found: Iterator[BriefChange]) -> Changes:
+def _collect(found: Iterator[BriefChange]) -> BriefChanges:
     """Return the first changes, those of lists before others: a list is often the messages."""
     changes = sorted(found, key=lambda it: not it.added)
-    return Changes(tuple(changes[:MOST]), len(changes[MOST:]))
+    return BriefChanges(tuple(changes[:MOST]), len(changes[MOST:]))
 
 
 def _is_same(old: Any, new: Any) -> bool:
@@ -194,7 +194,7 @@ class _Place(NamedTuple):
     stored: Path
 
 
-def describe_record(payload: bytes, max_bytes: int) -> Changes:
+def describe_record(payload: bytes, max_bytes: int) -> BriefChanges:
     """Return the changes of a stored record by itself; the values before it are not known.
 
     Raises:
@@ -282,7 +282,7 @@ class _Noting:
         self._seen = 0
         folder.watch = self._note
 
-    def take(self) -> Changes:
+    def take(self) -> BriefChanges:
         """Return what was noted, and begin again."""
         for stored, (readable, before) in self._texts.items():
             value: Any = self._folder.get_settled()
@@ -294,7 +294,7 @@ class _Noting:
         found = _collect(iter(self._found))
         more = max(self._seen - OPERATIONS, 0)
         self._found, self._texts, self._seen = [], {}, 0
-        return Changes(found.shown, found.more + more) if more else found
+        return BriefChanges(found.shown, found.more + more) if more else found
 
     def _note(self, operation: list[Any], root: Any) -> None:
         self._seen += 1
@@ -353,7 +353,7 @@ async def describe_versions(
     versions: Sequence[Version],
     *,
     step: Callable[[], None] | None = None,
-) -> dict[str, Changes]:
+) -> dict[str, BriefChanges]:
     """Return the changes of versions of one line, by their checkpoint ids.
 
     Reads the records of the versions once, and no state as a whole but for the first versions of
@@ -392,7 +392,7 @@ class _Describing:
 
     def __init__(self, versions: list[Version]) -> None:
         self.versions = versions
-        self.found: dict[str, Changes] = {}
+        self.found: dict[str, BriefChanges] = {}
         before = [None, *(it.checkpoint_id for it in versions)]
         self._forked = {
             it.parent_id for it, last in zip(versions, before, strict=False) if it.parent_id != last

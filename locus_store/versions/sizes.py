@@ -36,7 +36,7 @@ class ThreadStatus:
 
     expires_at: datetime | None = None
     record: bytes | None = None
-    """What the newest save changed; ``None``: not known, or longer than ``RECORD_BYTES``."""
+    """The record of the newest save; ``None``: not known, or longer than ``RECORD_BYTES``."""
 
     @property
     def kind(self) -> str:

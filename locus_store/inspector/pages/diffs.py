@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from locus_store.inspector.work import Seen, Step
 
 LONG: Final = 2_000
-"""Characters of two texts of which the page shows the changed part only, and no words."""
+"""Characters of two strings of which the page shows the changed part only, and no words."""
 
 
 async def show_diff(request: PageRequest) -> Page:

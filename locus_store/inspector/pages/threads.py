@@ -23,7 +23,7 @@ from locus_store.inspector.page_requests import Page, PageRequest
 from locus_store.open import Storage
 from locus_store.service.exchange import RefusalError
 from locus_store.timeline.bisect import parse_json_or_text
-from locus_store.timeline.changes import Changes, describe_record
+from locus_store.timeline.changes import BriefChanges, describe_record
 from locus_store.timeline.graph import find_marks
 from locus_store.timeline.readable import select_metadata
 from locus_store.versions.sizes import MeasuresVersions, ThreadStatus
@@ -60,7 +60,7 @@ class ListedThread:
 
     user_id: str | None = None
     expires_at: datetime | None = None
-    changes: Changes | None = None
+    changes: BriefChanges | None = None
     """Of the newest save; ``None``: not known."""
 
 
@@ -152,7 +152,7 @@ FILTERS: Final = {
     "session": "sessions",
     "log": "message logs",
 }
-"""What a list is limited to."""
+"""The threads that a list is limited to."""
 
 LISTED: Final = 100
 """Threads on a page."""
